@@ -1,0 +1,170 @@
+//! The contract between the server and an engine: requests in, token events out.
+//!
+//! An engine owns its threads. It never awaits a reader: events go over a bounded channel, and a sequence whose
+//! channel is full is left out of the next step, never its batch-mates.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::tokenizer::Tokenizer;
+use crate::prompt::{ChatTemplate, Message};
+
+/// Names one sequence inside one engine; unique for the life of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(pub u64);
+
+/// How the next token is chosen from the logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 means greedy.
+    pub temperature: f32,
+    /// Keep the k most likely tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Keep the smallest set of tokens whose probability reaches this; 1 keeps all.
+    pub top_p: f32,
+    /// Drop tokens less likely than this share of the most likely one; 0 drops none.
+    pub min_p: f32,
+    /// Draws are a pure function of (seed, choice index, token index in the response).
+    pub seed: u64,
+    /// Which of several choices of one request this is.
+    pub choice: u32,
+}
+
+/// One sequence to generate.
+#[derive(Clone, Debug)]
+pub struct GenerationRequest {
+    /// The rendered prompt as token ids.
+    pub prompt: Arc<[u32]>,
+    /// Tokens of the answer that are already durable: a resumed generation goes on behind them. They are
+    /// prefilled like the prompt, and the token index of the sampler starts at their number.
+    pub resumed: Arc<[u32]>,
+    /// How to choose tokens.
+    pub sampling: Sampling,
+    /// The most tokens the whole answer may have, the resumed ones included.
+    pub max_tokens: u32,
+    /// Tokens that end the answer; such a token is delivered before `Finished(Stop)`.
+    pub stop_tokens: Arc<[u32]>,
+    /// The conversation as the prompt was rendered from it. Engines that work on text or messages (scripted,
+    /// upstream) read this; the local engine ignores it.
+    pub messages: Arc<[Message]>,
+    /// KV is shared between sequences of equal salt only.
+    pub cache_salt: u64,
+    /// Room of the event channel.
+    pub channel_capacity: usize,
+}
+
+/// What an engine reports about one sequence, in order; `Finished` is the last.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EngineEvent {
+    /// The sequence left the queue; how many prompt tokens came from the KV cache.
+    Started {
+        /// Prompt and resumed tokens that did not have to be run forward.
+        cached_tokens: u32,
+    },
+    /// One sampled token.
+    Token(u32),
+    /// The sequence is out of the scheduler and holds no KV block.
+    Finished(FinishReason),
+}
+
+/// Why a sequence ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FinishReason {
+    /// A stop token was sampled.
+    Stop,
+    /// `max_tokens` or the context's end was reached.
+    Length,
+    /// The sequence was aborted.
+    Aborted,
+    /// The engine failed; the text is fit to be shown to a client.
+    Failed(String),
+}
+
+/// A running generation: its events and the handle that aborts it.
+#[derive(Debug)]
+pub struct Generation {
+    /// The events. Dropping the receiver aborts the sequence too.
+    pub events: mpsc::Receiver<EngineEvent>,
+    /// Aborts the sequence.
+    pub abort: AbortHandle,
+}
+
+/// Aborts one sequence; the confirmation is `Finished(Aborted)` on its channel.
+#[derive(Clone)]
+pub struct AbortHandle(Arc<dyn Fn() + Send + Sync>);
+
+impl AbortHandle {
+    /// Wraps what the engine does to abort. It must not block and may be called more than once.
+    pub fn new(abort: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(abort))
+    }
+
+    /// Asks the engine to drop the sequence at its next step. Requests submitted later are planned after it.
+    pub fn abort(&self) {
+        (self.0)();
+    }
+}
+
+impl std::fmt::Debug for AbortHandle {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("AbortHandle")
+    }
+}
+
+/// What a model is and how its text is made and read.
+#[derive(Clone, Debug)]
+pub struct ModelInfo {
+    /// The id clients ask for, as listed by `/v1/models`.
+    pub id: String,
+    /// Who answers: `local`, `scripted`, …
+    pub owned_by: String,
+    /// Seconds since the Unix epoch when the model was loaded.
+    pub created: u64,
+    /// Most tokens that prompt and answer may have together.
+    pub context_length: u32,
+    /// Model, tokenizer, template, KV type, instruction set and numerics version in one string: two equal
+    /// fingerprints generate the same tokens.
+    pub fingerprint: String,
+    /// Text to ids and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// The model's own chat template.
+    pub template: Arc<ChatTemplate>,
+    /// How tool calls look in this model's output.
+    pub tool_format: crate::parse::ToolFormat,
+    /// How reasoning looks in this model's output.
+    pub reasoning: crate::parse::ReasoningFormat,
+    /// Whether equal tokens after a resume are guaranteed (own engine) or not (upstream).
+    pub exact_resume: bool,
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// The queue in front of the scheduler is full.
+    #[error("the engine's queue is full; retry later")]
+    Overloaded,
+    /// Prompt and answer can never fit.
+    #[error("the prompt has {prompt_tokens} tokens, but the model's context holds {context_length}; shorten the input")]
+    ContextLengthExceeded {
+        /// Tokens of the prompt.
+        prompt_tokens: u32,
+        /// Tokens that fit.
+        context_length: u32,
+    },
+    /// The engine has stopped or failed.
+    #[error("the engine is not running: {0}")]
+    Unavailable(String),
+}
+
+/// Turns prompts into tokens. `submit` only queues: it never blocks and never computes.
+pub trait Engine: Send + Sync + 'static {
+    /// The model this engine serves.
+    fn model(&self) -> &ModelInfo;
+
+    /// Queues a sequence.
+    fn submit(&self, request: GenerationRequest) -> Result<Generation, EngineError>;
+
+    /// Whether requests can be served now; the text says why not.
+    fn health(&self) -> Result<(), String>;
+}

@@ -1,0 +1,16 @@
+//! Engines: whatever turns a prompt into tokens.
+//!
+//! [`tokenizer`] and [`gguf`] are pure and always built. The rest (scheduler, KV, sampling, models, backends,
+//! the scripted engine) is the server's. Nothing here knows about conversations, actors or HTTP: an engine gets
+//! a [`GenerationRequest`] and answers with a stream of [`EngineEvent`]s.
+
+pub mod tokenizer;
+
+#[cfg(feature = "server")]
+mod contract;
+
+#[cfg(feature = "server")]
+pub use contract::{
+    AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
+    SequenceId,
+};

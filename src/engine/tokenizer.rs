@@ -1,0 +1,5 @@
+//! Text to token ids and back.
+
+/// A model's tokenizer.
+#[derive(Debug)]
+pub struct Tokenizer {}
