@@ -18,6 +18,7 @@ struct Style {
 }
 
 /// The `tojson` filter.
+#[allow(clippy::needless_pass_by_value)] // the signature of a filter
 pub(super) fn tojson(state: &State<'_, '_>, value: &Value, options: Kwargs) -> Result<Value, Error> {
     let style = style(&options)?;
     let mut out = String::new();

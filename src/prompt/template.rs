@@ -65,7 +65,8 @@ pub struct ChatTemplate {
 }
 
 /// What a template does with its input; what it does not know is written into the messages for it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools)] // four independent facts
 struct Knows {
     tools: bool,
     system: bool,

@@ -125,7 +125,7 @@ fn arguments(raw: &str, arguments_as: ArgumentsAs, guard: Option<Guard<'_>>) -> 
     }
 }
 
-/// A tool in OpenAI's shape, as templates expect it.
+/// A tool in `OpenAI`'s shape, as templates expect it.
 pub(super) fn tool_json(tool: &ToolDefinition) -> Json {
     let mut function = Map::new();
     function.insert("name".to_owned(), Json::from(tool.name.as_str()));

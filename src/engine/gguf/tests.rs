@@ -34,7 +34,9 @@ fn patched(from: &[u8], to: &[u8]) -> Vec<u8> {
 fn tensor_entry(name: &str, shape: &[u64], kind: i32, offset: u64) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.extend((shape.len() as u32).to_le_bytes());
-    shape.iter().for_each(|length| bytes.extend(length.to_le_bytes()));
+    for length in shape {
+        bytes.extend(length.to_le_bytes());
+    }
     bytes.extend(kind.to_le_bytes());
     bytes.extend(offset.to_le_bytes());
     bytes

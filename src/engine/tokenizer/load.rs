@@ -52,7 +52,7 @@ impl Tokenizer {
         }
     }
 
-    /// A tokenizer without a model: ids 0 to 255 are bytes, then come ChatML's control tokens.
+    /// A tokenizer without a model: ids 0 to 255 are bytes, then come `ChatML`'s control tokens.
     pub fn bytes() -> Self {
         const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"];
         let mut texts: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
@@ -95,7 +95,9 @@ impl Loader<'_> {
         let mut hash = Hash::default();
         hash.text("gpt2");
         hash.text(name.unwrap_or("default"));
-        merges.iter().for_each(|merge| hash.text(merge));
+        for merge in merges {
+            hash.text(merge);
+        }
         self.finish(vocabulary, Model::Bpe(Box::new(bpe)), recipe.add_bos, hash)
     }
 
@@ -111,7 +113,9 @@ impl Loader<'_> {
         }
         let mut hash = Hash::default();
         hash.text("llama");
-        scores.iter().for_each(|score| hash.bytes(&score.to_le_bytes()));
+        for score in &scores {
+            hash.bytes(&score.to_le_bytes());
+        }
         let space_prefix = self.gguf.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
         hash.bytes(&[u8::from(space_prefix)]);
         let unknown = self.token("unknown", vocabulary.len())?;

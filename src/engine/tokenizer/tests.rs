@@ -12,9 +12,14 @@ const VARIABLE: &str = "MIDSTREAM_TEST_MODEL";
 
 /// The tokenizer of the real test model.
 fn smollm2() -> Tokenizer {
-    let path = std::env::var_os(VARIABLE).map(PathBuf::from).unwrap_or_else(|| {
-        panic!("{VARIABLE} must name SmolLM2-135M-Instruct.Q4_1.gguf; scripts/test fetches it and sets the variable")
-    });
+    let path = std::env::var_os(VARIABLE).map_or_else(
+        || {
+            panic!(
+                "{VARIABLE} must name SmolLM2-135M-Instruct.Q4_1.gguf; scripts/test fetches it and sets the variable"
+            )
+        },
+        PathBuf::from,
+    );
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
     Tokenizer::from_gguf(&Gguf::parse(&bytes).unwrap()).unwrap()
 }
