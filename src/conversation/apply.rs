@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use super::event::{Event, NewResponse, Recorded};
 use super::item::{Content, ItemBody, ItemStatus};
-use super::state::{
-    Generation, Intervention, InterventionStatus, OpenCall, OutputItem, Response, ResponseStatus, State,
-};
+use super::state::{Intervention, InterventionStatus, OpenCall, OutputItem, Response, ResponseStatus, State};
 use crate::ids::{ItemId, ResponseId};
 
 impl State {
@@ -120,14 +118,10 @@ impl State {
             ended_ms: None,
             config: new.config.clone(),
             input,
-            own_input: new.input.len(),
             output: Vec::new(),
             status: ResponseStatus::Queued,
             cancel_requested: false,
-            generation: Some(Generation {
-                id: recorded.seq,
-                started: false,
-            }),
+            generation: Some(recorded.seq),
             usage: super::event::Usage::default(),
             tail_tokens: Vec::new(),
             next_number: 0,
@@ -151,16 +145,10 @@ impl State {
                 response.status = ResponseStatus::InProgress;
                 response.usage.input_tokens = *prompt_tokens;
                 response.usage.cached_tokens = *cached_tokens;
-                if let Some(generation) = &mut response.generation {
-                    generation.started = true;
-                }
             }
             Event::ResponseResumed { attempt, .. } => {
                 response.attempts = *attempt;
-                response.generation = Some(Generation {
-                    id: recorded.seq,
-                    started: false,
-                });
+                response.generation = Some(recorded.seq);
             }
             Event::OutputItemAdded { item, first_token, .. } => {
                 let tokens = Vec::new();

@@ -1,6 +1,6 @@
 //! Effects: what the shell does once a decision is durable.
 
-use super::event::Event;
+use super::event::Recorded;
 use super::input::Answer;
 use crate::ids::ResponseId;
 
@@ -25,8 +25,8 @@ pub enum Effect {
 /// One decision: what happened, what follows, what is answered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// The events, in order; journaled as one batch.
-    pub events: Vec<Event>,
+    /// The events with their places; journaled as one batch.
+    pub events: Vec<Recorded>,
     /// What to do once they are durable.
     pub effects: Vec<Effect>,
     /// What the asker is told once they are durable.

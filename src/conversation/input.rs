@@ -7,7 +7,6 @@ use super::item::Item;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, InterventionId, ResponseId};
 use crate::parse::Piece;
-use crate::prompt::Role;
 
 /// Time and identity for one decision.
 #[derive(Clone, Debug)]
@@ -218,6 +217,3 @@ impl Reject {
         self
     }
 }
-
-/// The role that an intervention's or request's bare text speaks in.
-pub const BARE_TEXT_ROLE: Role = Role::User;

@@ -1,9 +1,9 @@
 //! The pure core: what a conversation is and how it changes.
 //!
 //! A conversation is a fold over its journal. [`decide`] looks at a [`State`] and an [`Input`] and says which
-//! [`Event`]s happened and which [`Effect`]s follow; [`State::apply`] folds an event in; [`outstanding`] says
-//! what a restart must start again. The shell around it keeps one order: decide, journal, apply, publish,
-//! perform effects.
+//! [`Event`]s happened and which [`Effect`]s follow; [`State::apply`] folds an event in. A restart is an input
+//! too, [`Input::Restarted`]: its decision says what goes on. The shell around it keeps one order: decide,
+//! journal, apply, publish, perform effects.
 //!
 //! **Invariant:** nothing here reads a clock, draws a random number, does I/O or waits. Time and ids come in
 //! with [`Now`].
@@ -14,7 +14,7 @@ mod effect;
 mod event;
 mod input;
 mod item;
-mod resume;
+mod output;
 mod state;
 mod transcript;
 
@@ -28,6 +28,5 @@ pub use event::{
 };
 pub use input::{Answer, CancelOutcome, Create, GenerationEnd, Input, Intervene, Now, Output, Receipt, Reject};
 pub use item::{Content, Item, ItemBody, ItemStatus};
-pub use resume::outstanding;
-pub use state::{Generation, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State};
-pub use transcript::{Turn, messages, turns};
+pub use state::{Intervention, InterventionStatus, OpenCall, OutputItem, Response, ResponseStatus, State};
+pub use transcript::{messages, turns};

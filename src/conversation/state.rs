@@ -60,16 +60,14 @@ pub struct Response {
     pub config: ResponseConfig,
     /// What joined the transcript since the response before it: staged items, then its own input.
     pub input: Vec<Item>,
-    /// How many of `input` were its own, behind the staged ones.
-    pub own_input: usize,
     /// What was generated.
     pub output: Vec<OutputItem>,
     /// Where it stands.
     pub status: ResponseStatus,
     /// A cancel is recorded.
     pub cancel_requested: bool,
-    /// The generation that is outstanding, while there is one.
-    pub generation: Option<Generation>,
+    /// The generation that is outstanding, named by the seq of the event that asked for it.
+    pub generation: Option<u64>,
     /// Tokens so far.
     pub usage: Usage,
     /// Tokens generated behind the last shown text.
@@ -82,15 +80,6 @@ pub struct Response {
     pub attempts: u32,
     /// The response that answers a steer of this one.
     pub successor: Option<ResponseId>,
-}
-
-/// A generation that the engine was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Generation {
-    /// The seq of the event that asked for it.
-    pub id: u64,
-    /// Whether the prompt is in.
-    pub started: bool,
 }
 
 /// Where a response stands.
