@@ -161,7 +161,7 @@ pub enum Error {
     NoFile(String),
     /// A source holds something that is no setting, or a value of the wrong type.
     #[error("the configuration cannot be read: {0}")]
-    Read(#[from] Box<figment::Error>),
+    Read(String),
     /// A bound of nothing.
     #[error("the setting {0} must be at least 1")]
     Zero(&'static str),
@@ -189,12 +189,19 @@ impl Config {
         match file {
             Some(path) if !path.is_file() => return Err(Error::NoFile(path.display().to_string())),
             Some(path) => sources = sources.merge(Toml::file_exact(path)),
-            None => sources = sources.merge(Toml::file_exact(DEFAULT_FILE)),
+            None if Path::new(DEFAULT_FILE).is_file() => sources = sources.merge(Toml::file_exact(DEFAULT_FILE)),
+            None => {}
         }
         let sources = sources
             .merge(Variables::new(variables))
             .merge(Serialized::defaults(flags));
-        let config: Self = sources.extract().map_err(Box::new)?;
+        let config: Self = sources.extract().map_err(|error: figment::Error| {
+            let each: Vec<_> = error
+                .into_iter()
+                .map(|error| error.to_string().trim().to_owned())
+                .collect();
+            Error::Read(each.join("; "))
+        })?;
         config.check()?;
         Ok(config)
     }
@@ -394,7 +401,8 @@ mod tests {
     }
 
     #[test]
-    fn a_named_file_must_exist() {
+    fn a_named_file_must_exist_and_the_usual_one_need_not() {
+        assert_eq!(Config::load(None, [], Flags::default()).unwrap(), Config::default());
         let absent = Config::load(Some(Path::new("/no/such.toml")), [], Flags::default());
         assert_eq!(
             absent.unwrap_err().to_string(),

@@ -21,7 +21,10 @@ use super::{KNOWN_MODELS, KnownModel, Part};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The name is not in the table.
-    #[error("no model is known as {0}; known are {names}, and --model FILE.gguf serves any other file", names = known_names())]
+    #[error(
+        "no model is known as {0}; known are {names}, and --model FILE.gguf serves any other file",
+        names = known_names()
+    )]
     Unknown(String),
     /// The path leads nowhere.
     #[error("the model file {0} does not exist; check the path behind --model")]
