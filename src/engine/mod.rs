@@ -7,6 +7,8 @@
 pub mod tokenizer;
 
 #[cfg(feature = "server")]
+mod catalog;
+#[cfg(feature = "server")]
 mod contract;
 #[cfg(feature = "server")]
 mod kv;
@@ -15,6 +17,8 @@ mod sampling;
 #[cfg(feature = "server")]
 mod scheduler;
 
+#[cfg(feature = "server")]
+pub use catalog::Catalog;
 #[cfg(feature = "server")]
 pub use contract::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
