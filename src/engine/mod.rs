@@ -4,6 +4,7 @@
 //! the scripted engine) is the server's. Nothing here knows about conversations, actors or HTTP: an engine gets
 //! a [`GenerationRequest`] and answers with a stream of [`EngineEvent`]s.
 
+pub mod gguf;
 pub mod tokenizer;
 
 #[cfg(feature = "server")]
