@@ -178,7 +178,7 @@ impl Live {
         }
         if let Some(active) = self.state.active() {
             let engine = self.parts.catalog.get(Some(&active.config.model));
-            let fingerprint = engine.ok().map(|engine| engine.model()).filter(|model| model.exact_resume);
+            let fingerprint = engine.map(|engine| engine.model()).filter(|model| model.exact_resume);
             let input = Input::Restarted { fingerprint: fingerprint.map(|model| model.fingerprint.clone()) };
             if let Err(reject) = self.step(myself, vec![input], None).await {
                 self.broken = Some(reject);
