@@ -156,8 +156,8 @@ pub trait Journal: Send + Sync + 'static {
     /// At most `limit` conversations behind `after`, by id.
     fn conversations(&self, after: Option<ConversationId>, limit: usize) -> Result<Vec<ConversationId>, Error>;
 
-    /// Shows every record to `visit` with its conversation, until it fails.
-    fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<(), Error>;
+    /// Shows every record to `visit` with its conversation, until it fails. Returns how many cannot be read.
+    fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<usize, Error>;
 }
 
 /// Checks batch after batch that it continues its journal.

@@ -3,11 +3,12 @@
 //!
 //! **Invariant:** reads show the durable image only.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::error::Error;
 use super::journal::{Batch, Journal, KeyRecord, KeyScope, Record, Sequence};
+use super::keys;
 use crate::conversation::Recorded;
 use crate::ids::{ConversationId, InterventionId, ResponseId};
 
@@ -52,10 +53,11 @@ struct State {
 #[derive(Debug, Default)]
 struct Image {
     conversations: BTreeMap<ConversationId, Vec<Recorded>>,
-    responses: HashMap<ResponseId, ConversationId>,
-    interventions: HashMap<InterventionId, ConversationId>,
+    responses: BTreeMap<ResponseId, ConversationId>,
+    interventions: BTreeMap<InterventionId, ConversationId>,
     active: BTreeSet<ConversationId>,
-    keys: BTreeMap<KeyScope, (ConversationId, KeyRecord)>,
+    /// By the bytes that the store on disk sorts them by, so that dumps are equal.
+    keys: BTreeMap<Vec<u8>, (ConversationId, KeyRecord)>,
 }
 
 impl MemoryJournal {
@@ -134,7 +136,8 @@ impl Image {
                     self.active.remove(&conversation);
                 }
                 Record::Key(record) => {
-                    self.keys.insert(record.scope.clone(), (conversation, record.clone()));
+                    self.keys
+                        .insert(keys::idempotency(&record.scope), (conversation, record.clone()));
                 }
             }
         }
@@ -216,7 +219,12 @@ impl Journal for MemoryJournal {
     }
 
     fn key(&self, scope: &KeyScope) -> Result<Option<KeyRecord>, Error> {
-        Ok(self.state().durable.keys.get(scope).map(|(_, record)| record.clone()))
+        Ok(self
+            .state()
+            .durable
+            .keys
+            .get(&keys::idempotency(scope))
+            .map(|(_, record)| record.clone()))
     }
 
     fn active(&self) -> Result<Vec<ConversationId>, Error> {
@@ -232,10 +240,12 @@ impl Journal for MemoryJournal {
             .collect())
     }
 
-    fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<(), Error> {
+    fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<usize, Error> {
+        // The lock is let go before `visit`, which may read.
         let records = self.state().durable.records();
-        records
-            .into_iter()
-            .try_for_each(|(conversation, record)| visit(conversation, record))
+        for (conversation, record) in records {
+            visit(conversation, record)?;
+        }
+        Ok(0)
     }
 }

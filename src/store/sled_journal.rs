@@ -226,19 +226,21 @@ impl Journal for SledJournal {
         self.ids(keys::HEAD, from, limit)
     }
 
-    fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<(), Error> {
+    fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<usize, Error> {
+        let mut damaged = 0;
         for kind in [keys::RESPONSE, keys::INTERVENTION, keys::ACTIVE, keys::IDEMPOTENCY] {
             for row in self.db.scan_prefix([kind]) {
                 let (key, _) = row?;
                 let Some(value) = self.durable(&key)? else {
                     continue;
                 };
-                let (conversation, record) = decode_record(kind, &key, &value)
-                    .map_err(|why| Error::StoreDamaged(format!("a record of kind {}: {why}", char::from(kind))))?;
-                visit(conversation, record)?;
+                match decode_record(kind, &key, &value) {
+                    Ok((conversation, record)) => visit(conversation, record)?,
+                    Err(_) => damaged += 1,
+                }
             }
         }
-        Ok(())
+        Ok(damaged)
     }
 }
 

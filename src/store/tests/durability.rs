@@ -1,7 +1,7 @@
 //! What is acknowledged is on disk; what is not on disk is not shown.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::super::{Error, Failure, Journal, MemoryJournal, Record, SledJournal, Unflushed, Writer};
 use super::{Ids, batch, copy_folder, with_records};
@@ -27,47 +27,58 @@ fn events_survive_reopening() {
     assert_eq!(journal.active().unwrap(), [conversation]);
 }
 
-/// Copies of the folder, made while it is written, are what crashes leave: torn at any point. Each must open and
-/// hold everything that was acknowledged before the copy began, batches whole.
+/// A copy of the folder, made while it is written, is torn somewhere. It must open and hold everything that was
+/// acknowledged before the copy began, batches whole. Each round has its own short log, so that no segment is
+/// used twice while it is copied.
 #[test]
 fn a_torn_copy_holds_everything_acknowledged_and_batches_are_whole() {
-    const BATCH: u64 = 5;
+    for round in 0..6 {
+        check_torn_copy(round * 37);
+    }
+}
+
+const BATCH: u64 = 5;
+
+fn check_torn_copy(copy_at: u64) {
     let folder = tempfile::tempdir().unwrap();
     let journal = Arc::new(SledJournal::open(folder.path()).unwrap());
     let writer = Writer::start(journal, 64).unwrap();
     let mut ids = Ids::new();
     let conversations: Vec<_> = (0..8).map(|_| ids.conversation()).collect();
     let acknowledged: Vec<_> = conversations.iter().map(|_| AtomicU64::new(0)).collect();
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let told = || -> Vec<_> { acknowledged.iter().map(|last| last.load(Ordering::SeqCst)).collect() };
+    let copied = AtomicBool::new(false);
+    let copy = tempfile::tempdir().unwrap();
+    let before = std::thread::scope(|scope| {
         for (conversation, acknowledged) in conversations.iter().zip(&acknowledged) {
-            let (writer, stop) = (writer.clone(), &stop);
+            let (writer, copied) = (writer.clone(), &copied);
             scope.spawn(move || {
-                for last in (0..).step_by(BATCH as usize) {
-                    if stop.load(Ordering::SeqCst) {
-                        break;
-                    }
-                    let next = batch(*conversation, last + 1..=last + BATCH);
-                    writer.append_blocking(next).unwrap();
-                    acknowledged.store(last + BATCH, Ordering::SeqCst);
+                let mut last = 0;
+                while !copied.load(Ordering::SeqCst) {
+                    writer
+                        .append_blocking(batch(*conversation, last + 1..=last + BATCH))
+                        .unwrap();
+                    last += BATCH;
+                    acknowledged.store(last, Ordering::SeqCst);
                 }
             });
         }
-        for _ in 0..8 {
-            let before: Vec<_> = acknowledged.iter().map(|count| count.load(Ordering::SeqCst)).collect();
-            let copy = tempfile::tempdir().unwrap();
-            copy_folder(folder.path(), copy.path());
-            let torn = SledJournal::open(copy.path()).unwrap();
-            for (conversation, before) in conversations.iter().zip(before) {
-                let events = torn.read(*conversation, 0, usize::MAX).unwrap();
-                let found = events.len() as u64;
-                assert!(found >= before, "{found} of {before} acknowledged events");
-                assert_eq!(found % BATCH, 0, "a batch was cut");
-                assert_eq!(events, batch(*conversation, 1..=found).events);
-            }
+        while told().iter().sum::<u64>() < copy_at {
+            std::thread::yield_now();
         }
-        stop.store(true, Ordering::SeqCst);
+        let before = told();
+        copy_folder(folder.path(), copy.path());
+        copied.store(true, Ordering::SeqCst);
+        before
     });
+    let torn = SledJournal::open(copy.path()).unwrap();
+    for (conversation, before) in conversations.iter().zip(before) {
+        let events = torn.read(*conversation, 0, usize::MAX).unwrap();
+        let found = events.len() as u64;
+        assert!(found >= before, "{found} of {before} acknowledged events");
+        assert_eq!(found % BATCH, 0, "a batch was cut");
+        assert_eq!(events, batch(*conversation, 1..=found).events);
+    }
 }
 
 #[test]

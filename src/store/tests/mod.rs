@@ -1,8 +1,11 @@
 //! Tests of the store's promises, on both journals where they share them.
 
 mod damage;
+mod dumps;
 mod durability;
+mod golden;
 mod journals;
+mod killed;
 mod writer;
 
 use std::path::Path;
