@@ -12,4 +12,6 @@ pub(crate) use description::{Description, LayerTensors, Linear, Sizes, TensorRef
 pub use error::ModelError;
 
 #[cfg(test)]
+mod tests;
+#[cfg(test)]
 pub(crate) mod tiny;

@@ -15,6 +15,8 @@ pub(crate) struct Tiny {
     pub(crate) seed: u64,
     /// Without: the embedding is the output matrix.
     pub(crate) own_output: bool,
+    /// A key or tensor that is left out.
+    pub(crate) skip: Option<&'static str>,
 }
 
 impl Default for Tiny {
@@ -27,6 +29,7 @@ impl Default for Tiny {
             kind: TensorType::Q4_1,
             seed: 1,
             own_output: false,
+            skip: None,
         }
     }
 }
@@ -44,16 +47,25 @@ impl Tiny {
 
     /// The file before it is written, to be spoilt.
     pub(crate) fn writer(self) -> Writer {
-        let key = |name: &str| format!("{}.{name}", self.architecture);
         let number = |value: usize| Value::U32(value as u32);
-        let writer = Writer::new()
-            .entry("general.architecture", Value::String(self.architecture.to_owned()))
-            .entry(key("block_count"), number(self.layers))
-            .entry(key("context_length"), number(2048))
-            .entry(key("embedding_length"), number(WIDTH))
-            .entry(key("attention.head_count"), number(self.heads))
-            .entry(key("attention.head_count_kv"), number(self.kv_heads))
-            .entry(key("attention.layer_norm_rms_epsilon"), Value::F32(1e-5));
+        let keys = [
+            ("block_count", number(self.layers)),
+            ("context_length", number(2048)),
+            ("embedding_length", number(WIDTH)),
+            ("attention.head_count", number(self.heads)),
+            ("attention.head_count_kv", number(self.kv_heads)),
+            ("attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+        ];
+        let keys = keys.map(|(name, value)| (format!("{}.{name}", self.architecture), value));
+        let architecture = (
+            "general.architecture".to_owned(),
+            Value::String(self.architecture.to_owned()),
+        );
+        let wanted = keys
+            .into_iter()
+            .chain([architecture])
+            .filter(|(key, _)| self.skip != Some(key.as_str()));
+        let writer = wanted.fold(Writer::new(), |writer, (key, value)| writer.entry(key, value));
         self.tensors(tokenizer(writer))
     }
 
@@ -61,6 +73,9 @@ impl Tiny {
         let mut random = Random(self.seed);
         let kv = WIDTH / self.heads * self.kv_heads;
         let mut add = |name: String, shape: &[usize], kind: TensorType| {
+            if self.skip == Some(name.as_str()) {
+                return;
+            }
             let data = random.data(kind, shape);
             writer = std::mem::take(&mut writer).tensor(name, shape, kind, data);
         };
