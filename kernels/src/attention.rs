@@ -339,13 +339,12 @@ fn score<S: Simd, const D: usize>(query: &[f32], keys: &Rows<D>, count: usize, s
         .zip(keys.as_chunks::<LANES>().0)
         .take(count.div_ceil(LANES))
     {
-        let sums = std::array::from_fn(|i| {
-            let mut sum = S::splat(0.0);
+        let mut sums = [S::splat(0.0); LANES];
+        for i in 0..LANES {
             for d in 0..D {
-                sum = S::fma(padded[d], S::load(&keys[i][d]), sum);
+                sums[i] = S::fma(padded[d], S::load(&keys[i][d]), sums[i]);
             }
-            sum
-        });
+        }
         S::store(S::mul(S::sum_each(sums), S::splat(scale)), scores);
     }
     if count < CHUNK {

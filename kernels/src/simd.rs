@@ -9,7 +9,8 @@ use crate::math::{EXP_MAX, EXP_MIN, EXP_TERMS, LANES, LN_2_HIGH, LN_2_LOW, ROUND
 pub(crate) use x86::{Avx2, Avx512};
 
 /// Vectors of sixteen floats. The types other than [`Plain`] must only be named inside functions that enable their
-/// features, which `for_each_isa!` sees to.
+/// features, which `for_each_isa!` sees to. Kernels use plain loops instead of closures around these operations: a
+/// closure is compiled without the features unless it happens to be inlined first.
 pub(crate) trait Simd {
     /// Sixteen floats.
     type V: Copy;

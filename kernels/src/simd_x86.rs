@@ -49,10 +49,11 @@ fn greatest_8(x: __m256) -> f32 {
     _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps::<1>(x, x), x))
 }
 
-/// The sums of eight registers. Each step joins two registers and halves the lanes each value is spread over.
+/// The sums of the eight vectors from `first` on. Each step joins two registers and halves the lanes each value is spread over.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn sum_each_8(x: [__m256; 8]) -> __m256 {
+fn sum_each_8(vectors: &[(__m256, __m256); LANES], first: usize) -> __m256 {
+    let eights = |i: usize| _mm256_add_ps(vectors[first + i].0, vectors[first + i].1);
     let fours = |a, b| {
         _mm256_add_ps(
             _mm256_permute2f128_ps::<0x20>(a, b),
@@ -62,9 +63,8 @@ fn sum_each_8(x: [__m256; 8]) -> __m256 {
     let twos = |a, b| _mm256_add_ps(_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xee>(a, b));
     let ones = |a, b| _mm256_add_ps(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b));
     // Paired so that the results come out in order.
-    let first = twos(fours(x[0], x[4]), fours(x[1], x[5]));
-    let second = twos(fours(x[2], x[6]), fours(x[3], x[7]));
-    ones(first, second)
+    let pair = |i: usize| fours(eights(i), eights(i + 4));
+    ones(twos(pair(0), pair(1)), twos(pair(2), pair(3)))
 }
 
 /// The sums of sixteen registers, likewise.
@@ -184,15 +184,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn sum_each(vectors: [Self::V; LANES]) -> Self::V {
         // SAFETY: callers enable AVX2, FMA and F16C (see the trait).
-        unsafe {
-            let half = |first: usize| {
-                std::array::from_fn(|i| {
-                    let (low, high) = vectors[first + i];
-                    _mm256_add_ps(low, high)
-                })
-            };
-            (sum_each_8(half(0)), sum_each_8(half(8)))
-        }
+        unsafe { (sum_each_8(&vectors, 0), sum_each_8(&vectors, 8)) }
     }
 
     #[inline(always)]
