@@ -8,6 +8,12 @@ pub mod tokenizer;
 
 #[cfg(feature = "server")]
 mod contract;
+#[cfg(feature = "server")]
+mod kv;
+#[cfg(feature = "server")]
+mod sampling;
+#[cfg(feature = "server")]
+mod scheduler;
 
 #[cfg(feature = "server")]
 pub use contract::{
