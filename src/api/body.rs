@@ -1,8 +1,8 @@
 //! Reading requests: JSON bodies within their bound, ids in paths, cursors; and errors that name the field.
 
-use axum::body::to_bytes;
+use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -24,16 +24,12 @@ impl FromRequest<App> for JsonBody {
             let text = format!("the content-encoding {encoding:?} is not known; send the body uncompressed");
             return Err(Reject::new(Code::UnsupportedEncoding, text).into());
         }
-        let bound = app.limits.body_bytes_max;
-        let bytes = to_bytes(request.into_body(), bound).await.map_err(|error| {
-            if std::error::Error::source(&error).is_some_and(|source| source.is::<http_body_util::LengthLimitError>()) {
-                Reject::new(
-                    Code::RequestTooLarge,
-                    format!("the body has more than {bound} bytes; send less"),
-                )
-            } else {
-                Reject::new(Code::InvalidInput, format!("the body could not be read: {error}"))
+        let bytes = Bytes::from_request(request, app).await.map_err(|rejection| match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                let bound = app.limits.body_bytes_max;
+                Reject::new(Code::RequestTooLarge, format!("the body has more than {bound} bytes; send less"))
             }
+            _ => Reject::new(Code::InvalidInput, format!("the body could not be read: {}", rejection.body_text())),
         })?;
         object(&bytes).map(Self).map_err(OpenAiError)
     }

@@ -71,7 +71,7 @@ pub(crate) fn claim(app: &App, key: Option<&Key>) -> Result<Claimed, Reject> {
     match app.keys.claim(key.scope.clone(), key.fingerprint)? {
         Claim::Fresh(claim) => Ok(Claimed::Fresh(Some(claim))),
         Claim::Replay(answer) => Ok(Claimed::Replay(answer)),
-        Claim::InProgress(response_id) => Err(super::errors::in_progress(response_id)),
+        Claim::InProgress => Err(super::errors::in_progress(None)),
     }
 }
 

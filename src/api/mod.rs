@@ -19,15 +19,12 @@ mod openai;
 mod operations;
 mod stream;
 
-#[cfg(test)]
-mod tests;
-
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -134,6 +131,7 @@ pub fn router(app: App) -> Router {
         .route("/readyz", get(operations::readyz))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(app.limits.body_bytes_max))
         .layer(from_fn(with_request_id))
         .with_state(app)
 }

@@ -32,14 +32,13 @@ pub(crate) async fn follow(
         (None, Some(text)) => cursor(text, "after")?,
         (None, None) => 0,
     };
-    let permit = app.admit()?;
     let handle = app.directory.conversation(conversation_id(&id)?, &principal).await?;
     let reader = handle.attach(after).await?;
     let first = snapshot(&*handle.state().await?);
     let first = data(&first).event(first.kind);
     let events = stream::once(future::ready(first)).chain(frames(reader).map(|frame| event(&frame)));
     let ping = Event::default().comment("ping");
-    Ok(sse(events, app.limits.silence, ping, Some(permit)))
+    Ok(sse(events, app.limits.silence, ping, None))
 }
 
 fn event(frame: &Value) -> Event {

@@ -37,8 +37,8 @@ pub(crate) async fn create(
     let handle = app.directory.of_response(id, &principal).await?;
     let fingerprint = idempotency::fingerprint(&body, Some(&id.to_string()));
     let key = Key::new(&principal, Some(handle.id()), Operation::Intervene, Some(key), fingerprint);
-    let mut intervene = core_request(&request, id);
-    let (receipt, replayed) = perform(&app, &handle, &mut intervene, key.as_ref(), &body).await?;
+    let intervene = core_request(&request, id);
+    let (receipt, replayed) = perform(&app, &handle, intervene, key.as_ref(), &body).await?;
     let receipt = shown(&handle, &receipt).await?;
     let response = (StatusCode::ACCEPTED, Json(receipt)).into_response();
     Ok(if replayed {
@@ -101,16 +101,17 @@ pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -
 pub(super) async fn perform(
     app: &App,
     handle: &ConversationHandle,
-    intervene: &mut Result<Intervene, Reject>,
+    intervene: Result<Intervene, Reject>,
     key: Option<&Key>,
     body: &Value,
 ) -> Result<(Receipt, bool), Reject> {
     match create::claim(app, key)? {
         Claimed::Fresh(claim) => {
-            let receipt = handle.intervene(intervene.clone()?, claim).await;
+            let receipt = handle.intervene(intervene?, claim).await;
             Ok((receipt.map_err(|reject| with_input(reject, body))?, false))
         }
         Claimed::Replay(KeyedAnswer::Intervened {
+            response,
             intervention,
             successor,
             seq,
@@ -118,6 +119,7 @@ pub(super) async fn perform(
         }) => {
             let receipt = Receipt {
                 intervention_id: intervention,
+                response_id: response,
                 successor_id: successor,
                 seq,
             };

@@ -156,14 +156,13 @@ pub(crate) async fn get(
     if streams != Some(true) {
         return shown(&state, id);
     }
-    let permit = app.admit()?;
     let response = state.response(id).ok_or_else(|| not_found(id))?;
     if let Some(after) = after.filter(|after| *after >= response.next_number) {
         let text = format!("starting_after is {after}, but the last event is {}", response.next_number - 1);
         return Err(Reject::new(Code::CursorInFuture, text).param("starting_after").into());
     }
     let reader = handle.attach_response(id).await?;
-    Ok(stream(&app, Follow::new(reader, id, after), Some(permit)))
+    Ok(stream(&app, Follow::new(reader, id, after), None))
 }
 
 fn number(text: &str) -> Result<u64, Reject> {
