@@ -159,6 +159,7 @@ impl Scheduler {
     }
 
     /// Whether no sequence is left.
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.sequences.is_empty()
     }
@@ -166,11 +167,6 @@ impl Scheduler {
     /// How often a sequence had to give its blocks back.
     pub(crate) fn preemptions(&self) -> u64 {
         self.preemptions
-    }
-
-    /// Tokens a sequence has by now.
-    pub(crate) fn tokens(&self, id: SequenceId) -> Option<usize> {
-        Some(self.sequences.get(self.arrivals.get(&id)?)?.tokens.len())
     }
 
     /// Plans the next step. Sequences for which `ready` is false are left out: their reader has no room.

@@ -91,7 +91,10 @@ impl Description {
     /// Reads the description and checks that every weight is there, in the right shape and a known format.
     pub(crate) fn read(gguf: &Gguf) -> Result<Self, ModelError> {
         let architecture = Architecture::named(require(gguf.string("general.architecture"), "general.architecture")?)?;
-        let keys = Keys { gguf, architecture: architecture.name };
+        let keys = Keys {
+            gguf,
+            architecture: architecture.name,
+        };
         let tensors = Tensors { gguf };
         let embedding = tensors.matrix("token_embd.weight", None, None)?;
         let layer_count = keys.positive("block_count")?;
@@ -105,8 +108,7 @@ impl Description {
             output: tensors.optional("output.weight", |name| {
                 tensors.matrix(name, Some(sizes.vocabulary), Some(sizes.embedding))
             })?,
-            rope_factors: tensors
-                .optional("rope_freqs.weight", |name| tensors.vector(name, sizes.rope_dims / 2))?,
+            rope_factors: tensors.optional("rope_freqs.weight", |name| tensors.vector(name, sizes.rope_dims / 2))?,
             embedding,
             layers,
             sizes,
@@ -120,9 +122,16 @@ impl Description {
         let layers = self.layers.iter().flat_map(|layer| {
             let linears = [&layer.query, &layer.key, &layer.value, &layer.attn_output];
             let others = [&layer.attn_norm, &layer.ffn_norm, &layer.gate, &layer.up, &layer.down];
-            linears.into_iter().flat_map(|linear| std::iter::once(&linear.weight).chain(&linear.bias)).chain(others)
+            linears
+                .into_iter()
+                .flat_map(|linear| std::iter::once(&linear.weight).chain(&linear.bias))
+                .chain(others)
         });
-        [&self.embedding, &self.output_norm].into_iter().chain(&self.output).chain(&self.rope_factors).chain(layers)
+        [&self.embedding, &self.output_norm]
+            .into_iter()
+            .chain(&self.output)
+            .chain(&self.rope_factors)
+            .chain(layers)
     }
 
     /// A weight of a layer that is not used means that this is not the decoder we take it for.
@@ -154,7 +163,11 @@ impl Keys<'_> {
     }
 
     fn impossible(&self, key: &str, found: impl std::fmt::Display, reason: &str) -> ModelError {
-        ModelError::Hyperparameter { key: self.name(key), found: found.to_string(), reason: reason.to_owned() }
+        ModelError::Hyperparameter {
+            key: self.name(key),
+            found: found.to_string(),
+            reason: reason.to_owned(),
+        }
     }
 
     fn positive(&self, key: &str) -> Result<usize, ModelError> {
@@ -214,12 +227,7 @@ impl Keys<'_> {
     }
 }
 
-fn sizes(
-    keys: &Keys<'_>,
-    tensors: &Tensors<'_>,
-    embedding: &TensorRef,
-    layers: usize,
-) -> Result<Sizes, ModelError> {
+fn sizes(keys: &Keys<'_>, tensors: &Tensors<'_>, embedding: &TensorRef, layers: usize) -> Result<Sizes, ModelError> {
     if keys.gguf.u32(&keys.name("expert_count"))?.unwrap_or(0) > 0 {
         return Err(ModelError::Unsupported("a mixture of experts".to_owned()));
     }
@@ -231,14 +239,22 @@ fn sizes(
         .ok_or_else(|| missing("attention.head_count"))?;
     let kv_heads = keys.uniform("attention.head_count_kv", layers)?.unwrap_or(heads);
     if !heads.is_multiple_of(kv_heads) || heads > width {
-        return Err(keys.impossible("attention.head_count", heads, &format!("there are {kv_heads} key-value heads")));
+        return Err(keys.impossible(
+            "attention.head_count",
+            heads,
+            &format!("there are {kv_heads} key-value heads"),
+        ));
     }
     let head_dim = keys.positive_or("attention.key_length", width / heads)?;
     if head_dim > HEAD_DIM_MAX || heads / kv_heads > HEADS_PER_KV_MAX {
-        return Err(ModelError::Unsupported(format!("{heads} heads of {head_dim} values over {kv_heads}")));
+        return Err(ModelError::Unsupported(format!(
+            "{heads} heads of {head_dim} values over {kv_heads}"
+        )));
     }
     if keys.positive_or("attention.value_length", head_dim)? != head_dim {
-        return Err(ModelError::Unsupported("keys and values of different lengths".to_owned()));
+        return Err(ModelError::Unsupported(
+            "keys and values of different lengths".to_owned(),
+        ));
     }
     let rope_dims = keys.positive_or("rope.dimension_count", head_dim)?;
     if rope_dims > head_dim || !rope_dims.is_multiple_of(2) {
@@ -322,7 +338,11 @@ impl Tensors<'_> {
         let tensor = self.gguf.require_tensor(name)?;
         if tensor.row_len() != length || tensor.rows() != 1 {
             let (found, expected) = (tensor.shape.clone(), vec![length]);
-            return Err(ModelError::Shape { name: name.to_owned(), found, expected });
+            return Err(ModelError::Shape {
+                name: name.to_owned(),
+                found,
+                expected,
+            });
         }
         self.reference(tensor)
     }
