@@ -12,9 +12,12 @@
 pub mod engine;
 pub mod parse;
 pub mod prompt;
+pub mod protocol;
 
 #[cfg(feature = "server")]
 pub mod actors;
+#[cfg(feature = "server")]
+pub mod api;
 #[cfg(feature = "server")]
 pub mod app;
 #[cfg(feature = "server")]
