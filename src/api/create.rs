@@ -96,7 +96,7 @@ pub(crate) fn check(request: &CreateResponse) -> Result<(), Reject> {
 /// The core's request, with everything checked that needs no conversation.
 pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Result<Create, Reject> {
     let fresh = &mut FreshIds::random();
-    let model = app.catalog.get(request.model.as_deref())?.model();
+    let model = app.engine(request.model.as_deref())?.model();
     let knobs = Knobs {
         temperature: request.temperature,
         top_p: request.top_p,

@@ -35,7 +35,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::actors::{DirectoryHandle, Keys};
 use crate::conversation::Reject;
-use crate::engine::Catalog;
+use crate::engine::{Catalog, Engine};
 use crate::error::Code;
 use crate::ids::{FreshIds, ItemId};
 use errors::OpenAiError;
@@ -98,6 +98,16 @@ impl App {
             phase,
             admission: Arc::new(Semaphore::new(limits.requests_in_flight_max)),
         }
+    }
+
+    /// The engine of this model; without a name, the default.
+    fn engine(&self, model: Option<&str>) -> Result<&Arc<dyn Engine>, Reject> {
+        self.catalog.get(model).ok_or_else(|| {
+            let known: Vec<_> = self.catalog.list().map(|engine| engine.model().id.as_str()).collect();
+            let asked = model.unwrap_or("the default model");
+            let text = format!("no model {asked} is served here; served are: {}", known.join(", "));
+            Reject::new(Code::ModelNotFound, text).param("model")
+        })
     }
 
     /// Takes room for a request; it is given back when the permit is dropped, at the end of the stream.

@@ -62,7 +62,7 @@ fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
         return Err(invalid("messages", "messages is empty; give at least one message"));
     }
     let fresh = &mut FreshIds::random();
-    let model = app.catalog.get(request.model.as_deref())?.model();
+    let model = app.engine(request.model.as_deref())?.model();
     let knobs = Knobs {
         temperature: request.temperature,
         top_p: request.top_p,

@@ -19,7 +19,7 @@ pub(crate) async fn list(State(app): State<App>) -> Json<ModelList> {
 
 /// One model; its id may have slashes.
 pub(crate) async fn get(State(app): State<App>, PathId(id): PathId) -> Result<Json<Model>, OpenAiError> {
-    Ok(Json(model(app.catalog.get(Some(&id))?.model())))
+    Ok(Json(model(app.engine(Some(&id))?.model())))
 }
 
 fn model(info: &ModelInfo) -> Model {
