@@ -268,7 +268,7 @@ impl Pump {
             FinishReason::Failed(message) => GenerationEnd::Failed { code: Code::EngineFailed, message },
         };
         if end != GenerationEnd::Aborted {
-            self.pipeline.finish(end != GenerationEnd::Stop, &mut self.pieces);
+            self.pipeline.finish(&mut self.pieces, end != GenerationEnd::Stop);
         }
         if !self.pieces.is_empty() {
             let (tokens, pieces) = (std::mem::take(&mut self.tokens), std::mem::take(&mut self.pieces));

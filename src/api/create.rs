@@ -8,7 +8,6 @@ use super::input::{self, Knobs};
 use super::object::transcript;
 use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader};
 use crate::conversation::{Create, Item, Reject, ResponseConfig, State};
-use crate::engine::Engine;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
 use crate::protocol::responses::CreateResponse;

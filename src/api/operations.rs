@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::errors::NativeError;
 use super::{App, Phase};
 use crate::conversation::Reject;
-use crate::engine::Engine;
 use crate::error::Code;
 
 /// The process is alive.

@@ -18,7 +18,6 @@ use crate::api::input::{self, Knobs};
 use crate::api::stream::finish;
 use crate::api::idempotency;
 use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig, ResponseStatus};
-use crate::engine::Engine;
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,

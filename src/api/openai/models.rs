@@ -6,7 +6,7 @@ use axum::extract::State;
 use crate::api::App;
 use crate::api::body::PathId;
 use crate::api::errors::OpenAiError;
-use crate::engine::{Engine, ModelInfo};
+use crate::engine::ModelInfo;
 use crate::protocol::models::{Model, ModelList};
 
 /// All models.
