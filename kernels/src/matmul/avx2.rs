@@ -36,11 +36,13 @@ pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], bl
 
 /// The sums of rows `first..first + 8` of the panel.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn tile<P: Packed, const R: usize>(panel: &[u8], first: usize, rows: [&[ActivationBlock]; R]) -> [__m256; R] {
+fn tile<P: Packed, const R: usize>(panel: &[u8], first: usize, mut rows: [&[ActivationBlock]; R]) -> [__m256; R] {
     let layout = const { P::LAYOUT };
     let blocks = panel.len() / layout.block_bytes() * layout.subs;
     // Lets the compiler drop the bounds checks below.
-    let rows: [&[ActivationBlock]; R] = std::array::from_fn(|r| &rows[r][..blocks]);
+    for row in &mut rows {
+        *row = &row[..blocks];
+    }
     let mut sums = [_mm256_setzero_ps(); R];
     for (index, block) in panel.chunks_exact(layout.block_bytes()).enumerate() {
         let (header, subs) = block.split_at(layout.header_bytes);

@@ -29,11 +29,13 @@ pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], bl
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn tile<P: Packed, const R: usize>(panel: &[u8], rows: [&[ActivationBlock]; R]) -> [__m512; R] {
+fn tile<P: Packed, const R: usize>(panel: &[u8], mut rows: [&[ActivationBlock]; R]) -> [__m512; R] {
     let layout = const { P::LAYOUT };
     let blocks = panel.len() / layout.block_bytes() * layout.subs;
     // Lets the compiler drop the bounds checks below.
-    let rows: [&[ActivationBlock]; R] = std::array::from_fn(|r| &rows[r][..blocks]);
+    for row in &mut rows {
+        *row = &row[..blocks];
+    }
     let mut sums = [_mm512_setzero_ps(); R];
     for (index, block) in panel.chunks_exact(layout.block_bytes()).enumerate() {
         let (header, subs) = block.split_at(layout.header_bytes);

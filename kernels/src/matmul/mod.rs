@@ -238,5 +238,9 @@ use for_row_tiles;
 /// The blocks of `R` activation rows from row `at` on.
 #[inline]
 fn row_blocks<const R: usize>(activations: &[ActivationBlock], at: usize, blocks: usize) -> [&[ActivationBlock]; R] {
-    std::array::from_fn(|r| &activations[(at + r) * blocks..(at + r + 1) * blocks])
+    let mut rows = [activations; R];
+    for (r, row) in rows.iter_mut().enumerate() {
+        *row = &activations[(at + r) * blocks..(at + r + 1) * blocks];
+    }
+    rows
 }
