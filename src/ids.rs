@@ -170,7 +170,7 @@ impl FreshIds {
     }
 }
 
-/// The finaliser of `SplitMix64`: every input bit reaches every output bit.
+/// The finaliser of SplitMix64: every input bit reaches every output bit.
 fn mix(value: u64) -> u64 {
     let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,8 +1,8 @@
 //! Activations as the integer kernels take them: int8 in blocks of 32 with a scale and sums, made once per row.
 //! A row's blocks must never depend on other rows.
 
-use crate::half::Widen;
 use crate::isa::for_each_isa;
+use crate::simd::Simd;
 
 /// Values in one block.
 pub(crate) const BLOCK: usize = 32;
@@ -34,7 +34,7 @@ for_each_isa! {
 }
 
 #[inline(always)]
-fn quantise_body<W: Widen>(row: &[f32], blocks: &mut [ActivationBlock]) {
+fn quantise_body<S: Simd>(row: &[f32], blocks: &mut [ActivationBlock]) {
     let (chunks, rest) = row.as_chunks::<BLOCK>();
     assert!(
         rest.is_empty() && chunks.len() == blocks.len(),

@@ -1,8 +1,8 @@
 //! Half-precision numbers: f16 bits to f32 and back, one by one and by slices.
 //! It must never round any other way than to nearest, ties to even.
 
-use crate::Isa;
 use crate::isa::for_each_isa;
+use crate::simd::Simd;
 
 /// The value of one f16, given as bits. Exact.
 #[inline]
@@ -42,96 +42,6 @@ pub fn f32_to_f16(value: f32) -> u16 {
     sign | (rounded >> 13) as u16
 }
 
-/// How sixteen f16 become f32 on one instruction set.
-pub(crate) trait Widen {
-    /// Widens sixteen values. Exact.
-    fn widen(bits: &[u16; 16]) -> [f32; 16];
-    /// Narrows sixteen values.
-    fn narrow(values: &[f32; 16]) -> [u16; 16];
-}
-
-pub(crate) struct WidenScalar;
-
-impl Widen for WidenScalar {
-    #[inline(always)]
-    fn widen(bits: &[u16; 16]) -> [f32; 16] {
-        bits.map(f16_to_f32)
-    }
-
-    #[inline(always)]
-    fn narrow(values: &[f32; 16]) -> [u16; 16] {
-        values.map(f32_to_f16)
-    }
-}
-
-/// Must only be named inside functions that enable F16C.
-#[cfg(target_arch = "x86_64")]
-pub(crate) struct WidenF16c;
-
-#[cfg(target_arch = "x86_64")]
-impl Widen for WidenF16c {
-    #[inline(always)]
-    fn widen(bits: &[u16; 16]) -> [f32; 16] {
-        use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
-        let mut out = [0.0; 16];
-        for half in 0..2 {
-            // SAFETY: both pointers have eight elements left; the caller enables F16C (`for_each_isa`).
-            unsafe {
-                let raw = _mm_loadu_si128(bits.as_ptr().add(8 * half).cast());
-                _mm256_storeu_ps(out.as_mut_ptr().add(8 * half), _mm256_cvtph_ps(raw));
-            }
-        }
-        out
-    }
-
-    #[inline(always)]
-    fn narrow(values: &[f32; 16]) -> [u16; 16] {
-        use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, _mm_storeu_si128, _mm256_cvtps_ph, _mm256_loadu_ps};
-        let mut out = [0; 16];
-        for half in 0..2 {
-            // SAFETY: both pointers have eight elements left; the caller enables F16C (`for_each_isa`).
-            unsafe {
-                let wide = _mm256_loadu_ps(values.as_ptr().add(8 * half));
-                let raw = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide);
-                _mm_storeu_si128(out.as_mut_ptr().add(8 * half).cast(), raw);
-            }
-        }
-        out
-    }
-}
-
-/// Must only be named inside functions that enable AVX-512 F.
-#[cfg(target_arch = "x86_64")]
-pub(crate) struct WidenAvx512;
-
-#[cfg(target_arch = "x86_64")]
-impl Widen for WidenAvx512 {
-    #[inline(always)]
-    fn widen(bits: &[u16; 16]) -> [f32; 16] {
-        use std::arch::x86_64::{_mm256_loadu_si256, _mm512_cvtph_ps, _mm512_storeu_ps};
-        let mut out = [0.0; 16];
-        // SAFETY: both arrays have sixteen elements; the caller enables AVX-512 F (`for_each_isa`).
-        unsafe {
-            let raw = _mm256_loadu_si256(bits.as_ptr().cast());
-            _mm512_storeu_ps(out.as_mut_ptr(), _mm512_cvtph_ps(raw));
-        }
-        out
-    }
-
-    #[inline(always)]
-    fn narrow(values: &[f32; 16]) -> [u16; 16] {
-        use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, _mm256_storeu_si256, _mm512_cvtps_ph, _mm512_loadu_ps};
-        let mut out = [0; 16];
-        // SAFETY: both arrays have sixteen elements; the caller enables AVX-512 F (`for_each_isa`).
-        unsafe {
-            let wide = _mm512_loadu_ps(values.as_ptr());
-            let raw = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide);
-            _mm256_storeu_si256(out.as_mut_ptr().cast(), raw);
-        }
-        out
-    }
-}
-
 for_each_isa! {
     /// Widens f16 bits into `out`. Panics when the lengths differ.
     pub fn f16_to_f32_slice(bits: &[u16], out: &mut [f32]) = widen_body;
@@ -143,12 +53,12 @@ for_each_isa! {
 }
 
 #[inline(always)]
-fn widen_body<W: Widen>(bits: &[u16], out: &mut [f32]) {
+fn widen_body<S: Simd>(bits: &[u16], out: &mut [f32]) {
     assert_eq!(bits.len(), out.len(), "as many values out as in");
     let (from, from_rest) = bits.as_chunks::<16>();
     let (to, to_rest) = out.as_chunks_mut::<16>();
     for (from, to) in from.iter().zip(to) {
-        *to = W::widen(from);
+        S::store(S::widen(from), to);
     }
     for (from, to) in from_rest.iter().zip(to_rest) {
         *to = f16_to_f32(*from);
@@ -156,12 +66,12 @@ fn widen_body<W: Widen>(bits: &[u16], out: &mut [f32]) {
 }
 
 #[inline(always)]
-fn narrow_body<W: Widen>(values: &[f32], out: &mut [u16]) {
+fn narrow_body<S: Simd>(values: &[f32], out: &mut [u16]) {
     assert_eq!(values.len(), out.len(), "as many values out as in");
     let (from, from_rest) = values.as_chunks::<16>();
     let (to, to_rest) = out.as_chunks_mut::<16>();
     for (from, to) in from.iter().zip(to) {
-        *to = W::narrow(from);
+        *to = S::narrow(S::load(from));
     }
     for (from, to) in from_rest.iter().zip(to_rest) {
         *to = f32_to_f16(*from);
@@ -169,8 +79,10 @@ fn narrow_body<W: Widen>(values: &[f32], out: &mut [u16]) {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "these values are exact")]
 mod tests {
     use super::*;
+    use crate::Isa;
 
     #[test]
     fn every_f16_survives_the_way_to_f32_and_back() {

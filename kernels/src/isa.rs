@@ -91,7 +91,7 @@ impl Isa {
 }
 
 /// Makes `fn name(isa, arguments)` that runs one generic, always-inlined body compiled once per instruction set. The
-/// body takes the [`crate::half::Widen`] of that instruction set as its type parameter. Plain Rust bodies keep their
+/// body takes the [`crate::simd::Simd`] of that instruction set as its type parameter. Plain Rust bodies keep their
 /// order of operations on every instruction set, so all versions give the same bits.
 macro_rules! for_each_isa {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:ident;) => {
@@ -100,15 +100,15 @@ macro_rules! for_each_isa {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             fn avx2($($arg: $ty),*) {
-                $body::<$crate::half::WidenF16c>($($arg),*);
+                $body::<$crate::simd::Avx2>($($arg),*);
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
             fn avx512($($arg: $ty),*) {
-                $body::<$crate::half::WidenAvx512>($($arg),*);
+                $body::<$crate::simd::Avx512>($($arg),*);
             }
             match isa.kind() {
-                $crate::isa::Kind::Scalar => $body::<$crate::half::WidenScalar>($($arg),*),
+                $crate::isa::Kind::Scalar => $body::<$crate::simd::Plain>($($arg),*),
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: an `Isa` of this kind exists only where the processor has these features.
                 $crate::isa::Kind::Avx2 => unsafe { avx2($($arg),*) },

@@ -19,6 +19,10 @@
     clippy::doc_markdown,
     reason = "Q4_1 and its like are names of formats, not of items"
 )]
+#![allow(
+    clippy::needless_range_loop,
+    reason = "kernels walk several arrays in step; the index is the lane"
+)]
 
 mod activation;
 mod attention;
@@ -35,6 +39,7 @@ mod ops;
 mod pack;
 mod rope;
 mod shared;
+mod simd;
 mod team;
 mod weights;
 

@@ -40,8 +40,8 @@ pub(crate) fn max(a: f32, b: f32) -> f32 {
 #[cfg(test)]
 const EXP_ULP_MAX: f64 = 1.5;
 
-const EXP_MIN: f32 = -87.0;
-const EXP_MAX: f32 = 88.0;
+pub(crate) const EXP_MIN: f32 = -87.0;
+pub(crate) const EXP_MAX: f32 = 88.0;
 
 /// `e^x`, with `x` held between -87 and 88. NaN stays NaN.
 #[inline(always)]
@@ -53,19 +53,35 @@ pub(crate) fn exp(x: f32) -> f32 {
     let n = shifted - ROUNDING;
     let r = n.mul_add(-LN_2_HIGH, x);
     let r = n.mul_add(-LN_2_LOW, r);
-    // The Taylor polynomial: at |r| <= 0.35 the first term left out is below 6e-9.
-    let mut sum = 1.0 / 5040.0;
-    for factor in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        sum = f32::mul_add(sum, r, factor);
+    let mut sum = EXP_TERMS[0];
+    for term in &EXP_TERMS[1..] {
+        sum = sum.mul_add(r, *term);
     }
-    let power = shifted.to_bits().wrapping_sub(ROUNDING.to_bits()).wrapping_add(127) << 23;
-    sum * f32::from_bits(power)
+    sum * power_of_2(shifted)
 }
 
-const ROUNDING: f32 = 12_582_912.0;
+/// `2^n` from `n` plus [`ROUNDING`].
+#[inline(always)]
+pub(crate) fn power_of_2(shifted: f32) -> f32 {
+    f32::from_bits(shifted.to_bits().wrapping_sub(ROUNDING.to_bits()).wrapping_add(127) << 23)
+}
+
+/// The Taylor polynomial's factors, highest power first: at |r| <= 0.35 the first term left out is below 6e-9.
+pub(crate) const EXP_TERMS: [f32; 8] = [
+    1.0 / 5040.0,
+    1.0 / 720.0,
+    1.0 / 120.0,
+    1.0 / 24.0,
+    1.0 / 6.0,
+    0.5,
+    1.0,
+    1.0,
+];
+/// Adding 1.5 * 2^23 rounds to a whole number, ties to even, and leaves it in the low bits.
+pub(crate) const ROUNDING: f32 = 12_582_912.0;
 /// The leading bits of ln 2, so few that `n` times them is exact, and the rest.
-const LN_2_HIGH: f32 = 0.693_145_75;
-const LN_2_LOW: f32 = 1.428_606_8e-6;
+pub(crate) const LN_2_HIGH: f32 = 0.693_145_75;
+pub(crate) const LN_2_LOW: f32 = 1.428_606_8e-6;
 
 /// `1 / (1 + e^-x)`.
 #[inline(always)]
@@ -74,6 +90,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "these values are exact")]
 mod tests {
     use super::*;
 

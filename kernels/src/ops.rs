@@ -1,9 +1,9 @@
 //! Vector operations between the products: norms, activations, sums, softmax, argmax.
 //! Each exists once, in plain Rust, compiled for every instruction set. None may let one row see another.
 
-use crate::half::Widen;
 use crate::isa::for_each_isa;
 use crate::math::{LANES, exp, max, max_lanes, sigmoid, sum_lanes};
+use crate::simd::Simd;
 use crate::{Isa, Team};
 
 for_each_isa! {
@@ -42,7 +42,7 @@ pub fn rms_norm_rows(team: &Team, isa: Isa, x: &[f32], weight: &[f32], eps: f32,
     assert_eq!(x.len(), out.len(), "as many values out as in");
     let cols = weight.len();
     for_rows(team, out, cols, |row, out| {
-        rms_norm(isa, &x[row * cols..(row + 1) * cols], weight, eps, out)
+        rms_norm(isa, &x[row * cols..(row + 1) * cols], weight, eps, out);
     });
 }
 
@@ -50,7 +50,7 @@ pub fn rms_norm_rows(team: &Team, isa: Isa, x: &[f32], weight: &[f32], eps: f32,
 pub fn silu_mul_rows(team: &Team, isa: Isa, gate: &mut [f32], up: &[f32], cols: usize) {
     assert_eq!(gate.len(), up.len(), "as many gates as values");
     for_rows(team, gate, cols, |row, gate| {
-        silu_mul(isa, gate, &up[row * cols..(row + 1) * cols])
+        silu_mul(isa, gate, &up[row * cols..(row + 1) * cols]);
     });
 }
 
@@ -90,7 +90,7 @@ fn for_rows(team: &Team, out: &mut [f32], cols: usize, job: impl Fn(usize, &mut 
 }
 
 #[inline(always)]
-fn rms_norm_body<W: Widen>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+fn rms_norm_body<S: Simd>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     assert!(
         x.len() == weight.len() && x.len() == out.len(),
         "one weight and one result per value"
@@ -112,7 +112,7 @@ fn rms_norm_body<W: Widen>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32])
 }
 
 #[inline(always)]
-fn silu_mul_body<W: Widen>(gate: &mut [f32], up: &[f32]) {
+fn silu_mul_body<S: Simd>(gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "as many gates as values");
     for (gate, up) in gate.iter_mut().zip(up) {
         *gate = *gate * sigmoid(*gate) * up;
@@ -120,7 +120,7 @@ fn silu_mul_body<W: Widen>(gate: &mut [f32], up: &[f32]) {
 }
 
 #[inline(always)]
-fn gelu_mul_body<W: Widen>(gate: &mut [f32], up: &[f32]) {
+fn gelu_mul_body<S: Simd>(gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "as many gates as values");
     // sqrt(2 / pi), and (1 + tanh y) / 2 = sigmoid(2 y).
     let factor = 0.797_884_6_f32;
@@ -132,7 +132,7 @@ fn gelu_mul_body<W: Widen>(gate: &mut [f32], up: &[f32]) {
 }
 
 #[inline(always)]
-fn add_body<W: Widen>(x: &mut [f32], y: &[f32]) {
+fn add_body<S: Simd>(x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len(), "as many values to add");
     for (x, y) in x.iter_mut().zip(y) {
         *x += y;
@@ -140,14 +140,14 @@ fn add_body<W: Widen>(x: &mut [f32], y: &[f32]) {
 }
 
 #[inline(always)]
-fn scale_body<W: Widen>(x: &mut [f32], factor: f32) {
+fn scale_body<S: Simd>(x: &mut [f32], factor: f32) {
     for x in x {
         *x *= factor;
     }
 }
 
 #[inline(always)]
-fn softmax_body<W: Widen>(x: &mut [f32]) {
+fn softmax_body<S: Simd>(x: &mut [f32]) {
     let mut greatest = [f32::NEG_INFINITY; LANES];
     for chunk in x.chunks(LANES) {
         for (greatest, x) in greatest.iter_mut().zip(chunk) {

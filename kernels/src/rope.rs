@@ -1,8 +1,8 @@
 //! Rotary position embedding: the angles, and turning query and key heads by them.
 //! It must never know a model's scaling scheme: factors come in ready.
 
-use crate::half::Widen;
 use crate::isa::for_each_isa;
+use crate::simd::Simd;
 
 /// Which values of a head form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ for_each_isa! {
 }
 
 #[inline(always)]
-fn rope_body<W: Widen>(style: RopeStyle, x: &mut [f32], rows: usize, head_dim: usize, cos: &[f32], sin: &[f32]) {
+fn rope_body<S: Simd>(style: RopeStyle, x: &mut [f32], rows: usize, head_dim: usize, cos: &[f32], sin: &[f32]) {
     if rows == 0 {
         return;
     }

@@ -1,5 +1,8 @@
 //! What each block format means, against blocks computed by hand, and hostile sizes.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::float_cmp, clippy::cast_lossless, reason = "these values are exact")]
+
 mod common;
 
 use common::{Numbers, file_bytes};

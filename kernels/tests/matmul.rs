@@ -1,5 +1,8 @@
 //! Products: against an f64 reference, and their three invariances, bit for bit.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::float_cmp, clippy::cast_lossless, reason = "these values are exact")]
+
 mod common;
 
 use common::{Numbers, file_bytes};

@@ -1,1 +1,32 @@
-//! conversation
+//! The pure core: what a conversation is and how it changes.
+//!
+//! A conversation is a fold over its journal. [`decide`] looks at a [`State`] and an [`Input`] and says which
+//! [`Event`]s happened and which [`Effect`]s follow; [`State::apply`] folds an event in. A restart is an input
+//! too, [`Input::Restarted`]: its decision says what goes on. The shell around it keeps one order: decide,
+//! journal, apply, publish, perform effects.
+//!
+//! **Invariant:** nothing here reads a clock, draws a random number, does I/O or waits. Time and ids come in
+//! with [`Now`].
+
+mod apply;
+mod decide;
+mod effect;
+mod event;
+mod input;
+mod item;
+mod output;
+mod state;
+mod transcript;
+
+#[cfg(test)]
+mod tests;
+
+pub use decide::decide;
+pub use effect::{Effect, Step};
+pub use event::{
+    Cut, EVENT_VERSION, Ending, Event, NewResponse, Recorded, ResponseConfig, ResponseError, SamplingConfig, Usage,
+};
+pub use input::{Answer, CancelOutcome, Create, GenerationEnd, Input, Intervene, Now, Output, Receipt, Reject};
+pub use item::{Content, Item, ItemBody, ItemStatus};
+pub use state::{Intervention, InterventionStatus, OpenCall, OutputItem, Response, ResponseStatus, State};
+pub use transcript::{messages, turns};

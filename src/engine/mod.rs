@@ -10,6 +10,8 @@ pub mod tokenizer;
 #[cfg(feature = "server")]
 mod backend;
 #[cfg(feature = "server")]
+mod catalog;
+#[cfg(feature = "server")]
 mod contract;
 #[cfg(feature = "server")]
 mod kv;
@@ -24,6 +26,8 @@ mod scheduler;
 #[cfg(feature = "server")]
 mod scripted;
 
+#[cfg(feature = "server")]
+pub use catalog::Catalog;
 #[cfg(feature = "server")]
 pub use contract::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,

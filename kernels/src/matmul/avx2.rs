@@ -92,7 +92,7 @@ fn weights<P: Packed>(packed: &[u8], first: usize) -> [__m256i; 8] {
                 _mm256_srli_epi16::<2>(high),
                 _mm256_srli_epi16::<3>(high),
             ];
-            merge_high(&mut found, shifted, _mm256_set1_epi8(16));
+            merge_high(&mut found, &shifted, _mm256_set1_epi8(16));
         }
         Format::Q6_K => {
             let (first, second) = (run(4), run(5));
@@ -106,7 +106,7 @@ fn weights<P: Packed>(packed: &[u8], first: usize) -> [__m256i; 8] {
                 second,
                 _mm256_srli_epi16::<2>(second),
             ];
-            merge_high(&mut found, shifted, _mm256_set1_epi8(0x30));
+            merge_high(&mut found, &shifted, _mm256_set1_epi8(0x30));
         }
         _ => {}
     }
@@ -116,9 +116,9 @@ fn weights<P: Packed>(packed: &[u8], first: usize) -> [__m256i; 8] {
 /// `low | high & mask`, for each run.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn merge_high(low: &mut [__m256i; 8], high: [__m256i; 8], mask: __m256i) {
+fn merge_high(low: &mut [__m256i; 8], high: &[__m256i; 8], mask: __m256i) {
     for (low, high) in low.iter_mut().zip(high) {
-        *low = _mm256_or_si256(*low, _mm256_and_si256(high, mask));
+        *low = _mm256_or_si256(*low, _mm256_and_si256(*high, mask));
     }
 }
 

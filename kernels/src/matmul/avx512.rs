@@ -82,7 +82,7 @@ fn weights<P: Packed>(packed: &[u8]) -> [__m512i; 8] {
                 _mm512_srli_epi16::<2>(high),
                 _mm512_srli_epi16::<3>(high),
             ];
-            merge_high(&mut found, shifted, bit);
+            merge_high(&mut found, &shifted, bit);
         }
         Format::Q6_K => {
             let (first, second) = (run(4), run(5));
@@ -97,7 +97,7 @@ fn weights<P: Packed>(packed: &[u8]) -> [__m512i; 8] {
                 second,
                 _mm512_srli_epi16::<2>(second),
             ];
-            merge_high(&mut found, shifted, bits);
+            merge_high(&mut found, &shifted, bits);
         }
         _ => {}
     }
@@ -107,10 +107,10 @@ fn weights<P: Packed>(packed: &[u8]) -> [__m512i; 8] {
 /// `low | high & mask`, for each run.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn merge_high(low: &mut [__m512i; 8], high: [__m512i; 8], mask: __m512i) {
+fn merge_high(low: &mut [__m512i; 8], high: &[__m512i; 8], mask: __m512i) {
     for (low, high) in low.iter_mut().zip(high) {
         // The table of `a | (b & c)`.
-        *low = _mm512_ternarylogic_epi32::<0xf8>(*low, high, mask);
+        *low = _mm512_ternarylogic_epi32::<0xf8>(*low, *high, mask);
     }
 }
 

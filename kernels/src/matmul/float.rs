@@ -2,9 +2,9 @@
 //! multiply-add. It must never reorder columns.
 
 use super::{PanelOut, for_row_tiles};
-use crate::half::Widen;
 use crate::isa::for_each_isa;
 use crate::pack::PANEL;
+use crate::simd::Simd;
 
 for_each_isa! {
     /// Multiplies one panel of F32 weights with all rows of `x`.
@@ -17,45 +17,46 @@ for_each_isa! {
 }
 
 #[inline(always)]
-fn f32_body<W: Widen>(panel: &[u8], x: &[f32], cols: usize, out: &PanelOut<'_>) {
+fn f32_body<S: Simd>(panel: &[u8], x: &[f32], cols: usize, out: &PanelOut<'_>) {
     let columns = panel.as_chunks::<{ 4 * PANEL }>().0;
-    let load = |column: &[u8; 4 * PANEL]| -> [f32; PANEL] {
+    let load = |column: &[u8; 4 * PANEL]| {
         let values = column.as_chunks::<4>().0;
-        std::array::from_fn(|lane| f32::from_le_bytes(values[lane]))
+        S::load(&std::array::from_fn(|lane| f32::from_le_bytes(values[lane])))
     };
-    for_row_tiles!(x.len() / cols, |at, COUNT| tile::<COUNT, _>(columns, load, x, cols, at, out), 8 4 2 1);
+    for_row_tiles!(x.len() / cols, |at, COUNT| tile::<S, COUNT, _>(columns, load, &x[at * cols..], out, at), 8 4 2 1);
 }
 
 #[inline(always)]
-fn f16_body<W: Widen>(panel: &[u8], x: &[f32], cols: usize, out: &PanelOut<'_>) {
+fn f16_body<S: Simd>(panel: &[u8], x: &[f32], cols: usize, out: &PanelOut<'_>) {
     let columns = panel.as_chunks::<{ 2 * PANEL }>().0;
-    let load = |column: &[u8; 2 * PANEL]| -> [f32; PANEL] {
+    let load = |column: &[u8; 2 * PANEL]| {
         let values = column.as_chunks::<2>().0;
-        W::widen(&std::array::from_fn(|lane| u16::from_le_bytes(values[lane])))
+        S::widen(&std::array::from_fn(|lane| u16::from_le_bytes(values[lane])))
     };
-    for_row_tiles!(x.len() / cols, |at, COUNT| tile::<COUNT, _>(columns, load, x, cols, at, out), 8 4 2 1);
+    for_row_tiles!(x.len() / cols, |at, COUNT| tile::<S, COUNT, _>(columns, load, &x[at * cols..], out, at), 8 4 2 1);
 }
 
+/// Multiplies the first `R` rows of `x`, which are rows `at` and on of the output.
 #[inline(always)]
-fn tile<const R: usize, C>(
+fn tile<S: Simd, const R: usize, C>(
     columns: &[C],
-    load: impl Fn(&C) -> [f32; PANEL],
+    load: impl Fn(&C) -> S::V,
     x: &[f32],
-    cols: usize,
-    at: usize,
     out: &PanelOut<'_>,
+    at: usize,
 ) {
-    let rows: [&[f32]; R] = std::array::from_fn(|r| &x[(at + r) * cols..(at + r) * cols + columns.len()]);
-    let mut sums = [[0.0_f32; PANEL]; R];
+    let cols = columns.len();
+    let rows: [&[f32]; R] = std::array::from_fn(|r| &x[r * cols..(r + 1) * cols]);
+    let mut sums = [S::splat(0.0); R];
     for (k, column) in columns.iter().enumerate() {
         let weights = load(column);
-        for (sums, row) in sums.iter_mut().zip(rows) {
-            for (sum, weight) in sums.iter_mut().zip(weights) {
-                *sum = weight.mul_add(row[k], *sum);
-            }
+        for r in 0..R {
+            sums[r] = S::fma(weights, S::splat(rows[r][k]), sums[r]);
         }
     }
-    for (r, sums) in sums.iter().enumerate() {
-        out.put(at + r, 0, sums);
+    for (r, sum) in sums.into_iter().enumerate() {
+        let mut lanes = [0.0; PANEL];
+        S::store(sum, &mut lanes);
+        out.put(at + r, 0, &lanes);
     }
 }

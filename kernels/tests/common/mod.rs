@@ -6,36 +6,36 @@
 use midstream_kernels::{Format, f32_to_f16};
 
 /// A small reproducible generator.
-pub struct Numbers(u64);
+pub(crate) struct Numbers(u64);
 
 impl Numbers {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub fn bits(&mut self) -> u32 {
+    pub(crate) fn bits(&mut self) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0 >> 32) as u32
     }
 
-    pub fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.bits() as usize % bound
     }
 
     /// Between -1 and 1.
-    pub fn unit(&mut self) -> f32 {
+    pub(crate) fn unit(&mut self) -> f32 {
         (self.bits() >> 8) as f32 / (1 << 23) as f32 - 1.0
     }
 
-    pub fn units(&mut self, count: usize) -> Vec<f32> {
+    pub(crate) fn units(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.unit()).collect()
     }
 }
 
 /// A tensor's bytes as a file holds them: random quants, scales of a sensible size.
-pub fn file_bytes(format: Format, values: usize, numbers: &mut Numbers) -> Vec<u8> {
+pub(crate) fn file_bytes(format: Format, values: usize, numbers: &mut Numbers) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..values / format.block_len() {
         let mut block: Vec<u8> = (0..format.block_bytes()).map(|_| numbers.bits() as u8).collect();

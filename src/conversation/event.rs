@@ -1,0 +1,301 @@
+//! Events: facts in the past tense, the only type that is journaled.
+//!
+//! One event is one frame of the conversation's stream. The stored form is JSON with a version; golden files
+//! under `tests/golden/events` guard every version. Change it only by adding optional fields or variants;
+//! anything else is a migration.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::item::{Item, ItemStatus};
+use crate::error::Code;
+use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
+use crate::prompt::ToolDefinition;
+
+/// The version written into every stored record.
+pub const EVENT_VERSION: u16 = 1;
+
+/// An event with its place in the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recorded {
+    /// Position in the conversation, contiguous from 1.
+    pub seq: u64,
+    /// Position in the response's OpenAI-shaped stream, contiguous from 0; absent where that stream omits it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+    /// When it was decided, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What can happen to a conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Event {
+    /// The conversation came to be; always the first event.
+    ConversationCreated {
+        /// Its id.
+        id: ConversationId,
+        /// Who may see it.
+        principal: String,
+        /// The client's own labels.
+        #[serde(default)]
+        metadata: Map<String, Value>,
+        /// The response whose transcript was copied, for a fork.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        forked_from: Option<ResponseId>,
+    },
+    /// Items joined the transcript outside of a response: given at creation, copied by a fork. They become
+    /// part of the next response's input.
+    ItemsAdded {
+        /// The items, in order.
+        items: Vec<Item>,
+    },
+    /// A response was created with what it needs to be generated. It takes all items added since the last one.
+    ResponseCreated(Box<NewResponse>),
+    /// The engine began: the prompt is rendered and its length known. Also a sign of life after silence.
+    ResponseInProgress {
+        /// Which response.
+        response_id: ResponseId,
+        /// Tokens of the prompt.
+        prompt_tokens: u32,
+        /// Prompt tokens that came from the KV cache.
+        cached_tokens: u32,
+    },
+    /// After a restart the response goes on.
+    ResponseResumed {
+        /// Which response.
+        response_id: ResponseId,
+        /// Restarts without a new token in between, from 1.
+        attempt: u32,
+        /// Whether the same tokens as without the restart are guaranteed.
+        exact: bool,
+    },
+    /// An output item began.
+    OutputItemAdded {
+        /// Which response.
+        response_id: ResponseId,
+        /// The item, empty and in progress.
+        item: Item,
+        /// Index of the item's first token in the response.
+        first_token: u32,
+    },
+    /// The text part of a message or reasoning item began.
+    ContentPartAdded {
+        /// Which response.
+        response_id: ResponseId,
+        /// Which item.
+        item_id: ItemId,
+    },
+    /// Text, reasoning or argument text was generated: which, the item says.
+    OutputDelta {
+        /// Which response.
+        response_id: ResponseId,
+        /// Which item.
+        item_id: ItemId,
+        /// What was shown.
+        text: String,
+        /// The tokens it was made from; a token is in exactly one event.
+        tokens: Vec<u32>,
+    },
+    /// The text of a message, reasoning or argument text is whole, or cut for good.
+    OutputDone {
+        /// Which response.
+        response_id: ResponseId,
+        /// Which item.
+        item_id: ItemId,
+    },
+    /// The part ended.
+    ContentPartDone {
+        /// Which response.
+        response_id: ResponseId,
+        /// Which item.
+        item_id: ItemId,
+    },
+    /// The item ended.
+    OutputItemDone {
+        /// Which response.
+        response_id: ResponseId,
+        /// Which item.
+        item_id: ItemId,
+        /// Whole or cut.
+        status: ItemStatus,
+    },
+    /// A whole tool call waits for its result.
+    ToolCallRequested {
+        /// The response that made it.
+        response_id: ResponseId,
+        /// Which call.
+        call_id: CallId,
+        /// From 1.
+        attempt: u32,
+    },
+    /// A call takes no result any more; the model sees `output` in its place.
+    ToolCallClosed {
+        /// The response that made it.
+        response_id: ResponseId,
+        /// Which call.
+        call_id: CallId,
+        /// From 1.
+        attempt: u32,
+        /// `cancelled`, `steered`, `superseded`.
+        reason: String,
+        /// The synthetic result as it joins the transcript.
+        output: Item,
+    },
+    /// A cancel is recorded: from here on the response ends `cancelled`, whatever else happens.
+    CancelRequested {
+        /// Which response.
+        response_id: ResponseId,
+    },
+    /// The response ended; written once.
+    ResponseEnded {
+        /// Which response.
+        response_id: ResponseId,
+        /// How.
+        ending: Ending,
+        /// Tokens behind the last shown text: the stop token, closing tags.
+        #[serde(default)]
+        tail_tokens: Vec<u32>,
+    },
+    /// An instruction for a running response was accepted.
+    InterventionAccepted {
+        /// Its id.
+        intervention_id: InterventionId,
+        /// The response it was meant for.
+        response_id: ResponseId,
+        /// What it says.
+        items: Vec<Item>,
+    },
+    /// The instruction is in the transcript and a successor answers it.
+    InterventionCommitted {
+        /// Its id.
+        intervention_id: InterventionId,
+        /// The response it was meant for.
+        response_id: ResponseId,
+        /// The response that answers it.
+        successor_id: ResponseId,
+        /// Where the old response was cut; absent when it ended by itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cut: Option<Cut>,
+    },
+}
+
+/// What a response is created with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NewResponse {
+    /// Its id.
+    pub id: ResponseId,
+    /// The response before it in this conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<ResponseId>,
+    /// Its own input, behind what the conversation already holds.
+    pub input: Vec<Item>,
+    /// How it is generated.
+    pub config: ResponseConfig,
+}
+
+/// How a response is generated; a steer's successor inherits it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResponseConfig {
+    /// The model's id.
+    pub model: String,
+    /// The engine's fingerprint at creation: see `ModelInfo`.
+    pub fingerprint: String,
+    /// System text for this response only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+    /// Tools that the model may call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<ToolDefinition>,
+    /// How tokens are chosen. The seed is always there: drawn when the client gave none.
+    pub sampling: SamplingConfig,
+    /// The most tokens the answer may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<u32>,
+    /// Texts that end the answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stop: Vec<String>,
+    /// Extra variables for the chat template.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub template_kwargs: Map<String, Value>,
+    /// Runs on without a reader.
+    #[serde(default)]
+    pub background: bool,
+    /// Whether it outlives the request.
+    pub store: bool,
+    /// The client's own labels.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+    /// Fields of the request that the response object repeats and nothing here interprets.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub echo: Map<String, Value>,
+}
+
+/// How tokens are chosen: see `engine::Sampling`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SamplingConfig {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// 0 keeps all.
+    pub top_k: u32,
+    /// 1 keeps all.
+    pub top_p: f32,
+    /// 0 drops none.
+    pub min_p: f32,
+    /// Draws follow from it and the token's index.
+    pub seed: u64,
+}
+
+/// How a response ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum Ending {
+    /// By itself: the model stopped, or its calls wait for results.
+    Completed,
+    /// Cut: `max_output_tokens`, `steered`, `disconnected`.
+    Incomplete {
+        /// Why.
+        reason: String,
+    },
+    /// By a cancel.
+    Cancelled,
+    /// By a fault.
+    Failed {
+        /// What happened.
+        error: ResponseError,
+    },
+}
+
+/// Why a response failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResponseError {
+    /// The stable code.
+    pub code: Code,
+    /// For people.
+    pub message: String,
+}
+
+/// Tokens of a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub input_tokens: u32,
+    /// Prompt tokens that came from the KV cache.
+    pub cached_tokens: u32,
+    /// Tokens generated, the stop token included.
+    pub output_tokens: u32,
+    /// Generated tokens that were reasoning.
+    pub reasoning_tokens: u32,
+}
+
+/// Where a response was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cut {
+    /// The item that was open, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item_id: Option<ItemId>,
+    /// Tokens of the response that are kept.
+    pub token_index: u32,
+}

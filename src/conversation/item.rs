@@ -1,0 +1,147 @@
+//! Items: what a transcript is made of.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{CallId, ItemId};
+use crate::prompt::Role;
+
+/// One entry of the transcript.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item {
+    /// Its id; the wire adds the prefix of its kind.
+    pub id: ItemId,
+    /// Whether it is whole.
+    pub status: ItemStatus,
+    /// What it says.
+    pub body: ItemBody,
+}
+
+/// Whether an item is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ItemStatus {
+    /// Still being generated.
+    InProgress,
+    /// Whole.
+    Completed,
+    /// Cut off by a steer, a cancel, a limit or a failure.
+    Incomplete,
+}
+
+impl ItemStatus {
+    /// The text on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Incomplete => "incomplete",
+        }
+    }
+}
+
+/// What an item says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ItemBody {
+    /// A message of any role.
+    Message {
+        /// Who speaks.
+        role: Role,
+        /// Its parts, in order.
+        content: Vec<Content>,
+    },
+    /// The model's reasoning.
+    Reasoning {
+        /// The reasoning's text.
+        text: String,
+    },
+    /// A tool call by the model.
+    FunctionCall {
+        /// The id that its result names.
+        call_id: CallId,
+        /// The function's name.
+        name: String,
+        /// JSON text, as generated.
+        arguments: String,
+    },
+    /// The result of a tool call.
+    FunctionCallOutput {
+        /// The call it answers.
+        call_id: CallId,
+        /// What the model sees.
+        output: String,
+        /// Written by the server because the call was closed without a result.
+        #[serde(default)]
+        synthetic: bool,
+    },
+}
+
+/// A part of a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Content {
+    /// Text.
+    Text {
+        /// The text.
+        text: String,
+    },
+}
+
+impl Item {
+    /// A message of one text.
+    pub fn message(id: ItemId, role: Role, text: impl Into<String>) -> Self {
+        Self {
+            id,
+            status: ItemStatus::Completed,
+            body: ItemBody::Message {
+                role,
+                content: vec![Content::Text { text: text.into() }],
+            },
+        }
+    }
+
+    /// All text of the item that a reader would see, parts joined.
+    pub fn text(&self) -> String {
+        match &self.body {
+            ItemBody::Message { content, .. } => content
+                .iter()
+                .map(|Content::Text { text }| text.as_str())
+                .collect::<Vec<_>>()
+                .concat(),
+            ItemBody::Reasoning { text } => text.clone(),
+            ItemBody::FunctionCall { arguments, .. } => arguments.clone(),
+            ItemBody::FunctionCallOutput { output, .. } => output.clone(),
+        }
+    }
+
+    /// The call it makes, if it makes one.
+    pub fn calls(&self) -> Option<&CallId> {
+        match &self.body {
+            ItemBody::FunctionCall { call_id, .. } => Some(call_id),
+            _ => None,
+        }
+    }
+
+    /// The call it answers, if it answers one.
+    pub fn answers(&self) -> Option<&CallId> {
+        match &self.body {
+            ItemBody::FunctionCallOutput { call_id, .. } => Some(call_id),
+            _ => None,
+        }
+    }
+
+    /// The prefix of the item's id on the wire.
+    pub fn id_prefix(&self) -> &'static str {
+        match &self.body {
+            ItemBody::Message { .. } => "msg",
+            ItemBody::Reasoning { .. } => "rs",
+            ItemBody::FunctionCall { .. } => "fc",
+            ItemBody::FunctionCallOutput { .. } => "fco",
+        }
+    }
+
+    /// The item's id on the wire.
+    pub fn wire_id(&self) -> String {
+        self.id.wire(self.id_prefix())
+    }
+}

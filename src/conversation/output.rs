@@ -1,0 +1,172 @@
+//! From generated pieces to events: items open, grow and close in the order in which they were generated.
+
+use super::decide::Draft;
+use super::event::Event;
+use super::input::Output;
+use super::item::{Item, ItemBody, ItemStatus};
+use super::state::Response;
+use crate::ids::{CallId, ItemId, ResponseId};
+use crate::parse::Piece;
+use crate::prompt::Role;
+
+/// What kind of output item a piece belongs to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Message,
+    Reasoning,
+    Call,
+}
+
+impl Kind {
+    fn of(body: &ItemBody) -> Self {
+        match body {
+            ItemBody::Reasoning { .. } => Self::Reasoning,
+            ItemBody::FunctionCall { .. } => Self::Call,
+            ItemBody::Message { .. } | ItemBody::FunctionCallOutput { .. } => Self::Message,
+        }
+    }
+}
+
+impl Draft {
+    /// Records what was generated. A token is in exactly one event: the first delta of its group.
+    pub(super) fn record_outputs(&mut self, response_id: ResponseId, outputs: Vec<Output>) {
+        let mut grown = Grown::default();
+        for output in outputs {
+            grown.tokens.extend(output.tokens);
+            for piece in output.pieces {
+                self.record_piece(response_id, piece, &mut grown);
+            }
+        }
+        self.flush(response_id, &mut grown);
+    }
+
+    fn record_piece(&mut self, response_id: ResponseId, piece: Piece, grown: &mut Grown) {
+        match piece {
+            Piece::Reasoning(text) => {
+                self.open_text(response_id, Kind::Reasoning, grown);
+                grown.text.push_str(&text);
+            }
+            Piece::Text(text) => {
+                self.open_text(response_id, Kind::Message, grown);
+                grown.text.push_str(&text);
+            }
+            Piece::ToolCallStarted { name, .. } => {
+                let call_id = CallId::draw(&mut self.now.fresh);
+                let body = ItemBody::FunctionCall {
+                    call_id,
+                    name,
+                    arguments: String::new(),
+                };
+                self.open_item(response_id, body, grown);
+            }
+            Piece::ToolCallArguments { fragment, .. } => grown.text.push_str(&fragment),
+            Piece::ToolCallDone { complete, .. } => {
+                self.flush(response_id, grown);
+                self.end_call(response_id, complete);
+            }
+            Piece::Stopped { .. } => {}
+        }
+    }
+
+    /// Makes sure that the open item is of this kind.
+    fn open_text(&mut self, response_id: ResponseId, kind: Kind, grown: &mut Grown) {
+        let open = self.state.response(response_id).and_then(Response::open_item);
+        if open.is_some_and(|output| Kind::of(&output.item.body) == kind) {
+            return;
+        }
+        let body = match kind {
+            Kind::Reasoning => ItemBody::Reasoning { text: String::new() },
+            _ => ItemBody::Message {
+                role: Role::Assistant,
+                content: Vec::new(),
+            },
+        };
+        let item_id = self.open_item(response_id, body, grown);
+        self.push(Event::ContentPartAdded { response_id, item_id });
+    }
+
+    /// Ends the item before and begins a new one.
+    fn open_item(&mut self, response_id: ResponseId, body: ItemBody, grown: &mut Grown) -> ItemId {
+        // Tokens of this group belong to what begins here, unless text was already waiting for them.
+        if !grown.text.is_empty() {
+            self.flush(response_id, grown);
+        }
+        self.close_item(response_id, ItemStatus::Completed);
+        let first_token = self
+            .state
+            .response(response_id)
+            .map_or(0, |response| response.usage.output_tokens);
+        let item = Item {
+            id: ItemId::draw(&mut self.now.fresh),
+            status: ItemStatus::InProgress,
+            body,
+        };
+        let item_id = item.id;
+        self.push(Event::OutputItemAdded {
+            response_id,
+            item,
+            first_token,
+        });
+        item_id
+    }
+
+    /// Writes what has grown as one delta of the open item.
+    fn flush(&mut self, response_id: ResponseId, grown: &mut Grown) {
+        let Grown { text, tokens } = std::mem::take(grown);
+        let open = self.state.response(response_id).and_then(Response::open_item);
+        if let Some(item_id) = open.map(|output| output.item.id)
+            && !(text.is_empty() && tokens.is_empty())
+        {
+            self.push(Event::OutputDelta {
+                response_id,
+                item_id,
+                text,
+                tokens,
+            });
+        }
+    }
+
+    fn end_call(&mut self, response_id: ResponseId, complete: bool) {
+        let open = self.state.response(response_id).and_then(Response::open_item);
+        let Some(ItemBody::FunctionCall { call_id, .. }) = open.map(|output| output.item.body.clone()) else {
+            return;
+        };
+        let status = if complete {
+            ItemStatus::Completed
+        } else {
+            ItemStatus::Incomplete
+        };
+        self.close_item(response_id, status);
+        if complete {
+            self.push(Event::ToolCallRequested {
+                response_id,
+                call_id,
+                attempt: 1,
+            });
+        }
+    }
+
+    /// Ends the open item, if there is one. A call that is still open is unfinished, however the response ended.
+    pub(super) fn close_item(&mut self, response_id: ResponseId, status: ItemStatus) {
+        let open = self.state.response(response_id).and_then(Response::open_item);
+        let is_call = open.is_some_and(|output| Kind::of(&output.item.body) == Kind::Call);
+        self.close_item_as(response_id, if is_call { ItemStatus::Incomplete } else { status });
+    }
+
+    fn close_item_as(&mut self, response_id: ResponseId, status: ItemStatus) {
+        let Some(open) = self.state.response(response_id).and_then(Response::open_item) else { return };
+        let (item_id, has_part) = (open.item.id, Kind::of(&open.item.body) != Kind::Call);
+        self.push(Event::OutputDone { response_id, item_id });
+        if has_part {
+            self.push(Event::ContentPartDone { response_id, item_id });
+        }
+        self.push(Event::OutputItemDone { response_id, item_id, status });
+    }
+}
+
+/// Text and tokens that are not in an event yet.
+#[derive(Default)]
+struct Grown {
+    text: String,
+    tokens: Vec<u32>,
+}

@@ -1,0 +1,116 @@
+//! The transcript as a chat template sees it.
+
+use super::item::{Item, ItemBody};
+use super::state::{Response, State};
+use crate::ids::ResponseId;
+use crate::prompt::{Message, Role, ToolCall};
+
+/// The responses up to and including this one, in order: each is a turn of the transcript.
+pub fn turns(state: &State, upto: ResponseId) -> impl Iterator<Item = &Response> {
+    let count = state
+        .responses
+        .iter()
+        .position(|response| response.id == upto)
+        .map_or(0, |place| place + 1);
+    state.responses[..count].iter().map(AsRef::as_ref)
+}
+
+/// The messages that `response` answers: everything before it and its own input.
+pub fn messages(state: &State, response: &Response) -> Vec<Message> {
+    let mut messages = Vec::new();
+    if let Some(instructions) = &response.config.instructions {
+        messages.push(Message::text(Role::System, instructions));
+    }
+    for turn in turns(state, response.id) {
+        let mut builder = Builder {
+            messages: &mut messages,
+            open: None,
+        };
+        for item in &turn.input {
+            builder.add(item);
+        }
+        builder.close();
+        if turn.id != response.id {
+            for output in turn.output.iter().filter(|output| output.is_kept()) {
+                builder.add(&output.item);
+            }
+        }
+        builder.close();
+    }
+    name_tool_results(&mut messages);
+    messages
+}
+
+/// Gathers neighbouring assistant items into messages.
+struct Builder<'a> {
+    messages: &'a mut Vec<Message>,
+    open: Option<Message>,
+}
+
+impl Builder<'_> {
+    fn add(&mut self, item: &Item) {
+        match &item.body {
+            ItemBody::Message {
+                role: Role::Assistant, ..
+            } => {
+                // Text behind a call is a message of its own, or the order would be lost.
+                self.assistant(|message| message.tool_calls.is_empty())
+                    .content
+                    .push_str(&item.text());
+            }
+            ItemBody::Message { role, .. } => {
+                self.close();
+                self.messages.push(Message::text(*role, item.text()));
+            }
+            ItemBody::Reasoning { text } => {
+                let message = self.assistant(|message| message.content.is_empty() && message.tool_calls.is_empty());
+                message.reasoning_content.get_or_insert_default().push_str(text);
+            }
+            ItemBody::FunctionCall {
+                call_id,
+                name,
+                arguments,
+            } => {
+                let call = ToolCall {
+                    id: call_id.0.clone(),
+                    name: name.clone(),
+                    arguments: arguments.clone(),
+                };
+                self.assistant(|_| true).tool_calls.push(call);
+            }
+            ItemBody::FunctionCallOutput { call_id, output, .. } => {
+                self.close();
+                let mut message = Message::text(Role::Tool, output);
+                message.tool_call_id = Some(call_id.0.clone());
+                self.messages.push(message);
+            }
+        }
+    }
+
+    /// The open assistant message if `fits`, else a new one.
+    fn assistant(&mut self, fits: impl Fn(&Message) -> bool) -> &mut Message {
+        if self.open.as_ref().is_some_and(|open| !fits(open)) {
+            self.close();
+        }
+        self.open.get_or_insert_with(|| Message::text(Role::Assistant, ""))
+    }
+
+    fn close(&mut self) {
+        self.messages.extend(self.open.take());
+    }
+}
+
+/// Some templates want the tool's name on its result.
+fn name_tool_results(messages: &mut [Message]) {
+    let names: Vec<(String, String)> = messages
+        .iter()
+        .flat_map(|message| &message.tool_calls)
+        .map(|call| (call.id.clone(), call.name.clone()))
+        .collect();
+    for message in messages.iter_mut().filter(|message| message.role == Role::Tool) {
+        message.name = names
+            .iter()
+            .find(|(id, _)| Some(id) == message.tool_call_id.as_ref())
+            .map(|(_, name)| name.clone());
+    }
+}

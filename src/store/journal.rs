@@ -1,0 +1,197 @@
+//! The journal's contract: what is appended, what can be looked up. Nothing here knows how it is kept.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::Error;
+use crate::conversation::Recorded;
+use crate::ids::{ConversationId, InterventionId, ResponseId};
+
+/// One decision: all of it becomes durable, or nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// Whose journal.
+    pub conversation: ConversationId,
+    /// The events, contiguous; the first follows the journal's last.
+    pub events: Vec<Recorded>,
+    /// What else becomes true with them.
+    pub records: Vec<Record>,
+    /// How the flush is shared.
+    pub durability: Durability,
+}
+
+/// How a batch's flush is shared. Either way the batch is on disk before it is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// One flush for all batches that wait.
+    #[default]
+    Group,
+    /// Its own flush.
+    Sync,
+}
+
+/// What can be looked up without reading a journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(clippy::large_enum_variant)] // a decision has a handful, and they live until it is written
+pub enum Record {
+    /// The response belongs to the batch's conversation.
+    Response(ResponseId),
+    /// The intervention belongs to the batch's conversation.
+    Intervention(InterventionId),
+    /// Whether the conversation has outstanding work, so that a restart finds it without reading every journal.
+    Active(bool),
+    /// A request with this key has its first answer.
+    Key(KeyRecord),
+}
+
+/// An idempotency key and what was answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRecord {
+    /// Where the key is unique.
+    pub scope: KeyScope,
+    /// SHA-256 of the canonical request.
+    pub fingerprint: [u8; 32],
+    /// When it was recorded, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// What was answered.
+    pub answer: KeyedAnswer,
+}
+
+/// Where an idempotency key is unique.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct KeyScope {
+    /// Who asks.
+    pub principal: String,
+    /// In which conversation; none where the request names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationId>,
+    /// What is asked for.
+    pub operation: Operation,
+    /// The client's key.
+    pub key: String,
+}
+
+/// The operations that take a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// Open a conversation.
+    Open,
+    /// Create a response.
+    Create,
+    /// Intervene in a response.
+    Intervene,
+    /// Cancel a response.
+    Cancel,
+}
+
+/// The first answer to a request with a key: enough to give it again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum KeyedAnswer {
+    /// A conversation was opened.
+    Opened {
+        /// Its id.
+        conversation: ConversationId,
+    },
+    /// A response was created.
+    Created {
+        /// Where.
+        conversation: ConversationId,
+        /// Its id.
+        response: ResponseId,
+    },
+    /// An intervention was accepted.
+    Intervened {
+        /// Where.
+        conversation: ConversationId,
+        /// The response it was meant for.
+        response: ResponseId,
+        /// Its id.
+        intervention: InterventionId,
+        /// The response that answers it, when that was known at once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        successor: Option<ResponseId>,
+        /// The seq of its acceptance.
+        seq: u64,
+    },
+    /// A response was cancelled, or was found ended.
+    Cancelled {
+        /// Where.
+        conversation: ConversationId,
+        /// Which response.
+        response: ResponseId,
+        /// What was answered.
+        outcome: String,
+    },
+}
+
+/// Keeps journals. Reads show only what is durable.
+pub trait Journal: Send + Sync + 'static {
+    /// Makes the batches durable, in order; they are when it returns `Ok`. Called by the writer thread only.
+    /// A conflict is refused before anything is written.
+    fn append(&self, batches: &[Batch]) -> Result<(), Error>;
+
+    /// At most `limit` events behind `after`, in order.
+    fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error>;
+
+    /// The seq of the last event; 0 when there is none.
+    fn last_seq(&self, conversation: ConversationId) -> Result<u64, Error>;
+
+    /// Where a response lives.
+    fn conversation_of_response(&self, response: ResponseId) -> Result<Option<ConversationId>, Error>;
+
+    /// Where an intervention lives.
+    fn conversation_of_intervention(&self, intervention: InterventionId) -> Result<Option<ConversationId>, Error>;
+
+    /// The first answer to a request with this key.
+    fn key(&self, scope: &KeyScope) -> Result<Option<KeyRecord>, Error>;
+
+    /// The conversations whose last [`Record::Active`] said true, for the restart.
+    fn active(&self) -> Result<Vec<ConversationId>, Error>;
+
+    /// At most `limit` conversations behind `after`, by id.
+    fn conversations(&self, after: Option<ConversationId>, limit: usize) -> Result<Vec<ConversationId>, Error>;
+
+    /// Shows every record to `visit` with its conversation, until it fails. Returns how many cannot be read.
+    fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<usize, Error>;
+}
+
+/// Checks batch after batch that it continues its journal.
+pub(super) struct Sequence<'a> {
+    journal: &'a dyn Journal,
+    last_seqs: HashMap<ConversationId, u64>,
+}
+
+impl<'a> Sequence<'a> {
+    pub(super) fn new(journal: &'a dyn Journal) -> Self {
+        Self {
+            journal,
+            last_seqs: HashMap::new(),
+        }
+    }
+
+    /// Whether `batch` follows what was accepted before it; if so, the next one must follow it.
+    pub(super) fn accept(&mut self, batch: &Batch) -> Result<(), Error> {
+        let conversation = batch.conversation;
+        let mut last = match self.last_seqs.get(&conversation) {
+            Some(last) => *last,
+            None => self.journal.last_seq(conversation)?,
+        };
+        for recorded in &batch.events {
+            if recorded.seq != last + 1 {
+                return Err(Error::Conflict {
+                    conversation,
+                    expected: last + 1,
+                    found: recorded.seq,
+                });
+            }
+            last = recorded.seq;
+        }
+        self.last_seqs.insert(conversation, last);
+        Ok(())
+    }
+}

@@ -1,0 +1,81 @@
+//! The layout of keys in the one tree: the first byte is the kind, ids and numbers follow big endian, so that
+//! keys sort as ids and seqs do. Changing it is a migration.
+
+use sha2::{Digest, Sha256};
+
+use super::journal::KeyScope;
+use crate::ids::{ConversationId, InterventionId, ResponseId};
+
+/// Journals: conversation, seq, chunk.
+pub(super) const JOURNAL: u8 = b'j';
+/// The last seq of each conversation.
+pub(super) const HEAD: u8 = b'h';
+/// Conversations with outstanding work.
+pub(super) const ACTIVE: u8 = b'a';
+/// Responses to conversations.
+pub(super) const RESPONSE: u8 = b'r';
+/// Interventions to conversations.
+pub(super) const INTERVENTION: u8 = b'i';
+/// Idempotency keys.
+pub(super) const IDEMPOTENCY: u8 = b'k';
+/// The schema number.
+pub(super) const SCHEMA: &[u8] = b"mschema";
+
+/// The id's bytes lie behind the kind.
+const ID_END: usize = 17;
+
+fn with_id(kind: u8, id: [u8; 16]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(27);
+    key.push(kind);
+    key.extend_from_slice(&id);
+    key
+}
+
+pub(super) fn head(conversation: ConversationId) -> Vec<u8> {
+    with_id(HEAD, conversation.to_bytes())
+}
+
+pub(super) fn active(conversation: ConversationId) -> Vec<u8> {
+    with_id(ACTIVE, conversation.to_bytes())
+}
+
+pub(super) fn response(response: ResponseId) -> Vec<u8> {
+    with_id(RESPONSE, response.to_bytes())
+}
+
+pub(super) fn intervention(intervention: InterventionId) -> Vec<u8> {
+    with_id(INTERVENTION, intervention.to_bytes())
+}
+
+/// One chunk of one event.
+pub(super) fn event(conversation: ConversationId, seq: u64, chunk: u16) -> Vec<u8> {
+    let mut key = with_id(JOURNAL, conversation.to_bytes());
+    key.extend_from_slice(&seq.to_be_bytes());
+    key.extend_from_slice(&chunk.to_be_bytes());
+    key
+}
+
+/// The seq and chunk of an event's key.
+pub(super) fn event_parts(key: &[u8]) -> Option<(u64, u16)> {
+    let (seq, chunk) = key.get(ID_END..)?.split_first_chunk()?;
+    Some((u64::from_be_bytes(*seq), u16::from_be_bytes(chunk.try_into().ok()?)))
+}
+
+/// A scope is hashed, parts length-prefixed: the client's key may be long, and must not run into its neighbours.
+pub(super) fn idempotency(scope: &KeyScope) -> Vec<u8> {
+    let operation = format!("{:?}", scope.operation);
+    let conversation = scope.conversation.map(|id| id.to_string()).unwrap_or_default();
+    let mut hash = Sha256::new();
+    for part in [&scope.principal, &conversation, &operation, &scope.key] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    let mut key = vec![IDEMPOTENCY];
+    key.extend_from_slice(&hash.finalize());
+    key
+}
+
+/// The 16 bytes of the id behind the kind.
+pub(super) fn id(key: &[u8]) -> Option<[u8; 16]> {
+    key.get(1..ID_END)?.try_into().ok()
+}

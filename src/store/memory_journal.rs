@@ -1,0 +1,251 @@
+//! A journal in memory, for tests: the durable image is apart from what a failed append left in between, and
+//! failures and crashes are the test's to choose.
+//!
+//! **Invariant:** reads show the durable image only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::error::Error;
+use super::journal::{Batch, Journal, KeyRecord, KeyScope, Record, Sequence};
+use super::keys;
+use crate::conversation::Recorded;
+use crate::ids::{ConversationId, InterventionId, ResponseId};
+
+/// How an append is to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The write fails, as on a full disk; nothing of it reaches the disk.
+    Append,
+    /// The flush fails; whether the batches reached the disk shows at the crash.
+    Flush,
+    /// The sync fails; whether the batches reached the disk shows at the crash.
+    Sync,
+}
+
+/// What a crash does with batches that were written and not acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unflushed {
+    /// They are gone.
+    Lost,
+    /// They reached the disk, though nobody was told.
+    Kept,
+}
+
+/// Journals in memory.
+#[derive(Debug, Default)]
+pub struct MemoryJournal {
+    state: Mutex<State>,
+    resumed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    durable: Image,
+    unflushed: Vec<Batch>,
+    failure: Option<Failure>,
+    failed: bool,
+    paused: bool,
+    waiting: usize,
+    appends: Vec<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Image {
+    conversations: BTreeMap<ConversationId, Vec<Recorded>>,
+    responses: BTreeMap<ResponseId, ConversationId>,
+    interventions: BTreeMap<InterventionId, ConversationId>,
+    active: BTreeSet<ConversationId>,
+    /// By the bytes that the store on disk sorts them by, so that dumps are equal.
+    keys: BTreeMap<Vec<u8>, (ConversationId, KeyRecord)>,
+}
+
+impl MemoryJournal {
+    /// An empty journal.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The next append fails so, and every one after it until [`MemoryJournal::crash`].
+    pub fn fail(&self, failure: Failure) {
+        self.state().failure = Some(failure);
+    }
+
+    /// Forgets failures, as a restart of the process does, and settles what was not acknowledged.
+    pub fn crash(&self, unflushed: Unflushed) {
+        let mut state = self.state();
+        let batches = std::mem::take(&mut state.unflushed);
+        if unflushed == Unflushed::Kept {
+            state.durable.apply(&batches);
+        }
+        state.failure = None;
+        state.failed = false;
+    }
+
+    /// Appends wait from now on.
+    pub fn pause(&self) {
+        self.state().paused = true;
+    }
+
+    /// Appends go on.
+    pub fn resume(&self) {
+        self.state().paused = false;
+        self.resumed.notify_all();
+    }
+
+    /// How many batches wait in an append because of [`MemoryJournal::pause`].
+    pub fn waiting(&self) -> usize {
+        self.state().waiting
+    }
+
+    /// How many batches each append so far brought: its length is the number of flushes.
+    pub fn appends(&self) -> Vec<usize> {
+        self.state().appends.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Image {
+    fn apply(&mut self, batches: &[Batch]) {
+        for batch in batches {
+            self.apply_one(batch);
+        }
+    }
+
+    fn apply_one(&mut self, batch: &Batch) {
+        let conversation = batch.conversation;
+        if !batch.events.is_empty() {
+            let events = self.conversations.entry(conversation).or_default();
+            events.extend(batch.events.iter().cloned());
+        }
+        for record in &batch.records {
+            match record {
+                Record::Response(id) => {
+                    self.responses.insert(*id, conversation);
+                }
+                Record::Intervention(id) => {
+                    self.interventions.insert(*id, conversation);
+                }
+                Record::Active(true) => {
+                    self.active.insert(conversation);
+                }
+                Record::Active(false) => {
+                    self.active.remove(&conversation);
+                }
+                Record::Key(record) => {
+                    self.keys
+                        .insert(keys::idempotency(&record.scope), (conversation, record.clone()));
+                }
+            }
+        }
+    }
+
+    fn records(&self) -> Vec<(ConversationId, Record)> {
+        let responses = self.responses.iter().map(|(id, at)| (*at, Record::Response(*id)));
+        let interventions = self
+            .interventions
+            .iter()
+            .map(|(id, at)| (*at, Record::Intervention(*id)));
+        let active = self.active.iter().map(|at| (*at, Record::Active(true)));
+        let keys = self
+            .keys
+            .values()
+            .map(|(at, record)| (*at, Record::Key(record.clone())));
+        responses.chain(interventions).chain(active).chain(keys).collect()
+    }
+}
+
+impl Journal for MemoryJournal {
+    fn append(&self, batches: &[Batch]) -> Result<(), Error> {
+        let mut state = self.state();
+        state.waiting = batches.len();
+        while state.paused {
+            state = self.resumed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.waiting = 0;
+        drop(state);
+        let mut sequence = Sequence::new(self);
+        batches.iter().try_for_each(|batch| sequence.accept(batch))?;
+        let mut state = self.state();
+        if state.failed {
+            return Err(Error::Unavailable("an earlier write failed".into()));
+        }
+        state.failed = state.failure.is_some();
+        match state.failure {
+            None => {
+                state.appends.push(batches.len());
+                state.durable.apply(batches);
+                Ok(())
+            }
+            Some(Failure::Append) => Err(Error::Unavailable("no space left on device".into())),
+            Some(failure) => {
+                state.unflushed.extend_from_slice(batches);
+                Err(match failure {
+                    Failure::Sync => Error::SyncFailed("input/output error".into()),
+                    Failure::Append | Failure::Flush => Error::Unavailable("input/output error".into()),
+                })
+            }
+        }
+    }
+
+    fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
+        let state = self.state();
+        let events = state.durable.conversations.get(&conversation);
+        let skipped = usize::try_from(after).unwrap_or(usize::MAX);
+        Ok(events.map_or_else(Vec::new, |events| {
+            events.iter().skip(skipped).take(limit).cloned().collect()
+        }))
+    }
+
+    fn last_seq(&self, conversation: ConversationId) -> Result<u64, Error> {
+        let state = self.state();
+        let last = state
+            .durable
+            .conversations
+            .get(&conversation)
+            .and_then(|events| events.last());
+        Ok(last.map_or(0, |recorded| recorded.seq))
+    }
+
+    fn conversation_of_response(&self, response: ResponseId) -> Result<Option<ConversationId>, Error> {
+        Ok(self.state().durable.responses.get(&response).copied())
+    }
+
+    fn conversation_of_intervention(&self, intervention: InterventionId) -> Result<Option<ConversationId>, Error> {
+        Ok(self.state().durable.interventions.get(&intervention).copied())
+    }
+
+    fn key(&self, scope: &KeyScope) -> Result<Option<KeyRecord>, Error> {
+        Ok(self
+            .state()
+            .durable
+            .keys
+            .get(&keys::idempotency(scope))
+            .map(|(_, record)| record.clone()))
+    }
+
+    fn active(&self) -> Result<Vec<ConversationId>, Error> {
+        Ok(self.state().durable.active.iter().copied().collect())
+    }
+
+    fn conversations(&self, after: Option<ConversationId>, limit: usize) -> Result<Vec<ConversationId>, Error> {
+        let state = self.state();
+        let ids = state.durable.conversations.keys().copied();
+        Ok(ids
+            .filter(|id| after.is_none_or(|after| *id > after))
+            .take(limit)
+            .collect())
+    }
+
+    fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<usize, Error> {
+        // The lock is let go before `visit`, which may read.
+        let records = self.state().durable.records();
+        for (conversation, record) in records {
+            visit(conversation, record)?;
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,372 @@
+//! The journal on disk: one sled tree, one atomic batch per group, one flush and one sync.
+//!
+//! sled shows a batch to readers as soon as it is applied, before it is flushed. So what a running append
+//! changes is remembered with what was there before, and readers are given that.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::codec::{self, Entry, PartialEntry};
+use super::error::Error;
+use super::folder::Folder;
+use super::journal::{Batch, Journal, KeyRecord, KeyScope, Record, Sequence};
+use super::{keys, migrate};
+use crate::conversation::Recorded;
+use crate::ids::{ConversationId, InterventionId, ResponseId};
+
+/// The most events that one read reserves room for.
+const READ_AHEAD: usize = 1024;
+
+/// Journals in a sled database.
+pub struct SledJournal {
+    pub(super) db: sled::Db,
+    folder: Folder,
+    /// One append at a time.
+    writing: Mutex<()>,
+    /// Keys that the running append changes, with the durable value. They stay when it fails.
+    in_flight: Mutex<HashMap<Vec<u8>, Option<sled::IVec>>>,
+    /// An append failed: memory may hold what the disk does not.
+    failed: AtomicBool,
+}
+
+impl fmt::Debug for SledJournal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // sled's own form prints every row.
+        formatter
+            .debug_struct("SledJournal")
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SledJournal {
+    /// Opens the store in the data folder `root`, or makes a new one where there never was one.
+    pub fn open(root: impl AsRef<Path>) -> Result<Self, Error> {
+        let (folder, db) = Folder::open(root.as_ref())?;
+        let journal = Self {
+            db,
+            folder,
+            writing: Mutex::default(),
+            in_flight: Mutex::default(),
+            failed: AtomicBool::new(false),
+        };
+        match journal.schema()? {
+            Some(found) => migrate::check(found)?,
+            None => journal.initialise()?,
+        }
+        if !journal.folder.was_initialised() {
+            journal.folder.mark_initialised()?;
+        }
+        Ok(journal)
+    }
+
+    fn schema(&self) -> Result<Option<u32>, Error> {
+        let Some(value) = self.db.get(keys::SCHEMA)? else {
+            return Ok(None);
+        };
+        let body = codec::unseal(keys::SCHEMA, &value);
+        match body.map(<[u8; 4]>::try_from) {
+            Ok(Ok(schema)) => Ok(Some(u32::from_be_bytes(schema))),
+            _ => Err(Error::StoreDamaged("the schema number cannot be read".into())),
+        }
+    }
+
+    /// Writes the schema number into a store that never had one. A crash before that leaves no data behind, so
+    /// an empty database without a marker may be begun anew; one with a marker has lost its content.
+    fn initialise(&self) -> Result<(), Error> {
+        if self.folder.was_initialised() || !self.db.is_empty() {
+            return Err(Error::StoreDamaged(
+                "the folder held a journal, but its schema number is gone".into(),
+            ));
+        }
+        let value = codec::seal(keys::SCHEMA, &migrate::SCHEMA.to_be_bytes());
+        self.db.insert(keys::SCHEMA, value)?;
+        self.db.flush()?;
+        self.folder.sync()
+    }
+
+    fn in_flight(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Option<sled::IVec>>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The durable value under `key`. The tree is asked first: if the append ends in between, what it wrote is
+    /// durable.
+    fn durable(&self, key: &[u8]) -> Result<Option<sled::IVec>, Error> {
+        let value = self.db.get(key)?;
+        Ok(match self.in_flight().get(key) {
+            Some(before) => before.clone(),
+            None => value,
+        })
+    }
+
+    /// Whether a row of a scan is durable. A row that the running append removes may be missing.
+    fn is_durable(&self, key: &[u8]) -> bool {
+        !matches!(self.in_flight().get(key), Some(None))
+    }
+
+    fn write(&self, batches: &[Batch]) -> Result<(), Error> {
+        let writes = Writes::of(batches)?;
+        let mut before = HashMap::new();
+        for key in writes.index.keys() {
+            before.insert(key.clone(), self.db.get(key)?);
+        }
+        *self.in_flight() = before;
+        self.db.apply_batch(writes.into_batch())?;
+        self.db.flush()?;
+        self.folder.sync()?;
+        self.in_flight().clear();
+        Ok(())
+    }
+
+    fn conversation_at(&self, key: &[u8]) -> Result<Option<ConversationId>, Error> {
+        let Some(value) = self.durable(key)? else {
+            return Ok(None);
+        };
+        codec::unseal(key, &value)
+            .and_then(codec::decode_conversation)
+            .map(Some)
+            .map_err(|why| Error::StoreDamaged(format!("an index record: {why}")))
+    }
+
+    fn ids(&self, kind: u8, from: Vec<u8>, limit: usize) -> Result<Vec<ConversationId>, Error> {
+        let mut found = Vec::new();
+        for row in self.db.range(from..vec![kind + 1]) {
+            let (key, _) = row?;
+            if found.len() == limit {
+                break;
+            }
+            if let Some(id) = keys::id(&key).filter(|_| self.is_durable(&key)) {
+                found.push(ConversationId::from_bytes(id));
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Journal for SledJournal {
+    fn append(&self, batches: &[Batch]) -> Result<(), Error> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.failed.load(Ordering::SeqCst) {
+            return Err(Error::Unavailable("an earlier write failed".into()));
+        }
+        let mut sequence = Sequence::new(self);
+        batches.iter().try_for_each(|batch| sequence.accept(batch))?;
+        self.write(batches)
+            .inspect_err(|error| self.failed.store(error.is_final(), Ordering::SeqCst))
+    }
+
+    fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
+        // Read first: all up to here was in the tree before the scan begins, and is durable.
+        let last = self.last_seq(conversation)?;
+        let wanted = usize::try_from(last.saturating_sub(after))
+            .unwrap_or(usize::MAX)
+            .min(limit);
+        let mut events = Vec::with_capacity(wanted.min(READ_AHEAD));
+        if wanted == 0 {
+            return Ok(events);
+        }
+        let from = keys::event(conversation, after + 1, 0);
+        let mut rows = Rows {
+            rows: self.db.range(from..=keys::event(conversation, last, u16::MAX)),
+            conversation,
+        };
+        while events.len() < wanted {
+            let expected = after + 1 + events.len() as u64;
+            let Some((seq, entry)) = rows.next_entry(expected)? else {
+                return Err(Error::damaged(conversation, expected, "the event is missing"));
+            };
+            let damaged = |why: String| Error::damaged(conversation, expected, why);
+            let recorded = entry.decode().map_err(damaged)?;
+            if seq != expected || recorded.seq != expected {
+                return Err(damaged(format!("seq {} is in its place", seq.max(recorded.seq))));
+            }
+            events.push(recorded);
+        }
+        Ok(events)
+    }
+
+    fn last_seq(&self, conversation: ConversationId) -> Result<u64, Error> {
+        let key = keys::head(conversation);
+        let Some(value) = self.durable(&key)? else {
+            return Ok(0);
+        };
+        codec::unseal(&key, &value)
+            .and_then(codec::decode_seq)
+            .map_err(|why| Error::damaged(conversation, 0, format!("its head record: {why}")))
+    }
+
+    fn conversation_of_response(&self, response: ResponseId) -> Result<Option<ConversationId>, Error> {
+        self.conversation_at(&keys::response(response))
+    }
+
+    fn conversation_of_intervention(&self, intervention: InterventionId) -> Result<Option<ConversationId>, Error> {
+        self.conversation_at(&keys::intervention(intervention))
+    }
+
+    fn key(&self, scope: &KeyScope) -> Result<Option<KeyRecord>, Error> {
+        let key = keys::idempotency(scope);
+        let Some(value) = self.durable(&key)? else {
+            return Ok(None);
+        };
+        codec::unseal(&key, &value)
+            .and_then(codec::decode_key)
+            .map(|(_, record)| Some(record).filter(|record| record.scope == *scope))
+            .map_err(|why| Error::StoreDamaged(format!("an idempotency key: {why}")))
+    }
+
+    fn active(&self) -> Result<Vec<ConversationId>, Error> {
+        self.ids(keys::ACTIVE, vec![keys::ACTIVE], usize::MAX)
+    }
+
+    fn conversations(&self, after: Option<ConversationId>, limit: usize) -> Result<Vec<ConversationId>, Error> {
+        let from = after.map_or(vec![keys::HEAD], |id| [keys::head(id), vec![0]].concat());
+        self.ids(keys::HEAD, from, limit)
+    }
+
+    fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<usize, Error> {
+        let mut damaged = 0;
+        for kind in [keys::RESPONSE, keys::INTERVENTION, keys::ACTIVE, keys::IDEMPOTENCY] {
+            for row in self.db.scan_prefix([kind]) {
+                let (key, _) = row?;
+                let Some(value) = self.durable(&key)? else {
+                    continue;
+                };
+                match decode_record(kind, &key, &value) {
+                    Ok((conversation, record)) => visit(conversation, record)?,
+                    Err(_) => damaged += 1,
+                }
+            }
+        }
+        Ok(damaged)
+    }
+}
+
+fn decode_record(kind: u8, key: &[u8], value: &[u8]) -> Result<(ConversationId, Record), String> {
+    let body = codec::unseal(key, value)?;
+    if kind == keys::IDEMPOTENCY {
+        return codec::decode_key(body).map(|(conversation, record)| (conversation, Record::Key(record)));
+    }
+    let id = keys::id(key).ok_or("its key has no id")?;
+    Ok(match kind {
+        keys::RESPONSE => (
+            codec::decode_conversation(body)?,
+            Record::Response(ResponseId::from_bytes(id)),
+        ),
+        keys::INTERVENTION => (
+            codec::decode_conversation(body)?,
+            Record::Intervention(InterventionId::from_bytes(id)),
+        ),
+        _ => (ConversationId::from_bytes(id), Record::Active(true)),
+    })
+}
+
+/// What a group of batches writes: events under keys of their own, and records, of which the last counts.
+#[derive(Default)]
+struct Writes {
+    events: Vec<(Vec<u8>, Vec<u8>)>,
+    index: HashMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+impl Writes {
+    fn of(batches: &[Batch]) -> Result<Self, Error> {
+        let mut writes = Self::default();
+        for batch in batches {
+            writes
+                .add(batch)
+                .map_err(|why| Error::Invalid(format!("{} cannot be stored: {why}", batch.conversation)))?;
+        }
+        Ok(writes)
+    }
+
+    fn add(&mut self, batch: &Batch) -> Result<(), String> {
+        let conversation = batch.conversation;
+        for recorded in &batch.events {
+            for (chunk, body) in (0_u16..).zip(Entry::event(recorded)?.chunks()?) {
+                let key = keys::event(conversation, recorded.seq, chunk);
+                self.events.push((key.clone(), codec::seal(&key, &body)));
+            }
+        }
+        if let Some(last) = batch.events.last() {
+            self.put(keys::head(conversation), &codec::encode_seq(last.seq));
+        }
+        for record in &batch.records {
+            match record {
+                Record::Response(id) => self.put(keys::response(*id), &conversation.to_bytes()),
+                Record::Intervention(id) => self.put(keys::intervention(*id), &conversation.to_bytes()),
+                Record::Active(true) => self.put(keys::active(conversation), &[]),
+                Record::Active(false) => {
+                    self.index.insert(keys::active(conversation), None);
+                }
+                Record::Key(record) => {
+                    let body = codec::encode_key(conversation, record)?;
+                    self.put(keys::idempotency(&record.scope), &body);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, key: Vec<u8>, body: &[u8]) {
+        let value = codec::seal(&key, body);
+        self.index.insert(key, Some(value));
+    }
+
+    fn into_batch(self) -> sled::Batch {
+        let mut batch = sled::Batch::default();
+        for (key, value) in self.events {
+            batch.insert(key, value);
+        }
+        for (key, value) in self.index {
+            match value {
+                Some(value) => batch.insert(key, value),
+                None => batch.remove(key),
+            }
+        }
+        batch
+    }
+}
+
+/// Puts a conversation's chunks together again.
+struct Rows {
+    rows: sled::Iter,
+    conversation: ConversationId,
+}
+
+impl Rows {
+    /// The next entry and its seq. `expected` is where damage is reported.
+    fn next_entry(&mut self, expected: u64) -> Result<Option<(u64, Entry)>, Error> {
+        let conversation = self.conversation;
+        let damaged = |why: String| Error::damaged(conversation, expected, why);
+        let Some((seq, chunk, body)) = self.next_row(expected)? else {
+            return Ok(None);
+        };
+        if chunk != 0 {
+            return Err(damaged("its first part is missing".into()));
+        }
+        let mut partial: PartialEntry = Entry::begin(&body).map_err(damaged)?;
+        for next in 1..=u16::MAX {
+            if !partial.is_partial() {
+                break;
+            }
+            match self.next_row(expected)? {
+                Some((row_seq, chunk, body)) if row_seq == seq && chunk == next => partial.push(&body),
+                _ => return Err(damaged(format!("part {next} is missing"))),
+            }
+        }
+        Ok(Some((seq, partial.finish().map_err(damaged)?)))
+    }
+
+    fn next_row(&mut self, expected: u64) -> Result<Option<(u64, u16, Vec<u8>)>, Error> {
+        let Some(row) = self.rows.next() else {
+            return Ok(None);
+        };
+        let (key, value) = row?;
+        let damaged = |why: String| Error::damaged(self.conversation, expected, why);
+        let (seq, chunk) = keys::event_parts(&key).ok_or_else(|| damaged("its key is malformed".into()))?;
+        let body = codec::unseal(&key, &value).map_err(damaged)?;
+        Ok(Some((seq, chunk, body.to_vec())))
+    }
+}

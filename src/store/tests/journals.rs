@@ -1,0 +1,209 @@
+//! What both journals promise.
+
+use super::super::{Error, Journal, KeyScope, MemoryJournal, Record, SledJournal};
+use super::{Ids, batch, delta, key_record, with_records};
+
+fn on_both(check: impl Fn(&dyn Journal)) {
+    check(&MemoryJournal::new());
+    let folder = tempfile::tempdir().unwrap();
+    check(&SledJournal::open(folder.path()).unwrap());
+}
+
+#[test]
+fn what_was_appended_is_read_back_from_any_cursor() {
+    on_both(|journal| {
+        let conversation = Ids::new().conversation();
+        journal
+            .append(&[batch(conversation, 1..=3), batch(conversation, 4..=9)])
+            .unwrap();
+        let all = batch(conversation, 1..=9).events;
+        assert_eq!(journal.read(conversation, 0, 100).unwrap(), all);
+        assert_eq!(journal.read(conversation, 4, 3).unwrap(), all[4..7]);
+        assert_eq!(journal.read(conversation, 9, 100).unwrap(), []);
+        assert_eq!(journal.read(conversation, u64::MAX, 100).unwrap(), []);
+        assert_eq!(journal.last_seq(conversation).unwrap(), 9);
+    });
+}
+
+#[test]
+fn an_unknown_conversation_is_empty() {
+    on_both(|journal| {
+        let conversation = Ids::new().conversation();
+        assert_eq!(journal.read(conversation, 0, 10).unwrap(), []);
+        assert_eq!(journal.last_seq(conversation).unwrap(), 0);
+    });
+}
+
+#[test]
+fn neighbouring_conversations_do_not_mix() {
+    on_both(|journal| {
+        let mut ids = Ids::new();
+        let several: Vec<_> = (0..5).map(|_| ids.conversation()).collect();
+        for conversation in &several {
+            journal.append(&[batch(*conversation, 1..=20)]).unwrap();
+        }
+        for conversation in &several {
+            assert_eq!(journal.read(*conversation, 0, 100).unwrap().len(), 20);
+        }
+    });
+}
+
+#[test]
+fn a_batch_that_does_not_follow_is_refused_and_changes_nothing() {
+    on_both(|journal| {
+        let conversation = Ids::new().conversation();
+        journal.append(&[batch(conversation, 1..=2)]).unwrap();
+        for seqs in [vec![2], vec![4], vec![3, 5], vec![1]] {
+            let found = *seqs.iter().find(|seq| ![3].contains(*seq)).unwrap();
+            let expected = if seqs[0] == 3 { 4 } else { 3 };
+            let refused = journal.append(&[batch(conversation, seqs)]).unwrap_err();
+            assert_eq!(
+                refused,
+                Error::Conflict {
+                    conversation,
+                    expected,
+                    found
+                }
+            );
+        }
+        assert_eq!(journal.last_seq(conversation).unwrap(), 2);
+        journal.append(&[batch(conversation, [3])]).unwrap();
+    });
+}
+
+#[test]
+fn a_group_with_a_conflict_is_refused_whole() {
+    on_both(|journal| {
+        let mut ids = Ids::new();
+        let (good, bad) = (ids.conversation(), ids.conversation());
+        journal.append(&[batch(good, 1..=2), batch(bad, [2])]).unwrap_err();
+        assert_eq!(journal.last_seq(good).unwrap(), 0);
+    });
+}
+
+#[test]
+fn responses_interventions_and_keys_lead_to_their_conversation() {
+    on_both(|journal| {
+        let mut ids = Ids::new();
+        let (conversation, response, intervention) = (ids.conversation(), ids.response(), ids.intervention());
+        let record = key_record(conversation, response, "a key of the client's");
+        let records = vec![
+            Record::Response(response),
+            Record::Intervention(intervention),
+            Record::Key(record.clone()),
+        ];
+        journal
+            .append(&[with_records(batch(conversation, [1]), records)])
+            .unwrap();
+        assert_eq!(journal.conversation_of_response(response).unwrap(), Some(conversation));
+        assert_eq!(
+            journal.conversation_of_intervention(intervention).unwrap(),
+            Some(conversation)
+        );
+        assert_eq!(journal.key(&record.scope).unwrap(), Some(record.clone()));
+        assert_eq!(journal.conversation_of_response(ids.response()).unwrap(), None);
+        for other in [
+            KeyScope {
+                principal: "somebody else".into(),
+                ..record.scope.clone()
+            },
+            KeyScope {
+                conversation: None,
+                ..record.scope.clone()
+            },
+            KeyScope {
+                key: "another key".into(),
+                ..record.scope.clone()
+            },
+        ] {
+            assert_eq!(journal.key(&other).unwrap(), None, "{other:?}");
+        }
+    });
+}
+
+#[test]
+fn conversations_with_outstanding_work_are_found_without_reading_journals() {
+    on_both(|journal| {
+        let mut ids = Ids::new();
+        let (running, ended) = (ids.conversation(), ids.conversation());
+        for conversation in [running, ended] {
+            let active = vec![Record::Active(true)];
+            journal
+                .append(&[with_records(batch(conversation, [1]), active)])
+                .unwrap();
+        }
+        let ended_batch = with_records(batch(ended, [2]), vec![Record::Active(false)]);
+        journal.append(&[ended_batch]).unwrap();
+        assert_eq!(journal.active().unwrap(), [running]);
+    });
+}
+
+#[test]
+fn conversations_are_listed_page_by_page() {
+    on_both(|journal| {
+        let mut ids = Ids::new();
+        let mut all: Vec<_> = (0..7).map(|_| ids.conversation()).collect();
+        for conversation in &all {
+            journal.append(&[batch(*conversation, [1])]).unwrap();
+        }
+        all.sort_unstable();
+        let mut listed = Vec::new();
+        while let Some(page) = Some(journal.conversations(listed.last().copied(), 3).unwrap())
+            && !page.is_empty()
+        {
+            listed.extend(page);
+        }
+        assert_eq!(listed, all);
+    });
+}
+
+#[test]
+fn every_record_is_shown_with_its_conversation() {
+    on_both(|journal| {
+        let mut ids = Ids::new();
+        let (conversation, response) = (ids.conversation(), ids.response());
+        let records = vec![
+            Record::Response(response),
+            Record::Intervention(ids.intervention()),
+            Record::Active(true),
+            Record::Key(key_record(conversation, response, "k")),
+        ];
+        journal
+            .append(&[with_records(batch(conversation, [1]), records.clone())])
+            .unwrap();
+        let mut shown = Vec::new();
+        journal
+            .records(&mut |at, record| {
+                assert_eq!(at, conversation);
+                shown.push(record);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(shown, records);
+    });
+}
+
+#[test]
+fn an_event_of_any_size_survives() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = SledJournal::open(folder.path()).unwrap();
+    let conversation = Ids::new().conversation();
+    let sizes = [0, 1, 5_000, 6_000, 6_144, 12_288, 40_000, 1_000_000];
+    let mut events = Vec::new();
+    for (seq, size) in (1..).zip(sizes) {
+        events.push(delta(seq, &"é".repeat(size / 2)));
+    }
+    let mut large = batch(conversation, []);
+    large.events.clone_from(&events);
+    journal.append(&[large]).unwrap();
+    assert_eq!(journal.read(conversation, 0, 100).unwrap(), events);
+    drop(journal);
+    let journal = SledJournal::open(folder.path()).unwrap();
+    assert_eq!(journal.read(conversation, 0, 100).unwrap(), events);
+    assert_eq!(journal.read(conversation, 6, 1).unwrap(), events[6..7]);
+    let blobs = std::fs::read_dir(folder.path().join("journal/blobs")).unwrap().count();
+    assert_eq!(
+        blobs, 0,
+        "a leaf grew so large that sled wrote it to a file it does not sync"
+    );
+}

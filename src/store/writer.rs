@@ -1,0 +1,210 @@
+//! The one thread that writes: it takes what waits, writes it with one flush and one sync, and acknowledges all.
+//!
+//! There is no timer: while one group is on its way to the disk the next one gathers, so a lone conversation
+//! waits for nothing and many share a flush.
+//!
+//! **Invariant:** nothing is acknowledged before it is durable; after a failed write nothing is written again.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::error::Error;
+use super::journal::{Batch, Durability, Journal, Sequence};
+
+/// What the writer can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriterStatus {
+    /// It writes.
+    Running,
+    /// A write failed: every append is refused until the process starts again.
+    Failed(Error),
+    /// A sync failed: the process must exit, since nobody knows what is on disk.
+    Fatal(Error),
+    /// It was stopped, and all that was queued is written.
+    Stopped,
+}
+
+enum Command {
+    Append(Batch, oneshot::Sender<Result<(), Error>>),
+    Stop,
+}
+
+/// Starts the writer thread.
+#[derive(Debug)]
+pub struct Writer;
+
+impl Writer {
+    /// Starts the thread. `queue_bound` batches may wait; it is also the most that share a flush.
+    pub fn start(journal: Arc<dyn Journal>, queue_bound: usize) -> Result<WriterHandle, Error> {
+        let bound = queue_bound.max(1);
+        let (queue, commands) = mpsc::channel(bound);
+        let (status_sender, status) = watch::channel(WriterStatus::Running);
+        let mut thread = Thread {
+            journal,
+            commands,
+            status: status_sender,
+            bound,
+        };
+        std::thread::Builder::new()
+            .name("journal-writer".into())
+            .spawn(move || thread.run())
+            .map_err(|error| Error::file("cannot start the journal's writer thread", &error))?;
+        Ok(WriterHandle { queue, status })
+    }
+}
+
+/// Appends through the writer thread. Clones share it; the thread ends when it is stopped or the last is dropped.
+#[derive(Clone, Debug)]
+pub struct WriterHandle {
+    queue: mpsc::Sender<Command>,
+    status: watch::Receiver<WriterStatus>,
+}
+
+impl WriterHandle {
+    /// Queues the batch, waiting for room if there is none, and resolves once it is durable or refused. When the
+    /// future is dropped early the batch may be written all the same.
+    pub fn append(&self, batch: Batch) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        let queue = self.queue.clone();
+        async move {
+            let (done, answer) = oneshot::channel();
+            queue
+                .send(Command::Append(batch, done))
+                .await
+                .map_err(|_| Error::Stopped)?;
+            answer.await.unwrap_or(Err(Error::Stopped))
+        }
+    }
+
+    /// As [`WriterHandle::append`], for threads outside the async runtime.
+    pub fn append_blocking(&self, batch: Batch) -> Result<(), Error> {
+        let (done, answer) = oneshot::channel();
+        let command = Command::Append(batch, done);
+        self.queue.blocking_send(command).map_err(|_| Error::Stopped)?;
+        answer.blocking_recv().unwrap_or(Err(Error::Stopped))
+    }
+
+    /// How many batches wait for the thread.
+    pub fn queued(&self) -> usize {
+        self.queue.max_capacity() - self.queue.capacity()
+    }
+
+    /// What the writer can do now.
+    pub fn status(&self) -> WriterStatus {
+        self.status.borrow().clone()
+    }
+
+    /// Tells every change of the status: readiness hangs on it, and a `Fatal` must end the process.
+    pub fn watch(&self) -> watch::Receiver<WriterStatus> {
+        self.status.clone()
+    }
+
+    /// Writes what is queued, then ends the thread. Later appends are refused with [`Error::Stopped`].
+    pub async fn stop(&self) {
+        // A closed queue means that the thread has ended or is about to.
+        let _ = self.queue.send(Command::Stop).await;
+        self.queue.closed().await;
+        let mut status = self.status.clone();
+        // The sender is dropped last, with the journal.
+        while status.changed().await.is_ok() {}
+    }
+}
+
+struct Thread {
+    journal: Arc<dyn Journal>,
+    commands: mpsc::Receiver<Command>,
+    status: watch::Sender<WriterStatus>,
+    bound: usize,
+}
+
+type Waiting = (Batch, oneshot::Sender<Result<(), Error>>);
+
+impl Thread {
+    fn run(&mut self) {
+        while let Some(first) = self.commands.blocking_recv() {
+            let mut group = Vec::new();
+            let mut next = Some(first);
+            while let Some(command) = next {
+                match command {
+                    Command::Append(batch, done) => self.gather(&mut group, (batch, done)),
+                    // What was sent before the queue closed is still received.
+                    Command::Stop => self.commands.close(),
+                }
+                next = (group.len() < self.bound)
+                    .then(|| self.commands.try_recv().ok())
+                    .flatten();
+            }
+            self.commit(group);
+        }
+        self.status.send_if_modified(|status| {
+            let running = *status == WriterStatus::Running;
+            if running {
+                *status = WriterStatus::Stopped;
+            }
+            running
+        });
+    }
+
+    /// A batch with a flush of its own neither waits for others nor lets them wait behind it in one flush.
+    fn gather(&mut self, group: &mut Vec<Waiting>, waiting: Waiting) {
+        if waiting.0.durability == Durability::Sync {
+            self.commit(std::mem::take(group));
+            self.commit(vec![waiting]);
+        } else {
+            group.push(waiting);
+        }
+    }
+
+    fn commit(&mut self, group: Vec<Waiting>) {
+        if group.is_empty() {
+            return;
+        }
+        let (batches, waiting) = self.accept(group);
+        if batches.is_empty() {
+            return;
+        }
+        let written = self.write(&batches);
+        for done in waiting {
+            // Nobody may wait any more: the caller died.
+            let _ = done.send(written.clone());
+        }
+    }
+
+    /// Answers the batches that cannot be written, and returns the others.
+    fn accept(&self, group: Vec<Waiting>) -> (Vec<Batch>, Vec<oneshot::Sender<Result<(), Error>>>) {
+        let failed = match &*self.status.borrow() {
+            WriterStatus::Failed(error) | WriterStatus::Fatal(error) => Some(error.clone()),
+            WriterStatus::Running | WriterStatus::Stopped => None,
+        };
+        let mut sequence = Sequence::new(&*self.journal);
+        let mut accepted = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
+        for (batch, done) in group {
+            let refused = failed.clone().map_or_else(|| sequence.accept(&batch), Err);
+            if let Err(error) = refused {
+                let _ = done.send(Err(error));
+            } else {
+                accepted.0.push(batch);
+                accepted.1.push(done);
+            }
+        }
+        accepted
+    }
+
+    /// A panic inside the database must not leave callers waiting for ever.
+    fn write(&self, batches: &[Batch]) -> Result<(), Error> {
+        let written = catch_unwind(AssertUnwindSafe(|| self.journal.append(batches)))
+            .unwrap_or_else(|_| Err(Error::SyncFailed("the database panicked while writing".into())));
+        let Err(error) = &written else {
+            return written;
+        };
+        if matches!(error, Error::SyncFailed(_)) {
+            tracing::error!(%error, "the journal's sync failed");
+            self.status.send_replace(WriterStatus::Fatal(error.clone()));
+        } else if error.is_final() {
+            tracing::error!(%error, "the journal cannot be written");
+            self.status.send_replace(WriterStatus::Failed(error.clone()));
+        }
+        written
+    }
+}
