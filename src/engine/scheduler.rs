@@ -82,14 +82,26 @@ struct Sequence {
     keys: Vec<BlockKey>,
     /// Another prefix has the key of one of our blocks: enter nothing more.
     unshareable: bool,
-    running: bool,
+    phase: Phase,
     started: bool,
     aborted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// In the queue; holds no blocks.
+    Waiting,
+    /// In the batch.
+    Running,
 }
 
 impl Sequence {
     fn pending(&self) -> usize {
         self.tokens.len() - self.computed
+    }
+
+    fn is_running(&self) -> bool {
+        self.phase == Phase::Running
     }
 }
 
@@ -137,7 +149,7 @@ impl Scheduler {
             blocks: Vec::new(),
             keys: Vec::new(),
             unshareable: false,
-            running: false,
+            phase: Phase::Waiting,
             started: false,
             aborted: false,
         };
@@ -190,7 +202,7 @@ impl Scheduler {
             if plan.chunks.len() == self.limits.sequences {
                 break;
             }
-            let running = self.sequences[&arrival].running;
+            let running = self.sequences[&arrival].is_running();
             if !running {
                 admitting = admitting && prefill_left > 0 && self.admit(arrival, &ready, &mut plan);
                 if !admitting {
@@ -238,7 +250,7 @@ impl Scheduler {
     fn is_decoding(&self, arrival: u64) -> bool {
         self.sequences
             .get(&arrival)
-            .is_some_and(|sequence| sequence.running && sequence.pending() == 1)
+            .is_some_and(|sequence| sequence.is_running() && sequence.pending() == 1)
     }
 
     fn remove_aborted(&mut self) -> Vec<SequenceId> {
@@ -285,7 +297,7 @@ impl Scheduler {
             sequence.keys.push(key);
         }
         sequence.computed = sequence.blocks.len() * BLOCK_TOKENS;
-        sequence.running = true;
+        sequence.phase = Phase::Running;
         while sequence.blocks.len() < needed {
             // Counted above: there is one for each.
             let Some(block) = self.pool.allocate() else {
@@ -324,7 +336,7 @@ impl Scheduler {
             self.sequences
                 .iter()
                 .rev()
-                .filter(|(other, held)| **other != arrival && held.running)
+                .filter(|(other, held)| **other != arrival && held.is_running())
         };
         let lagging = holders().find(|(_, held)| !ready(held.id));
         let victim = lagging
@@ -336,7 +348,7 @@ impl Scheduler {
         self.pool.release(sequence.blocks.drain(..));
         sequence.keys.clear();
         sequence.computed = 0;
-        sequence.running = false;
+        sequence.phase = Phase::Waiting;
         self.preemptions += 1;
         true
     }

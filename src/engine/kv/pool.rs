@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{BLOCK_TOKENS, BlockKey, KeyParts};
+use super::{BLOCK_TOKENS, BlockKey, KeyParts, block_key};
 
 /// One block, by its number in the backend's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,7 +56,7 @@ pub(crate) struct BlockPool {
 impl BlockPool {
     /// A pool in which every block is free.
     pub(crate) fn new(config: PoolConfig) -> Self {
-        Self::with_keys(config, |parts| parts.key())
+        Self::with_keys(config, block_key)
     }
 
     /// A pool that names blocks with `key_of`, so that a test can make keys collide.

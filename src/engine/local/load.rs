@@ -17,7 +17,7 @@ use super::super::tokenizer::{self, Tokenizer};
 use super::{LocalEngine, stats};
 use crate::clock::Clock;
 use crate::parse::{ReasoningFormat, ToolFormat};
-use crate::prompt::ChatTemplate;
+use crate::prompt::{ChatTemplate, TemplateError};
 
 /// Changes whenever the same file and tokens would give other logits than before.
 const NUMERICS_VERSION: u32 = 1;
@@ -89,12 +89,12 @@ pub enum LoadError {
         source: tokenizer::Error,
     },
     /// The chat template in the file cannot be used.
-    #[error("cannot use the chat template of {path}: {reason}")]
+    #[error("cannot use the chat template of {path}: {source}")]
     Template {
         /// The file.
         path: String,
         /// What is wrong with it.
-        reason: String,
+        source: TemplateError,
     },
     /// The instruction set that was asked for is not there.
     #[error("cannot choose an instruction set: {0}")]
@@ -137,7 +137,8 @@ pub(super) fn prepare(
             expected: vec![description.sizes.embedding, tokenizer.vocab_size()],
         }));
     }
-    let template = template(&gguf, &tokenizer).map_err(|reason| LoadError::Template { path: name(), reason })?;
+    let template =
+        ChatTemplate::from_gguf(&gguf, &tokenizer).map_err(|source| LoadError::Template { path: name(), source })?;
     let isa = Isa::select().map_err(|error| LoadError::Isa(error.to_string()))?;
     let team = Team::new(options.threads.unwrap_or_else(Team::default_size));
     let fingerprint = fingerprint(&gguf, &description, file, isa);
@@ -161,9 +162,9 @@ pub(super) fn prepare(
         context_length: u32::try_from(scheduler.context_length()).unwrap_or(u32::MAX),
         fingerprint,
         tokenizer: Arc::new(tokenizer),
+        reasoning: reasoning(&template),
         template: Arc::new(template),
         tool_format: ToolFormat::Hermes,
-        reasoning: ReasoningFormat::Qwen3,
         exact_resume: true,
     };
     let backend = CpuBackend::load(description, file, isa, team, blocks).map_err(refused)?;
@@ -191,10 +192,14 @@ fn kv_blocks(description: &Description, options: &LoadOptions) -> usize {
     blocks_for(tokens).max(1)
 }
 
-/// The file's own template, or ChatML where it brings none.
-fn template(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<ChatTemplate, String> {
-    let _ = (gguf, tokenizer);
-    Ok(ChatTemplate::chatml())
+/// How the model marks its reasoning, as far as its template shows.
+fn reasoning(template: &ChatTemplate) -> ReasoningFormat {
+    let marks = template.knows_reasoning() || template.source().contains("</think>");
+    if marks {
+        ReasoningFormat::Qwen3
+    } else {
+        ReasoningFormat::None
+    }
 }
 
 /// Names everything that decides about the tokens: header (metadata, tokenizer, template, shapes), weights,

@@ -37,7 +37,7 @@ const INBOX_CAPACITY: usize = SEQUENCES_MAX as usize;
 /// Places in a sequence's channel beyond what was asked for: `Started` and `Finished` always fit.
 const EXTRA_EVENTS: usize = 2;
 /// A step that takes longer than this means that the engine hangs.
-const STEP_DURATION_MAX: Duration = Duration::from_secs(60);
+const STEP_DURATION_MAX: Duration = Duration::from_mins(1);
 
 /// Runs one model.
 pub struct LocalEngine {

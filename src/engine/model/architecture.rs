@@ -15,7 +15,7 @@ pub(crate) struct Architecture {
     pub(crate) qkv_bias: bool,
 }
 
-/// llama (also SmolLM, Mistral): the converter has permuted the rows of query and key for the `Norm` order.
+/// llama (also `SmolLM`, Mistral): the converter has permuted the rows of query and key for the `Norm` order.
 const LLAMA: Architecture = Architecture {
     name: "llama",
     rope: RopeStyle::Norm,

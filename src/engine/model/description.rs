@@ -320,7 +320,7 @@ struct Tensors<'a> {
 impl Tensors<'_> {
     fn matrix(&self, name: &str, rows: Option<usize>, cols: Option<usize>) -> Result<TensorRef, ModelError> {
         let tensor = self.gguf.require_tensor(name)?;
-        let found = self.reference(tensor)?;
+        let found = Self::reference(tensor)?;
         let fits = tensor.shape.len() <= 2
             && rows.is_none_or(|rows| rows == found.rows)
             && cols.is_none_or(|cols| cols == found.cols);
@@ -344,7 +344,7 @@ impl Tensors<'_> {
                 expected,
             });
         }
-        self.reference(tensor)
+        Self::reference(tensor)
     }
 
     fn optional(
@@ -355,7 +355,7 @@ impl Tensors<'_> {
         self.gguf.tensor(name).map(|_| read(name)).transpose()
     }
 
-    fn reference(&self, tensor: &gguf::Tensor) -> Result<TensorRef, ModelError> {
+    fn reference(tensor: &gguf::Tensor) -> Result<TensorRef, ModelError> {
         let format = u32::try_from(tensor.kind.id()).ok().and_then(Format::from_gguf_type);
         let format = format.ok_or_else(|| ModelError::Format {
             name: tensor.name.clone(),

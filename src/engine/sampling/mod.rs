@@ -20,8 +20,7 @@ pub(crate) struct NotFinite;
 /// stays. Equal logits are ordered by token id, lowest first.
 pub(crate) fn sample(logits: &[f32], sampling: &Sampling, index: u64) -> Result<u32, NotFinite> {
     let best = greedy(logits)?;
-    // Written so that a temperature that is no number means greedy too.
-    if !(sampling.temperature > 0.0) {
+    if sampling.temperature <= 0.0 || sampling.temperature.is_nan() {
         return Ok(best);
     }
     let highest = logits[best as usize];

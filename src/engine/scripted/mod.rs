@@ -75,7 +75,7 @@ impl ScriptedEngine {
             context_length: CONTEXT_LENGTH,
             fingerprint: format!("scripted-{:x}", Sha256::digest(json)),
             tokenizer: Arc::clone(&tokenizer),
-            template: Arc::new(ChatTemplate::chatml()),
+            template: Arc::new(ChatTemplate::chatml().map_err(ScriptError::Template)?),
             tool_format: script.tool_format,
             reasoning: script.reasoning,
             exact_resume: true,

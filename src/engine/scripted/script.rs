@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::parse::{ReasoningFormat, ToolFormat};
-use crate::prompt::{Message, Role};
+use crate::prompt::{Message, Role, TemplateError};
 
 /// What can be wrong with a script.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,9 @@ pub enum ScriptError {
         /// What is wrong, with line and column.
         source: serde_json::Error,
     },
+    /// The built-in template does not compile.
+    #[error("the built-in chat template cannot be used: {0}")]
+    Template(TemplateError),
     /// The engine's thread could not be started.
     #[error("cannot start the scripted engine: {0}")]
     Start(std::io::Error),

@@ -77,18 +77,18 @@ impl Source<'_> {
     fn bytes(&self, tensor: &TensorRef) -> Result<&[u8], ModelError> {
         self.file
             .get(tensor.range.clone())
-            .ok_or_else(|| refused(tensor, "its data is not in the file"))
+            .ok_or_else(|| refused(tensor, &"its data is not in the file"))
     }
 
     fn matrix(&self, tensor: &TensorRef) -> Result<WeightMatrix, ModelError> {
         let bytes = self.bytes(tensor)?;
         WeightMatrix::new(self.isa, tensor.format, tensor.rows, tensor.cols, bytes)
-            .map_err(|reason| refused(tensor, reason))
+            .map_err(|reason| refused(tensor, &reason))
     }
 
     fn vector(&self, tensor: &TensorRef) -> Result<Vec<f32>, ModelError> {
         let mut values = vec![0.0; tensor.rows * tensor.cols];
-        dequantise(tensor.format, self.bytes(tensor)?, &mut values).map_err(|reason| refused(tensor, reason))?;
+        dequantise(tensor.format, self.bytes(tensor)?, &mut values).map_err(|reason| refused(tensor, &reason))?;
         Ok(values)
     }
 
@@ -115,7 +115,7 @@ impl Source<'_> {
     }
 }
 
-fn refused(tensor: &TensorRef, reason: impl ToString) -> ModelError {
+fn refused(tensor: &TensorRef, reason: &dyn std::fmt::Display) -> ModelError {
     ModelError::Weights {
         name: tensor.name.clone(),
         reason: reason.to_string(),
