@@ -135,6 +135,10 @@ pub trait Journal: Send + Sync + 'static {
     /// A conflict is refused before anything is written.
     fn append(&self, batches: &[Batch]) -> Result<(), Error>;
 
+    /// Makes the deltas up to `up_to` smaller without changing what is read, a bounded part of them at a time.
+    /// Whether there is more to do. Called by the writer thread only.
+    fn fold(&self, conversation: ConversationId, up_to: u64) -> Result<bool, Error>;
+
     /// At most `limit` events behind `after`, in order.
     fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error>;
 

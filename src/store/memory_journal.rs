@@ -191,6 +191,10 @@ impl Journal for MemoryJournal {
         }
     }
 
+    fn fold(&self, _conversation: ConversationId, _up_to: u64) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
         let state = self.state();
         let events = state.durable.conversations.get(&conversation);

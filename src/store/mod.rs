@@ -11,11 +11,13 @@
 mod codec;
 mod dump;
 mod error;
+mod fold;
 mod folder;
 mod journal;
 mod keys;
 mod memory_journal;
 mod migrate;
+mod sled_fold;
 mod sled_journal;
 mod writer;
 
