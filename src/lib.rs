@@ -12,16 +12,27 @@
 pub mod engine;
 pub mod parse;
 pub mod prompt;
+pub mod protocol;
 
 #[cfg(feature = "server")]
 pub mod actors;
 #[cfg(feature = "server")]
+pub mod api;
+#[cfg(feature = "server")]
+pub mod app;
+#[cfg(feature = "server")]
+pub mod cli;
+#[cfg(feature = "server")]
 pub mod clock;
+#[cfg(feature = "server")]
+pub mod config;
 #[cfg(feature = "server")]
 pub mod conversation;
 #[cfg(feature = "server")]
 pub mod error;
 #[cfg(feature = "server")]
 pub mod ids;
+#[cfg(feature = "server")]
+pub mod models;
 #[cfg(feature = "server")]
 pub mod store;

@@ -1,4 +1,8 @@
 //! The `midstream` binary: turns one result into an exit code.
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    midstream::cli::main()
+}

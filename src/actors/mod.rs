@@ -1,1 +1,22 @@
-//! actors
+//! The shells around the core: one actor per live conversation, and what supervises and feeds them.
+//!
+//! The outside sees handles and readers only; actor references and channels stay in here. Nothing a promise
+//! needs may sit in `post_stop`: a kill runs none.
+
+mod conversation;
+mod directory;
+mod effects;
+mod handle;
+mod keys;
+mod prompt;
+mod pump;
+mod reader;
+mod root;
+mod shared;
+
+pub use directory::{DirectoryHandle, Open};
+pub use handle::ConversationHandle;
+pub use keys::{Claim, KeyClaim, Keys};
+pub use reader::Reader;
+pub use root::{RootHandle, start};
+pub use shared::{Parts, Running};

@@ -115,6 +115,7 @@ impl State {
             id: new.id,
             previous: new.previous,
             created_ms: recorded.at_ms,
+            created_seq: recorded.seq,
             ended_ms: None,
             config: new.config.clone(),
             input,

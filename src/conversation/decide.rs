@@ -109,7 +109,7 @@ impl Draft {
             return Err(Reject::new(Code::InvalidInput, text).param("input"));
         }
         self.check_tool_outputs(&create.input)?;
-        let answered: Vec<CallId> = create.input.iter().filter_map(answered_call).cloned().collect();
+        let answered: Vec<CallId> = create.input.iter().filter_map(Item::answers).cloned().collect();
         self.close_calls("superseded", |call| !answered.contains(call));
         let response_id = create.response_id;
         self.start(NewResponse {
@@ -134,10 +134,10 @@ impl Draft {
     /// Each result answers one open call, or a call that the same input brings along.
     fn check_tool_outputs(&self, input: &[Item]) -> Result<(), Reject> {
         let mut unanswered: Vec<&CallId> = self.state.open_calls.iter().map(|call| &call.call_id).collect();
-        unanswered.extend(self.state.staged.iter().filter_map(made_call));
+        unanswered.extend(self.state.staged.iter().filter_map(Item::calls));
         for item in input {
-            unanswered.extend(made_call(item));
-            let Some(call_id) = answered_call(item) else { continue };
+            unanswered.extend(item.calls());
+            let Some(call_id) = item.answers() else { continue };
             if let Some(place) = unanswered.iter().position(|open| *open == call_id) {
                 unanswered.remove(place);
             } else if self
@@ -239,6 +239,7 @@ impl Draft {
         });
         Ok(Answer::Intervened(Receipt {
             intervention_id,
+            response_id,
             successor_id: Some(successor_id),
             seq,
         }))
@@ -462,20 +463,6 @@ impl Draft {
             });
         }
         Answer::None
-    }
-}
-
-fn made_call(item: &Item) -> Option<&CallId> {
-    match &item.body {
-        ItemBody::FunctionCall { call_id, .. } => Some(call_id),
-        _ => None,
-    }
-}
-
-fn answered_call(item: &Item) -> Option<&CallId> {
-    match &item.body {
-        ItemBody::FunctionCallOutput { call_id, .. } => Some(call_id),
-        _ => None,
     }
 }
 

@@ -159,6 +159,8 @@ pub enum Answer {
 pub struct Receipt {
     /// Its id.
     pub intervention_id: InterventionId,
+    /// The response it was meant for.
+    pub response_id: ResponseId,
     /// The response that answers it.
     pub successor_id: Option<ResponseId>,
     /// The seq of the event that decided it.

@@ -114,6 +114,22 @@ impl Item {
         }
     }
 
+    /// The call it makes, if it makes one.
+    pub fn calls(&self) -> Option<&CallId> {
+        match &self.body {
+            ItemBody::FunctionCall { call_id, .. } => Some(call_id),
+            _ => None,
+        }
+    }
+
+    /// The call it answers, if it answers one.
+    pub fn answers(&self) -> Option<&CallId> {
+        match &self.body {
+            ItemBody::FunctionCallOutput { call_id, .. } => Some(call_id),
+            _ => None,
+        }
+    }
+
     /// The prefix of the item's id on the wire.
     pub fn id_prefix(&self) -> &'static str {
         match &self.body {

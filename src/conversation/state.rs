@@ -54,6 +54,8 @@ pub struct Response {
     pub previous: Option<ResponseId>,
     /// When it was created, in milliseconds since the Unix epoch.
     pub created_ms: u64,
+    /// Seq of its creation.
+    pub created_seq: u64,
     /// When it ended.
     pub ended_ms: Option<u64>,
     /// How it is generated.
@@ -196,6 +198,14 @@ impl Response {
             .chain(&self.tail_tokens)
             .copied()
             .collect()
+    }
+
+    /// Tokens that stay in the transcript: all but those of a call that was cut, and what follows them.
+    pub fn kept_tokens(&self) -> Vec<u32> {
+        if self.output.iter().all(OutputItem::is_kept) {
+            return self.tokens();
+        }
+        self.output.iter().take_while(|output| output.is_kept()).flat_map(|output| &output.tokens).copied().collect()
     }
 
     /// The item that is still being generated.

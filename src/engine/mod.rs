@@ -4,13 +4,38 @@
 //! the scripted engine) is the server's. Nothing here knows about conversations, actors or HTTP: an engine gets
 //! a [`GenerationRequest`] and answers with a stream of [`EngineEvent`]s.
 
+pub mod gguf;
 pub mod tokenizer;
 
 #[cfg(feature = "server")]
+mod backend;
+#[cfg(feature = "server")]
+mod catalog;
+#[cfg(feature = "server")]
 mod contract;
+#[cfg(feature = "server")]
+mod kv;
+#[cfg(feature = "server")]
+mod local;
+#[cfg(feature = "server")]
+mod model;
+#[cfg(feature = "server")]
+mod sampling;
+#[cfg(feature = "server")]
+mod scheduler;
+#[cfg(feature = "server")]
+mod scripted;
 
+#[cfg(feature = "server")]
+pub use catalog::Catalog;
 #[cfg(feature = "server")]
 pub use contract::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
     SequenceId,
 };
+#[cfg(feature = "server")]
+pub use local::{EngineStats, LoadError, LoadOptions, LocalEngine};
+#[cfg(feature = "server")]
+pub use model::ModelError;
+#[cfg(feature = "server")]
+pub use scripted::{ScriptError, ScriptedEngine};

@@ -1,0 +1,63 @@
+//! The reference for every quantised product, in plain Rust.
+//! It must never be changed alone: the other instruction sets promise its bits.
+
+use super::{Packed, PanelOut, for_row_tiles, row_blocks};
+use crate::activation::ActivationBlock;
+use crate::pack::{Factors, PANEL, SUB, factors, quant_at};
+
+/// Multiplies one panel with all activation rows.
+pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], blocks: usize, out: &PanelOut<'_>) {
+    let rows = activations.len() / blocks;
+    for_row_tiles!(rows, |at, COUNT| {
+        let sums = tile::<P, COUNT>(panel, row_blocks(activations, at, blocks));
+        for (r, sums) in sums.iter().enumerate() {
+            out.put(at + r, 0, sums);
+        }
+    }, 8 1);
+}
+
+fn tile<P: Packed, const R: usize>(panel: &[u8], rows: [&[ActivationBlock]; R]) -> [[f32; PANEL]; R] {
+    let layout = P::LAYOUT;
+    let mut sums = [[0.0; PANEL]; R];
+    for (index, block) in panel.chunks_exact(layout.block_bytes()).enumerate() {
+        let (header, subs) = block.split_at(layout.header_bytes);
+        for (sub, packed) in subs.chunks_exact(layout.sub_bytes).enumerate() {
+            let quants: [[u8; SUB]; PANEL] =
+                std::array::from_fn(|lane| std::array::from_fn(|column| quant_at(P::FORMAT, packed, column, lane)));
+            let factors = factors(P::FORMAT, header, &packed[layout.low_bytes + layout.high_bytes..]);
+            for (sums, row) in sums.iter_mut().zip(rows) {
+                add_block::<P>(sums, &quants, &factors, &row[index * layout.subs + sub]);
+            }
+        }
+    }
+    sums
+}
+
+/// Adds one sub-block to sixteen outputs: the order every instruction set follows.
+fn add_block<P: Packed>(
+    sums: &mut [f32; PANEL],
+    quants: &[[u8; SUB]; PANEL],
+    factors: &Factors,
+    activation: &ActivationBlock,
+) {
+    for (lane, sum) in sums.iter_mut().enumerate() {
+        // Integers are exact, whatever order they are added in.
+        let halves: [i32; 2] = std::array::from_fn(|half| {
+            let products = (16 * half..16 * half + 16)
+                .map(|i| i32::from(quants[lane][i]) * i32::from(activation.values[i]))
+                .sum::<i32>();
+            products - P::LAYOUT.zero_point * activation.half_sums[half]
+        });
+        if P::HAS_HALF_SCALES {
+            for (half, product) in halves.into_iter().enumerate() {
+                *sum = (product as f32).mul_add(factors.scales[half][lane] * activation.scale, *sum);
+            }
+        } else {
+            let product = halves[0] + halves[1];
+            *sum = (product as f32).mul_add(factors.scales[0][lane] * activation.scale, *sum);
+        }
+        if P::HAS_MIN {
+            *sum = factors.mins[lane].mul_add(activation.scaled_sum, *sum);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Vector operations between the products: norms, activations, sums, softmax, argmax.
+//! Each exists once, in plain Rust, compiled for every instruction set. None may let one row see another.
+
+use crate::isa::for_each_isa;
+use crate::math::{LANES, exp, max, max_lanes, sigmoid, sum_lanes};
+use crate::simd::Simd;
+use crate::{Isa, Team};
+
+for_each_isa! {
+    /// `out = x / sqrt(mean(x^2) + eps) * weight`, for one row. Panics when the lengths differ.
+    pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rms_norm_body;
+}
+
+for_each_isa! {
+    /// `gate = gate * sigmoid(gate) * up`, the gated activation of llama-like models. Panics when the lengths differ.
+    pub fn silu_mul(gate: &mut [f32], up: &[f32]) = silu_mul_body;
+}
+
+for_each_isa! {
+    /// `gate = gelu(gate) * up` with the tanh form of gelu, the gated activation of gemma-like models. Panics when the
+    /// lengths differ.
+    pub fn gelu_mul(gate: &mut [f32], up: &[f32]) = gelu_mul_body;
+}
+
+for_each_isa! {
+    /// `x += y`. Panics when the lengths differ.
+    pub fn add_in_place(x: &mut [f32], y: &[f32]) = add_body;
+}
+
+for_each_isa! {
+    /// `x *= factor`.
+    pub fn scale_in_place(x: &mut [f32], factor: f32) = scale_body;
+}
+
+for_each_isa! {
+    /// Turns logits into probabilities. A slice that holds no finite number becomes NaN.
+    pub fn softmax_in_place(x: &mut [f32]) = softmax_body;
+}
+
+/// [`rms_norm`] for every row of `x`, rows being as long as `weight`. `x` and `out` have the same length.
+pub fn rms_norm_rows(team: &Team, isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "as many values out as in");
+    let cols = weight.len();
+    for_rows(team, out, cols, |row, out| {
+        rms_norm(isa, &x[row * cols..(row + 1) * cols], weight, eps, out);
+    });
+}
+
+/// [`silu_mul`] for rows of `cols` values.
+pub fn silu_mul_rows(team: &Team, isa: Isa, gate: &mut [f32], up: &[f32], cols: usize) {
+    assert_eq!(gate.len(), up.len(), "as many gates as values");
+    for_rows(team, gate, cols, |row, gate| {
+        silu_mul(isa, gate, &up[row * cols..(row + 1) * cols]);
+    });
+}
+
+/// Adds `bias` to every row of `x`, rows being as long as `bias`.
+pub fn add_to_rows(isa: Isa, x: &mut [f32], bias: &[f32]) {
+    assert!(x.len().is_multiple_of(bias.len().max(1)), "whole rows");
+    for row in x.chunks_exact_mut(bias.len().max(1)) {
+        add_in_place(isa, row, bias);
+    }
+}
+
+/// The index of the greatest value, the first one among equals. NaN are passed over; 0 when there is nothing else.
+pub fn argmax(x: &[f32]) -> usize {
+    let mut best = (0, f32::NEG_INFINITY);
+    let mut found = false;
+    for (index, value) in x.iter().enumerate() {
+        if *value > best.1 || (!found && !value.is_nan()) {
+            best = (index, *value);
+            found = true;
+        }
+    }
+    best.0
+}
+
+/// Below that many values waking the team costs more than it saves.
+const ALONE_MAX: usize = 8192;
+
+fn for_rows(team: &Team, out: &mut [f32], cols: usize, job: impl Fn(usize, &mut [f32]) + Sync) {
+    assert!(out.len().is_multiple_of(cols), "whole rows");
+    if out.len() <= ALONE_MAX {
+        out.chunks_exact_mut(cols)
+            .enumerate()
+            .for_each(|(row, out)| job(row, out));
+    } else {
+        team.run_chunks(out, cols, job);
+    }
+}
+
+#[inline(always)]
+fn rms_norm_body<S: Simd>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    assert!(
+        x.len() == weight.len() && x.len() == out.len(),
+        "one weight and one result per value"
+    );
+    let mut lanes = [0.0_f32; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, x) in lanes.iter_mut().zip(chunk) {
+            *lane = x.mul_add(*x, *lane);
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane = x.mul_add(*x, *lane);
+    }
+    let factor = 1.0 / (sum_lanes(lanes) / x.len() as f32 + eps).sqrt();
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = x * factor * weight;
+    }
+}
+
+#[inline(always)]
+fn silu_mul_body<S: Simd>(gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len(), "as many gates as values");
+    for (gate, up) in gate.iter_mut().zip(up) {
+        *gate = *gate * sigmoid(*gate) * up;
+    }
+}
+
+#[inline(always)]
+fn gelu_mul_body<S: Simd>(gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len(), "as many gates as values");
+    // sqrt(2 / pi), and (1 + tanh y) / 2 = sigmoid(2 y).
+    let factor = 0.797_884_6_f32;
+    for (gate, up) in gate.iter_mut().zip(up) {
+        let x = *gate;
+        let y = factor * x * (0.044_715 * x).mul_add(x, 1.0);
+        *gate = x * sigmoid(2.0 * y) * up;
+    }
+}
+
+#[inline(always)]
+fn add_body<S: Simd>(x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len(), "as many values to add");
+    for (x, y) in x.iter_mut().zip(y) {
+        *x += y;
+    }
+}
+
+#[inline(always)]
+fn scale_body<S: Simd>(x: &mut [f32], factor: f32) {
+    for x in x {
+        *x *= factor;
+    }
+}
+
+#[inline(always)]
+fn softmax_body<S: Simd>(x: &mut [f32]) {
+    let mut greatest = [f32::NEG_INFINITY; LANES];
+    for chunk in x.chunks(LANES) {
+        for (greatest, x) in greatest.iter_mut().zip(chunk) {
+            *greatest = max(*greatest, *x);
+        }
+    }
+    let greatest = max_lanes(greatest);
+    let mut sums = [0.0_f32; LANES];
+    for chunk in x.chunks_mut(LANES) {
+        for (sum, x) in sums.iter_mut().zip(chunk) {
+            // What is masked out with minus infinity gets exactly nothing.
+            *x = if *x == f32::NEG_INFINITY {
+                0.0
+            } else {
+                exp(*x - greatest)
+            };
+            *sum += *x;
+        }
+    }
+    let factor = 1.0 / sum_lanes(sums);
+    for x in x {
+        *x *= factor;
+    }
+}

@@ -1,0 +1,368 @@
+//! A team of threads that runs one job at a time, all threads on the same job, the caller among them.
+//! It must never burn a processor while idle: waiting spins shortly, then sleeps. And it must never decide how work is
+//! split into numbers: a job's result may not depend on the team's size.
+
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::shared::SharedSlice;
+
+/// How often a waiting thread looks again before it sleeps: some tens of microseconds, longer than the gaps between
+/// the products of one forward pass and much shorter than anything a person notices on an idle machine.
+const SPINS_MAX: usize = 600;
+
+/// A larger team than this is a mistake in the caller's arithmetic.
+const SIZE_MAX: usize = 1024;
+
+/// A team of threads; see the module.
+pub struct Team {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// Held during a job: two callers take turns.
+    turn: Mutex<()>,
+}
+
+/// A job with its lifetime erased. Only valid between its publication and the moment `running` returns to 0.
+type Job = *const (dyn Fn(usize) + Sync);
+
+struct Shared {
+    job: UnsafeCell<Option<Job>>,
+    /// Counts jobs; a change tells workers that `job` is new.
+    epoch: AtomicUsize,
+    /// Workers that have not finished the current job.
+    running: AtomicUsize,
+    stop: AtomicBool,
+    /// The first panic of a worker in the current job.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// Threads asleep on `wake` (workers) and on `done` (the caller).
+    asleep: AtomicUsize,
+    caller_asleep: AtomicBool,
+    gate: Mutex<()>,
+    wake: Condvar,
+    done: Condvar,
+}
+
+// SAFETY: `job` is written only by the caller that holds `turn` while no worker runs, and read only by workers after
+// they saw the new `epoch`; the closure behind it is `Sync`.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+thread_local! {
+    /// Whether this thread is inside a team's job, where starting another one would deadlock.
+    static IN_JOB: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Team {
+    /// A team of `size` threads (at least 1): the caller and `size - 1` workers. Where the system refuses threads, the
+    /// team is smaller.
+    pub fn new(size: usize) -> Self {
+        let shared = Arc::new(Shared {
+            job: UnsafeCell::new(None),
+            epoch: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+            asleep: AtomicUsize::new(0),
+            caller_asleep: AtomicBool::new(false),
+            gate: Mutex::new(()),
+            wake: Condvar::new(),
+            done: Condvar::new(),
+        });
+        let workers = (1..size.min(SIZE_MAX))
+            .map_while(|index| {
+                let shared = Arc::clone(&shared);
+                let name = format!("kernels-{index}");
+                std::thread::Builder::new()
+                    .name(name)
+                    .spawn(move || shared.work(index))
+                    .ok()
+            })
+            .collect();
+        Self {
+            shared,
+            workers,
+            turn: Mutex::new(()),
+        }
+    }
+
+    /// As many threads as this process may use at once: its CPU affinity and its cgroup's quota, at least 1.
+    pub fn default_size() -> usize {
+        std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    }
+
+    /// Threads of the team, the caller included.
+    pub fn size(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `job` once with every thread index below [`Team::size`], each on its own thread, and returns when all
+    /// calls have. Inside a job of any team the calls are made one after the other on the calling thread instead. A
+    /// panic in a call reaches the caller after the other calls have finished.
+    pub fn run(&self, job: impl Fn(usize) + Sync) {
+        if self.workers.is_empty() || IN_JOB.get() {
+            (0..self.size()).for_each(job);
+            return;
+        }
+        let turn = lock(&self.turn);
+        let job: &(dyn Fn(usize) + Sync) = &job;
+        // SAFETY: only the lifetime changes. Workers use the job before they count `running` down, and this function
+        // does not return (or unwind) before `running` is 0.
+        let erased: Job =
+            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(job) };
+        self.shared.publish(erased, self.workers.len());
+        let own = as_job(|| job(0));
+        self.shared.wait_until_done();
+        let theirs = lock(&self.shared.panic).take();
+        drop(turn);
+        if let Some(payload) = own.err().or(theirs) {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Calls `job` once with every index below `count`; threads take the next index when they are free.
+    pub fn run_each(&self, count: usize, job: impl Fn(usize) + Sync) {
+        if count <= 1 || self.workers.is_empty() {
+            (0..count).for_each(job);
+            return;
+        }
+        let next = AtomicUsize::new(0);
+        self.run(|_| {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= count {
+                    break;
+                }
+                job(index);
+            }
+        });
+    }
+
+    /// Cuts `out` into chunks of `chunk_len` (the last may be shorter) and calls `job(chunk_index, chunk)` for each;
+    /// threads take the next chunk when they are free. Panics when `chunk_len` is 0.
+    pub fn run_chunks<T: Send>(&self, out: &mut [T], chunk_len: usize, job: impl Fn(usize, &mut [T]) + Sync) {
+        assert!(chunk_len > 0, "chunks hold something");
+        let out = SharedSlice::new(out);
+        self.run_each(out.len().div_ceil(chunk_len), |index| {
+            let at = index * chunk_len;
+            let len = chunk_len.min(out.len() - at);
+            // SAFETY: `run_each` gives every index once, and chunks of different indices do not overlap.
+            job(index, unsafe { out.part(at, len) });
+        });
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        {
+            let _gate = lock(&self.shared.gate);
+            self.shared.wake.notify_all();
+        }
+        for worker in self.workers.drain(..) {
+            // A worker catches its jobs' panics, so there is no result to look at.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    fn publish(&self, job: Job, workers: usize) {
+        // SAFETY: the caller holds `turn` and the last job is over: no worker looks at `job` now.
+        unsafe { *self.job.get() = Some(job) };
+        self.running.store(workers, Ordering::Relaxed);
+        // Sequentially consistent together with `asleep`: either a worker going to sleep sees the new epoch, or we see
+        // that it sleeps. The same holds for `running` and `caller_asleep`.
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) > 0 {
+            let _gate = lock(&self.gate);
+            self.wake.notify_all();
+        }
+    }
+
+    fn wait_until_done(&self) {
+        let is_done = || self.running.load(Ordering::SeqCst) == 0;
+        if spin_until(is_done) {
+            return;
+        }
+        let mut gate = lock(&self.gate);
+        self.caller_asleep.store(true, Ordering::SeqCst);
+        while !is_done() {
+            gate = self.done.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.caller_asleep.store(false, Ordering::SeqCst);
+    }
+
+    fn work(&self, index: usize) {
+        let mut seen = 0;
+        loop {
+            self.wait_for_epoch_after(seen);
+            seen = seen.wrapping_add(1);
+            if self.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            // SAFETY: the new epoch was published after `job`, which stays unchanged until this worker counts down.
+            let job = unsafe { *self.job.get() };
+            if let Some(job) = job {
+                // SAFETY: the closure lives until `running` is 0 (`Team::run`).
+                let job = unsafe { &*job };
+                if let Err(payload) = as_job(|| job(index)) {
+                    lock(&self.panic).get_or_insert(payload);
+                }
+            }
+            if self.running.fetch_sub(1, Ordering::SeqCst) == 1 && self.caller_asleep.load(Ordering::SeqCst) {
+                let _gate = lock(&self.gate);
+                self.done.notify_all();
+            }
+        }
+    }
+
+    /// Workers take part in every job, so the next epoch is always the last seen one plus 1.
+    fn wait_for_epoch_after(&self, seen: usize) {
+        let is_new = || self.epoch.load(Ordering::SeqCst) != seen;
+        if spin_until(is_new) {
+            return;
+        }
+        let mut gate = lock(&self.gate);
+        self.asleep.fetch_add(1, Ordering::SeqCst);
+        while !is_new() {
+            gate = self.wake.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.asleep.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Runs one thread's share of a job, marked as such.
+fn as_job(share: impl FnOnce()) -> std::thread::Result<()> {
+    let outer = IN_JOB.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(share));
+    IN_JOB.set(outer);
+    result
+}
+
+/// Looks at `condition` again and again for a short while. Returns whether it became true.
+fn spin_until(condition: impl Fn() -> bool) -> bool {
+    for _ in 0..SPINS_MAX {
+        if condition() {
+            return true;
+        }
+        std::hint::spin_loop();
+    }
+    condition()
+}
+
+/// A panic never leaves the small critical sections here half done, so poison means nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_index_runs_exactly_once_per_job() {
+        for size in 1..=4 {
+            let team = Team::new(size);
+            assert_eq!(team.size(), size);
+            let counts: Vec<AtomicUsize> = (0..size).map(|_| AtomicUsize::new(0)).collect();
+            for _ in 0..2000 {
+                team.run(|index| {
+                    counts[index].fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 2000));
+        }
+    }
+
+    #[test]
+    fn workers_that_went_to_sleep_wake_for_the_next_job() {
+        let team = Team::new(3);
+        for pause in 0..20 {
+            let sum = AtomicUsize::new(0);
+            team.run(|index| {
+                sum.fetch_add(index, Ordering::Relaxed);
+            });
+            assert_eq!(sum.load(Ordering::Relaxed), 3);
+            // Longer than the workers spin.
+            std::thread::park_timeout(std::time::Duration::from_millis(pause));
+        }
+    }
+
+    #[test]
+    fn chunks_cover_the_output_once_each() {
+        for size in 1..=3 {
+            let team = Team::new(size);
+            for len in [0, 1, 7, 8, 9, 1000] {
+                let mut out = vec![0_usize; len];
+                team.run_chunks(&mut out, 8, |index, chunk| {
+                    for (i, value) in chunk.iter_mut().enumerate() {
+                        *value += index * 8 + i + 1;
+                    }
+                });
+                assert!(out.iter().enumerate().all(|(i, value)| *value == i + 1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_in_any_thread_reaches_the_caller_and_the_team_works_on() {
+        let team = Team::new(3);
+        for guilty in 0..3 {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                team.run(|index| assert_ne!(index, guilty, "the planned panic"));
+            }));
+            assert!(result.is_err());
+            let count = AtomicUsize::new(0);
+            team.run(|_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(count.load(Ordering::Relaxed), 3);
+        }
+    }
+
+    #[test]
+    fn a_job_may_use_the_team_itself() {
+        let team = Team::new(2);
+        let count = AtomicUsize::new(0);
+        team.run(|_| {
+            team.run(|_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 4);
+    }
+
+    #[test]
+    fn several_callers_take_turns() {
+        let team = Team::new(2);
+        let count = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        team.run(|_| {
+                            count.fetch_add(1, Ordering::Relaxed);
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 1600);
+    }
+
+    #[test]
+    fn teams_can_be_dropped_used_or_unused() {
+        for round in 0..50 {
+            let team = Team::new(4);
+            if round % 2 == 0 {
+                team.run(|_| ());
+            }
+        }
+    }
+}

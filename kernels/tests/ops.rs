@@ -1,0 +1,198 @@
+//! Vector operations: against f64, and the same bits on every instruction set.
+
+mod common;
+
+use common::Numbers;
+use midstream_kernels::{
+    Isa, RopeStyle, Team, add_in_place, add_to_rows, argmax, gelu_mul, rms_norm, rms_norm_rows, rope, rope_angles,
+    scale_in_place, silu_mul, silu_mul_rows, softmax_in_place,
+};
+
+const LENGTHS: [usize; 8] = [1, 7, 8, 15, 16, 17, 576, 1001];
+
+/// Runs `operation` on every instruction set, checks that all give the same bits, and returns the result.
+fn on_every_isa(input: &[f32], operation: impl Fn(Isa, &mut [f32])) -> Vec<f32> {
+    let run = |isa| {
+        let mut values = input.to_vec();
+        operation(isa, &mut values);
+        values
+    };
+    let expected = run(Isa::SCALAR);
+    for isa in Isa::available() {
+        let same = run(isa).iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits());
+        assert!(same, "{} differs from scalar for {} values", isa.name(), input.len());
+    }
+    expected
+}
+
+fn assert_close(found: &[f32], expected: impl IntoIterator<Item = f64>, relative: f64, absolute: f64) {
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let error = (f64::from(*found) - expected).abs();
+        assert!(
+            error <= relative * expected.abs() + absolute,
+            "[{i}]: {found} for {expected}"
+        );
+    }
+}
+
+#[test]
+fn rms_norm_divides_by_the_root_of_the_mean_square() {
+    for len in LENGTHS {
+        let mut numbers = Numbers::new(len as u64);
+        let (x, weight) = (numbers.units(len), numbers.units(len));
+        let found = on_every_isa(&x, |isa, out| rms_norm(isa, &x, &weight, 1e-5, out));
+        let mean = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / len as f64;
+        let expected = x
+            .iter()
+            .zip(&weight)
+            .map(|(x, w)| f64::from(*x) / (mean + 1e-5).sqrt() * f64::from(*w));
+        assert_close(&found, expected, 1e-6, 1e-9);
+    }
+}
+
+#[test]
+fn silu_and_gelu_gate_the_other_half() {
+    for len in LENGTHS {
+        let mut numbers = Numbers::new(len as u64);
+        let gate: Vec<f32> = numbers.units(len).into_iter().map(|x| 20.0 * x).collect();
+        let up = numbers.units(len);
+        let pairs = || {
+            gate.iter()
+                .zip(&up)
+                .map(|(gate, up)| (f64::from(*gate), f64::from(*up)))
+        };
+        let silu = on_every_isa(&gate, |isa, gate| silu_mul(isa, gate, &up));
+        assert_close(&silu, pairs().map(|(x, up)| x / (1.0 + (-x).exp()) * up), 1e-6, 1e-12);
+        let gelu = on_every_isa(&gate, |isa, gate| gelu_mul(isa, gate, &up));
+        let expected = pairs().map(|(x, up)| {
+            let y = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+            0.5 * x * (1.0 + y.tanh()) * up
+        });
+        assert_close(&gelu, expected, 1e-5, 1e-6);
+    }
+}
+
+#[test]
+fn sums_and_scales_are_exact() {
+    for len in LENGTHS {
+        let mut numbers = Numbers::new(len as u64);
+        let (x, y) = (numbers.units(len), numbers.units(len));
+        let sum = on_every_isa(&x, |isa, x| add_in_place(isa, x, &y));
+        assert!(
+            sum.iter()
+                .zip(x.iter().zip(&y))
+                .all(|(sum, (x, y))| sum.to_bits() == (x + y).to_bits())
+        );
+        let scaled = on_every_isa(&x, |isa, x| scale_in_place(isa, x, 1.7));
+        assert!(
+            scaled
+                .iter()
+                .zip(&x)
+                .all(|(scaled, x)| scaled.to_bits() == (x * 1.7).to_bits())
+        );
+        let doubled = on_every_isa(&[&x[..], &x[..]].concat(), |isa, rows| add_to_rows(isa, rows, &y));
+        assert!(doubled[..len] == sum && doubled[len..] == sum);
+    }
+}
+
+#[test]
+fn softmax_sums_to_one_and_gives_nothing_to_what_is_masked() {
+    for len in LENGTHS {
+        let mut x: Vec<f32> = Numbers::new(len as u64)
+            .units(len)
+            .into_iter()
+            .map(|x| 30.0 * x)
+            .collect();
+        if len > 2 {
+            x[len / 2] = f32::NEG_INFINITY;
+        }
+        let found = on_every_isa(&x, softmax_in_place);
+        let total: f64 = x.iter().map(|x| f64::from(*x).exp()).sum();
+        assert_close(&found, x.iter().map(|x| f64::from(*x).exp() / total), 1e-5, 1e-12);
+        assert!(len <= 2 || found[len / 2].to_bits() == 0);
+    }
+}
+
+#[test]
+fn rope_turns_each_pair_by_its_angle_and_leaves_the_rest() {
+    for (style, head_dim, n_rot) in [
+        (RopeStyle::Norm, 64, 64),
+        (RopeStyle::Neox, 64, 64),
+        (RopeStyle::Norm, 80, 32),
+        (RopeStyle::Neox, 80, 32),
+        (RopeStyle::Neox, 6, 6),
+    ] {
+        let (rows, heads, pairs) = (3, 2, n_rot / 2);
+        let x = Numbers::new(n_rot as u64).units(rows * heads * head_dim);
+        let (mut cos, mut sin) = (vec![0.0; rows * pairs], vec![0.0; rows * pairs]);
+        for (row, (cos, sin)) in cos.chunks_mut(pairs).zip(sin.chunks_mut(pairs)).enumerate() {
+            rope_angles(100.0 * row as f64, 10_000.0, None, cos, sin);
+        }
+        let found = on_every_isa(&x, |isa, x| rope(isa, style, x, rows, head_dim, &cos, &sin));
+        let expected = (0..x.len()).map(|at| {
+            let (start, i, row) = (at / head_dim * head_dim, at % head_dim, at / head_dim / heads);
+            if i >= n_rot {
+                return f64::from(x[at]);
+            }
+            let (pair, second) = match style {
+                RopeStyle::Norm => (i / 2, i % 2 == 1),
+                RopeStyle::Neox => (i % pairs, i >= pairs),
+            };
+            let [a, b] = match style {
+                RopeStyle::Norm => [2 * pair, 2 * pair + 1],
+                RopeStyle::Neox => [pair, pair + pairs],
+            }
+            .map(|i| f64::from(x[start + i]));
+            let angle = 100.0 * row as f64 * 10_000_f64.powf(-2.0 * pair as f64 / n_rot as f64);
+            if second {
+                a * angle.sin() + b * angle.cos()
+            } else {
+                a * angle.cos() - b * angle.sin()
+            }
+        });
+        assert_close(&found, expected, 1e-6, 3e-7);
+    }
+}
+
+#[test]
+fn rope_factors_divide_the_angles() {
+    let (mut cos, mut sin) = ([0.0; 2], [0.0; 2]);
+    rope_angles(6.0, 100.0, Some(&[2.0, 4.0]), &mut cos, &mut sin);
+    assert_close(&cos, [3_f64.cos(), 0.15_f64.cos()], 1e-6, 0.0);
+    assert_close(&sin, [3_f64.sin(), 0.15_f64.sin()], 1e-6, 0.0);
+}
+
+#[test]
+fn rows_by_a_team_have_the_bits_of_single_rows() {
+    let (rows, cols) = (70, 200);
+    let mut numbers = Numbers::new(1);
+    let (x, weight) = (numbers.units(rows * cols), numbers.units(cols));
+    for isa in Isa::available() {
+        for size in 1..=3 {
+            let team = Team::new(size);
+            let (mut all, mut one) = (vec![0.0; x.len()], vec![0.0; cols]);
+            rms_norm_rows(&team, isa, &x, &weight, 1e-6, &mut all);
+            for (x, all) in x.chunks(cols).zip(all.chunks(cols)) {
+                rms_norm(isa, x, &weight, 1e-6, &mut one);
+                assert!(one == all);
+            }
+            let mut gates = x.clone();
+            silu_mul_rows(&team, isa, &mut gates, &all, cols);
+            for (i, gates) in gates.chunks(cols).enumerate() {
+                let span = i * cols..(i + 1) * cols;
+                one.copy_from_slice(&x[span.clone()]);
+                silu_mul(isa, &mut one, &all[span]);
+                assert!(one == gates);
+            }
+        }
+    }
+}
+
+#[test]
+fn argmax_takes_the_first_of_equals_and_passes_over_nan() {
+    assert_eq!(argmax(&[]), 0);
+    assert_eq!(argmax(&[1.0, 3.0, 3.0, -1.0]), 1);
+    assert_eq!(argmax(&[f32::NAN, -5.0, f32::NAN, -4.0]), 3);
+    assert_eq!(argmax(&[f32::NAN, f32::NEG_INFINITY]), 1);
+    assert_eq!(argmax(&[f32::NAN, f32::NAN]), 0);
+}

@@ -1,0 +1,342 @@
+//! The shell of one conversation: decide, journal, apply, publish, perform effects, in this order, always.
+//!
+//! The actor owns the state and is the only one to number events. It waits for nothing but the journal.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::oneshot;
+
+use super::effects::Work;
+use super::keys::KeyClaim;
+use super::reader::{Fanout, Tail, read_history, store_reject};
+use super::shared::Parts;
+use crate::conversation::{Answer, CancelOutcome, Effect, Event, Input, Now, Recorded, Reject, State, decide};
+use crate::error::Code;
+use crate::ids::{ConversationId, FreshIds, ResponseId};
+use crate::store::{Batch, Durability, KeyedAnswer, Record};
+
+/// What can be said to a conversation.
+pub(super) enum ConversationMsg {
+    /// A client's request.
+    Request {
+        /// Decided together: all or none.
+        inputs: Vec<Input>,
+        key: Option<KeyClaim>,
+        /// Whether the answer comes with a reader that stands in front of the request's events.
+        follow: bool,
+        reply: oneshot::Sender<Result<Answered, Reject>>,
+    },
+    /// A reader wants the live tail.
+    Attach { reply: oneshot::Sender<Result<Tail, Reject>> },
+    /// Somebody wants to look.
+    Look { reply: oneshot::Sender<Result<State, Reject>> },
+    /// Somebody waits for a response to end.
+    WaitEnd { response_id: ResponseId, reply: oneshot::Sender<Result<State, Reject>> },
+    /// News of a generation. The pump sends the next only when this is taken.
+    Generation { generation: u64, input: Input, taken: oneshot::Sender<()> },
+    /// A reader is gone.
+    ReaderGone,
+    /// Nothing was published since this seq.
+    Silence { since_seq: u64 },
+    /// Nothing happened for a while: sleep, if nothing is to be done.
+    Doze { since_seq: u64 },
+}
+
+/// The answer to a request.
+pub(super) struct Answered {
+    pub(super) answer: Answer,
+    pub(super) tail: Option<Tail>,
+}
+
+/// What a conversation's actor is started with.
+pub(super) struct ConversationArgs {
+    pub(super) id: ConversationId,
+    /// False for one that dies with its readers.
+    pub(super) stored: bool,
+    pub(super) parts: Parts,
+    pub(super) directory: ActorRef<super::directory::DirectoryMsg>,
+}
+
+/// The actor; all of it is in its [`Live`] state.
+pub(super) struct ConversationActor;
+
+/// A live conversation.
+pub(super) struct Live {
+    id: ConversationId,
+    stored: bool,
+    parts: Parts,
+    directory: ActorRef<super::directory::DirectoryMsg>,
+    /// Why the conversation cannot be used, when its journal could not be read.
+    broken: Option<Reject>,
+    state: State,
+    /// All events so far, kept only where no journal does.
+    history: Vec<Arc<Recorded>>,
+    readers: Fanout,
+    waiting: Vec<(ResponseId, oneshot::Sender<Result<State, Reject>>)>,
+    work: Work,
+}
+
+impl Actor for ConversationActor {
+    type Msg = ConversationMsg;
+    type State = Live;
+    type Arguments = ConversationArgs;
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<ConversationMsg>,
+        args: ConversationArgs,
+    ) -> Result<Live, ActorProcessingErr> {
+        Ok(Live {
+            id: args.id,
+            stored: args.stored,
+            parts: args.parts,
+            directory: args.directory,
+            broken: None,
+            state: State::default(),
+            history: Vec::new(),
+            readers: Fanout::default(),
+            waiting: Vec::new(),
+            work: Work::default(),
+        })
+    }
+
+    /// Replays the journal. It is here and not in `pre_start` so that waking one conversation delays no other.
+    async fn post_start(&self, myself: ActorRef<ConversationMsg>, live: &mut Live) -> Result<(), ActorProcessingErr> {
+        if live.stored {
+            live.replay(&myself).await;
+        }
+        live.set_timers(&myself);
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<ConversationMsg>,
+        message: ConversationMsg,
+        live: &mut Live,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            ConversationMsg::Request { inputs, key, follow, reply } => {
+                let answered = live.request(&myself, inputs, key, follow).await;
+                let _ = reply.send(answered);
+            }
+            ConversationMsg::Attach { reply } => {
+                let tail = live.usable().map(|()| live.tail(&myself));
+                let _ = reply.send(tail);
+            }
+            ConversationMsg::Look { reply } => {
+                let _ = reply.send(live.usable().map(|()| live.state.clone()));
+            }
+            ConversationMsg::WaitEnd { response_id, reply } => {
+                live.waiting.push((response_id, reply));
+                live.answer_waiting();
+            }
+            ConversationMsg::Generation { generation, input, taken } => {
+                if matches!(input, Input::GenerationEnded { .. }) {
+                    live.work.ended(generation);
+                }
+                // Where the journal refuses, the news stays untaken: the pump stops, and the sequence with it.
+                if live.step(&myself, vec![input], None).await.is_ok() {
+                    let _ = taken.send(());
+                }
+            }
+            ConversationMsg::ReaderGone => live.reader_gone(&myself).await,
+            ConversationMsg::Silence { since_seq } => {
+                if live.state.last_seq == since_seq {
+                    let _ = live.step(&myself, vec![Input::Silence], None).await;
+                }
+                live.set_silence_timer(&myself);
+            }
+            ConversationMsg::Doze { since_seq } => {
+                let quiet = live.state.last_seq == since_seq && live.state.active().is_none();
+                if quiet && live.readers.count() == 0 {
+                    let _ = live.directory.cast(super::directory::DirectoryMsg::Retire { id: live.id });
+                } else {
+                    live.set_doze_timer(&myself);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Live {
+    fn usable(&self) -> Result<(), Reject> {
+        self.broken.clone().map_or(Ok(()), Err)
+    }
+
+    /// Folds the journal, then goes on with what was running.
+    async fn replay(&mut self, myself: &ActorRef<ConversationMsg>) {
+        match read_history(self.parts.journal.clone(), self.id, u64::MAX).await {
+            Ok(history) => history.iter().for_each(|recorded| self.state.apply(recorded)),
+            Err(reject) => {
+                self.broken = Some(reject);
+                return;
+            }
+        }
+        if let Some(active) = self.state.active() {
+            let engine = self.parts.catalog.get(Some(&active.config.model));
+            let fingerprint = engine.map(|engine| engine.model()).filter(|model| model.exact_resume);
+            let input = Input::Restarted { fingerprint: fingerprint.map(|model| model.fingerprint.clone()) };
+            if let Err(reject) = self.step(myself, vec![input], None).await {
+                self.broken = Some(reject);
+            }
+        }
+    }
+
+    async fn request(
+        &mut self,
+        myself: &ActorRef<ConversationMsg>,
+        inputs: Vec<Input>,
+        key: Option<KeyClaim>,
+        follow: bool,
+    ) -> Result<Answered, Reject> {
+        self.usable()?;
+        let tail = follow.then(|| self.tail(myself));
+        let answer = self.step(myself, inputs, key).await?;
+        Ok(Answered { answer, tail })
+    }
+
+    /// The one order of work. A refusal changes nothing.
+    async fn step(
+        &mut self,
+        myself: &ActorRef<ConversationMsg>,
+        inputs: Vec<Input>,
+        key: Option<KeyClaim>,
+    ) -> Result<Answer, Reject> {
+        let mut decided = Decided { state: self.state.clone(), events: Vec::new(), effects: Vec::new() };
+        let mut answer = Answer::None;
+        let unix_ms = self.parts.clock.unix_ms();
+        for input in inputs {
+            let step = decide(&decided.state, input, Now { unix_ms, fresh: FreshIds::random() })?;
+            step.events.iter().for_each(|recorded| decided.state.apply(recorded));
+            decided.events.extend(step.events);
+            decided.effects.extend(step.effects);
+            answer = step.answer;
+        }
+        let record = key.as_ref().and_then(|key| Some(key.record(unix_ms, keyed_answer(self.id, &answer)?)));
+        self.journal(&decided, record.map(Record::Key)).await?;
+        // Its answer is durable: from here on the journal answers for the key.
+        drop(key);
+        self.state = decided.state;
+        for recorded in decided.events {
+            let recorded = Arc::new(recorded);
+            self.readers.publish(&recorded);
+            if !self.stored {
+                self.history.push(recorded);
+            }
+        }
+        self.answer_waiting();
+        for effect in decided.effects {
+            self.work.perform(effect, &self.state, &self.parts, myself);
+        }
+        Ok(answer)
+    }
+
+    /// Makes a decision durable.
+    async fn journal(&self, decided: &Decided, key: Option<Record>) -> Result<(), Reject> {
+        if !self.stored || decided.events.is_empty() && key.is_none() {
+            return Ok(());
+        }
+        let mut records: Vec<Record> = key.into_iter().collect();
+        records.extend(decided.events.iter().filter_map(|recorded| match &recorded.event {
+            Event::ResponseCreated(new) => Some(Record::Response(new.id)),
+            Event::InterventionAccepted { intervention_id, .. } => Some(Record::Intervention(*intervention_id)),
+            _ => None,
+        }));
+        let active = decided.state.active().is_some();
+        if active != self.state.active().is_some() {
+            records.push(Record::Active(active));
+        }
+        let durability = Durability::Group;
+        let batch = Batch { conversation: self.id, events: decided.events.clone(), records, durability };
+        self.parts.writer.append(batch).await.map_err(|error| store_reject(&error))
+    }
+
+    fn tail(&mut self, myself: &ActorRef<ConversationMsg>) -> Tail {
+        let (live, presence) = self.readers.join(myself, self.parts.config.reader_queue_events);
+        let history = (!self.stored).then(|| self.history.clone());
+        Tail { state: self.state.clone(), history, live, presence }
+    }
+
+    /// Tells those who wait for an end that has come, or never will.
+    fn answer_waiting(&mut self) {
+        for (response_id, reply) in std::mem::take(&mut self.waiting) {
+            match self.state.response(response_id) {
+                Some(response) if !response.status.is_terminal() && self.broken.is_none() => {
+                    self.waiting.push((response_id, reply));
+                }
+                Some(_) => {
+                    let _ = reply.send(self.usable().map(|()| self.state.clone()));
+                }
+                None => {
+                    let _ = reply.send(Err(Reject::new(Code::ResponseNotFound, format!("no response {response_id}"))));
+                }
+            }
+        }
+    }
+
+    /// A conversation that is not stored dies with its last reader, and its response with it.
+    async fn reader_gone(&mut self, myself: &ActorRef<ConversationMsg>) {
+        if self.stored || self.readers.count() > 0 {
+            return;
+        }
+        if let Some(response_id) = self.state.active().map(|active| active.id) {
+            let _ = self.step(myself, vec![Input::Disconnected { response_id }], None).await;
+        }
+        let _ = self.directory.cast(super::directory::DirectoryMsg::Retire { id: self.id });
+    }
+
+    fn set_timers(&self, myself: &ActorRef<ConversationMsg>) {
+        self.set_silence_timer(myself);
+        if self.stored {
+            self.set_doze_timer(myself);
+        }
+    }
+
+    fn set_silence_timer(&self, myself: &ActorRef<ConversationMsg>) {
+        let since_seq = self.state.last_seq;
+        let delay = Duration::from_millis(self.parts.config.silence_ms);
+        myself.send_after(delay, move || ConversationMsg::Silence { since_seq });
+    }
+
+    fn set_doze_timer(&self, myself: &ActorRef<ConversationMsg>) {
+        let since_seq = self.state.last_seq;
+        let delay = Duration::from_millis(self.parts.config.idle_sleep_ms);
+        myself.send_after(delay, move || ConversationMsg::Doze { since_seq });
+    }
+}
+
+/// A decision that is not durable yet.
+struct Decided {
+    state: State,
+    events: Vec<Recorded>,
+    effects: Vec<Effect>,
+}
+
+/// The answer in the form that is kept with an idempotency key.
+fn keyed_answer(conversation: ConversationId, answer: &Answer) -> Option<KeyedAnswer> {
+    Some(match answer {
+        Answer::None => return None,
+        Answer::Opened => KeyedAnswer::Opened { conversation },
+        Answer::Created(response) => KeyedAnswer::Created { conversation, response: *response },
+        Answer::Intervened(receipt) => KeyedAnswer::Intervened {
+            conversation,
+            response: receipt.response_id,
+            intervention: receipt.intervention_id,
+            successor: receipt.successor_id,
+            seq: receipt.seq,
+        },
+        Answer::Cancel { response_id, outcome } => KeyedAnswer::Cancelled {
+            conversation,
+            response: *response_id,
+            outcome: match outcome {
+                CancelOutcome::Requested => "requested".to_owned(),
+                CancelOutcome::TooLate { .. } => "too_late".to_owned(),
+                CancelOutcome::AlreadyCancelled => "already_cancelled".to_owned(),
+            },
+        },
+    })
+}

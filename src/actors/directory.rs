@@ -1,0 +1,331 @@
+//! The directory: which conversations are awake, and the only place that wakes them or puts them to sleep.
+//!
+//! There is never more than one actor per conversation: a retiring one is waited for before the next is started.
+
+use std::collections::HashMap;
+
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use serde_json::{Map, Value};
+use tokio::sync::oneshot;
+
+use super::conversation::{ConversationActor, ConversationArgs, ConversationMsg};
+use super::handle::ConversationHandle;
+use super::keys::KeyClaim;
+use super::reader::{Reader, store_reject};
+use super::shared::Parts;
+use crate::conversation::{Create, Input, Item, ItemBody, ItemStatus, Reject, State};
+use crate::error::Code;
+use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
+
+type Woken = Result<ActorRef<ConversationMsg>, Reject>;
+
+/// What can be said to the directory.
+pub(super) enum DirectoryMsg {
+    /// The conversation's actor, started if it sleeps.
+    Wake { id: ConversationId, stored: bool, reply: oneshot::Sender<Woken> },
+    /// The conversation has nothing to do.
+    Retire { id: ConversationId },
+    /// The server stops: no conversation wakes any more, the reply comes when all are down.
+    StopAll { reply: oneshot::Sender<()> },
+}
+
+pub(super) struct DirectoryActor;
+
+/// Who is awake.
+pub(super) struct Awake {
+    parts: Parts,
+    entries: HashMap<ConversationId, Entry>,
+    ids: HashMap<ActorId, ConversationId>,
+    /// Set while the server stops.
+    stopping: Option<oneshot::Sender<()>>,
+}
+
+struct Entry {
+    actor: ActorRef<ConversationMsg>,
+    stored: bool,
+    /// Those who want it awake again, while it goes to sleep.
+    retiring: Option<Vec<oneshot::Sender<Woken>>>,
+}
+
+impl Actor for DirectoryActor {
+    type Msg = DirectoryMsg;
+    type State = Awake;
+    type Arguments = Parts;
+
+    async fn pre_start(&self, _: ActorRef<DirectoryMsg>, parts: Parts) -> Result<Awake, ActorProcessingErr> {
+        Ok(Awake { parts, entries: HashMap::new(), ids: HashMap::new(), stopping: None })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<DirectoryMsg>,
+        message: DirectoryMsg,
+        awake: &mut Awake,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            DirectoryMsg::Wake { id, stored, reply } => awake.wake(&myself, id, stored, reply).await,
+            DirectoryMsg::Retire { id } => {
+                if let Some(entry) = awake.entries.get_mut(&id)
+                    && entry.retiring.is_none()
+                {
+                    entry.retiring = Some(Vec::new());
+                    let _ = entry.actor.drain();
+                }
+            }
+            DirectoryMsg::StopAll { reply } => {
+                awake.stopping = Some(reply);
+                awake.entries.values().for_each(|entry| entry.actor.stop(Some("the server stops".to_owned())));
+                awake.report_stopped();
+            }
+        }
+        Ok(())
+    }
+
+    /// A conversation's end never ends the directory. One that failed is started again: it replays its journal
+    /// and goes on, and the attempts it journals bound how often.
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<DirectoryMsg>,
+        event: SupervisionEvent,
+        awake: &mut Awake,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorTerminated(cell, ..) => awake.ended(&myself, &cell, false).await,
+            SupervisionEvent::ActorFailed(cell, error) => {
+                tracing::error!(%error, "a conversation's actor failed and is started again");
+                awake.ended(&myself, &cell, true).await;
+            }
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl Awake {
+    async fn wake(
+        &mut self,
+        myself: &ActorRef<DirectoryMsg>,
+        id: ConversationId,
+        stored: bool,
+        reply: oneshot::Sender<Woken>,
+    ) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            match &mut entry.retiring {
+                Some(waiting) => waiting.push(reply),
+                None => drop(reply.send(Ok(entry.actor.clone()))),
+            }
+            return;
+        }
+        let _ = reply.send(self.start(myself, id, stored).await);
+    }
+
+    async fn start(&mut self, myself: &ActorRef<DirectoryMsg>, id: ConversationId, stored: bool) -> Woken {
+        if self.stopping.is_some() {
+            return Err(Reject::new(Code::Draining, "the server is stopping; retry when it is back"));
+        }
+        if self.entries.len() >= self.parts.config.conversations_live_max {
+            return Err(Reject::new(Code::Overloaded, "too many conversations are awake; retry later"));
+        }
+        let args = ConversationArgs { id, stored, parts: self.parts.clone(), directory: myself.clone() };
+        match Actor::spawn_linked(None, ConversationActor, args, myself.get_cell()).await {
+            Ok((actor, _)) => {
+                self.ids.insert(actor.get_id(), id);
+                self.entries.insert(id, Entry { actor: actor.clone(), stored, retiring: None });
+                Ok(actor)
+            }
+            Err(error) => Err(Reject::new(Code::Internal, format!("the conversation could not be started: {error}"))),
+        }
+    }
+
+    async fn ended(&mut self, myself: &ActorRef<DirectoryMsg>, cell: &ActorCell, failed: bool) {
+        let Some(id) = self.ids.remove(&cell.get_id()) else { return };
+        let Some(entry) = self.entries.remove(&id) else { return };
+        let waiting = entry.retiring.unwrap_or_default();
+        if entry.stored && (failed || !waiting.is_empty()) {
+            let woken = self.start(myself, id, true).await;
+            for reply in waiting {
+                let _ = reply.send(woken.clone());
+            }
+        }
+        self.report_stopped();
+    }
+
+    fn report_stopped(&mut self) {
+        if self.entries.is_empty()
+            && let Some(reply) = self.stopping.take()
+        {
+            let _ = reply.send(());
+        }
+    }
+}
+
+/// A conversation to be opened.
+#[derive(Clone, Debug, Default)]
+pub struct Open {
+    /// Who may see it.
+    pub principal: String,
+    /// The client's own labels.
+    pub metadata: Map<String, Value>,
+    /// First items of the transcript.
+    pub items: Vec<Item>,
+}
+
+impl Open {
+    fn input(self, id: ConversationId, forked_from: Option<ResponseId>) -> Input {
+        let Self { principal, metadata, items } = self;
+        Input::Open { id, principal, metadata, items, forked_from }
+    }
+}
+
+/// Finds, opens and forks conversations.
+#[derive(Clone)]
+pub struct DirectoryHandle {
+    pub(super) actor: ActorRef<DirectoryMsg>,
+    pub(super) parts: Parts,
+}
+
+impl DirectoryHandle {
+    /// Opens a stored conversation.
+    pub async fn open(&self, open: Open, key: Option<KeyClaim>) -> Result<ConversationHandle, Reject> {
+        let handle = self.fresh(true).await?;
+        handle.request(vec![open.input(handle.id, None)], key, false).await?;
+        Ok(handle)
+    }
+
+    /// Opens a stored conversation with its first response, in one decision.
+    pub async fn create_in_new(
+        &self,
+        open: Open,
+        create: Create,
+        key: Option<KeyClaim>,
+    ) -> Result<(ConversationHandle, Reader), Reject> {
+        let handle = self.fresh(true).await?;
+        let inputs = vec![open.input(handle.id, None), Input::Create(Box::new(create))];
+        let reader = handle.follow(inputs, key).await?;
+        Ok((handle, reader))
+    }
+
+    /// Copies the transcript up to and including `previous` into a new conversation and creates a response there.
+    pub async fn fork(
+        &self,
+        principal: &str,
+        previous: ResponseId,
+        create: Create,
+        key: Option<KeyClaim>,
+    ) -> Result<(ConversationHandle, Reader), Reject> {
+        let parent = self.of_response(previous, principal).await?.state().await?;
+        let items = copied_items(&parent, previous, &create);
+        let open = Open { principal: principal.to_owned(), metadata: parent.metadata.clone(), items };
+        let handle = self.fresh(true).await?;
+        let create = Create { previous: None, ..create };
+        let inputs = vec![open.input(handle.id, Some(previous)), Input::Create(Box::new(create))];
+        let reader = handle.follow(inputs, key).await?;
+        Ok((handle, reader))
+    }
+
+    /// A conversation that is not stored: it dies with its last reader, and its response with it.
+    pub async fn ephemeral(&self, open: Open, create: Create) -> Result<(ConversationHandle, Reader), Reject> {
+        let handle = self.fresh(false).await?;
+        let inputs = vec![open.input(handle.id, None), Input::Create(Box::new(create))];
+        let reader = handle.follow(inputs, None).await?;
+        Ok((handle, reader))
+    }
+
+    /// The conversation with this id.
+    pub async fn conversation(&self, id: ConversationId, principal: &str) -> Result<ConversationHandle, Reject> {
+        let not_found = || Reject::new(Code::ConversationNotFound, format!("no conversation {id}"));
+        if self.parts.journal.last_seq(id).map_err(|error| store_reject(&error))? == 0 {
+            return Err(not_found());
+        }
+        let handle = self.handle(id, self.wake(id).await?, true);
+        if handle.state().await?.principal == principal { Ok(handle) } else { Err(not_found()) }
+    }
+
+    /// The conversation of this response.
+    pub async fn of_response(&self, id: ResponseId, principal: &str) -> Result<ConversationHandle, Reject> {
+        let found = self.parts.journal.conversation_of_response(id).map_err(|error| store_reject(&error))?;
+        let not_found = || Reject::new(Code::ResponseNotFound, format!("no response {id}"));
+        self.owned(found, principal, not_found).await
+    }
+
+    /// The conversation of this intervention.
+    pub async fn of_intervention(&self, id: InterventionId, principal: &str) -> Result<ConversationHandle, Reject> {
+        let found = self.parts.journal.conversation_of_intervention(id).map_err(|error| store_reject(&error))?;
+        let not_found = || Reject::new(Code::InterventionNotFound, format!("no intervention {id}"));
+        self.owned(found, principal, not_found).await
+    }
+
+    /// What is somebody else's does not exist.
+    async fn owned(
+        &self,
+        found: Option<ConversationId>,
+        principal: &str,
+        not_found: impl Fn() -> Reject,
+    ) -> Result<ConversationHandle, Reject> {
+        let id = found.ok_or_else(&not_found)?;
+        self.conversation(id, principal).await.map_err(|reject| match reject.code {
+            Code::ConversationNotFound => not_found(),
+            _ => reject,
+        })
+    }
+
+    /// Wakes every conversation that was running when the process ended.
+    pub(super) async fn recover(&self) -> Result<usize, Reject> {
+        let active = self.parts.journal.active().map_err(|error| store_reject(&error))?;
+        for id in &active {
+            // Waits until it has replayed; a damaged one is reported by itself and disturbs no other.
+            if let Err(reject) = self.handle(*id, self.wake(*id).await?, true).state().await {
+                tracing::error!(conversation = %id, reason = %reject.message, "a conversation could not be resumed");
+            }
+        }
+        Ok(active.len())
+    }
+
+    /// Stops every conversation; what is running stays in the journal and goes on after the restart.
+    pub(super) async fn stop_all(&self) {
+        let (reply, stopped) = oneshot::channel();
+        if self.actor.cast(DirectoryMsg::StopAll { reply }).is_ok() {
+            let _ = stopped.await;
+        }
+    }
+
+    pub(super) async fn wake(&self, id: ConversationId) -> Woken {
+        self.start(id, true).await
+    }
+
+    async fn fresh(&self, stored: bool) -> Result<ConversationHandle, Reject> {
+        let id = ConversationId::draw(&mut FreshIds::random());
+        Ok(self.handle(id, self.start(id, stored).await?, stored))
+    }
+
+    async fn start(&self, id: ConversationId, stored: bool) -> Woken {
+        let stopped = || Reject::new(Code::Draining, "the server is stopping; retry when it is back");
+        let (reply, woken) = oneshot::channel();
+        self.actor.cast(DirectoryMsg::Wake { id, stored, reply }).map_err(|_| stopped())?;
+        woken.await.map_err(|_| stopped())?
+    }
+
+    fn handle(&self, id: ConversationId, actor: ActorRef<ConversationMsg>, stored: bool) -> ConversationHandle {
+        ConversationHandle { id, actor, directory: self.clone(), stored }
+    }
+}
+
+/// The transcript up to a response under new ids. Calls without a result are closed in the copy, unless the
+/// request that forks answers them.
+fn copied_items(parent: &State, upto: ResponseId, create: &Create) -> Vec<Item> {
+    let mut fresh = FreshIds::random();
+    let mut items: Vec<Item> = Vec::new();
+    for turn in crate::conversation::turns(parent, upto) {
+        items.extend(turn.input.iter().cloned());
+        items.extend(turn.output.iter().filter(|output| output.is_kept()).map(|output| output.item.clone()));
+    }
+    let answered: Vec<_> = items.iter().chain(&create.input).filter_map(Item::answers).cloned().collect();
+    let open: Vec<_> =
+        items.iter().filter_map(Item::calls).filter(|call| !answered.contains(call)).cloned().collect();
+    items.extend(open.into_iter().map(|call_id| Item {
+        id: ItemId::draw(&mut fresh),
+        status: ItemStatus::Completed,
+        body: ItemBody::FunctionCallOutput { call_id, output: "not started".to_owned(), synthetic: true },
+    }));
+    items.into_iter().map(|item| Item { id: ItemId::draw(&mut fresh), ..item }).collect()
+}

@@ -1,0 +1,56 @@
+//! Effects: work that a durable decision asked for. Its results come back as inputs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ractor::ActorRef;
+
+use super::conversation::ConversationMsg;
+use super::prompt::HeldPrompt;
+use super::pump::{self, Job, PumpControl};
+use super::shared::Parts;
+use crate::conversation::{Effect, State};
+
+/// The generations that are under way, by their id, and the prompt that the last one left behind.
+#[derive(Default)]
+pub(super) struct Work {
+    pumps: HashMap<u64, Arc<PumpControl>>,
+    held: Arc<HeldPrompt>,
+}
+
+impl Work {
+    /// Starts what the effect asks for. It never waits.
+    pub(super) fn perform(&mut self, effect: Effect, state: &State, parts: &Parts, to: &ActorRef<ConversationMsg>) {
+        match effect {
+            Effect::StartGeneration { generation, response_id } => {
+                let control = Arc::new(PumpControl::default());
+                self.pumps.insert(generation, control.clone());
+                let (held, running) = (self.held.clone(), parts.running.enter());
+                let job = Job { generation, response_id, state: state.clone(), held, control, running };
+                pump::start(job, parts.clone(), to.clone());
+            }
+            Effect::AbortGeneration { generation } => {
+                if let Some(control) = self.pumps.get(&generation) {
+                    control.abort();
+                }
+            }
+        }
+    }
+
+    /// The generation is over.
+    pub(super) fn ended(&mut self, generation: u64) {
+        self.pumps.remove(&generation);
+    }
+
+    /// Aborts whatever is under way.
+    pub(super) fn abort_all(&self) {
+        self.pumps.values().for_each(|control| control.abort());
+    }
+}
+
+impl Drop for Work {
+    /// An actor that dies takes its sequences along; a restart starts them again.
+    fn drop(&mut self) {
+        self.abort_all();
+    }
+}

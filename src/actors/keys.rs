@@ -1,0 +1,88 @@
+//! Idempotency keys: at most one effect per key, and the first answer again.
+//!
+//! A key is claimed before any state is looked at. While the first request runs, the claim stands in memory; its
+//! answer is journaled in the same batch as its effect, and from then on the journal answers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::reader::store_reject;
+use crate::conversation::Reject;
+use crate::error::Code;
+use crate::store::{Journal, KeyRecord, KeyScope, KeyedAnswer};
+
+/// Milliseconds in an hour.
+const HOUR_MS: u64 = 3_600_000;
+
+/// All keys.
+#[derive(Clone)]
+pub struct Keys {
+    journal: Arc<dyn Journal>,
+    clock: crate::clock::Clock,
+    kept_ms: u64,
+    claimed: Arc<Mutex<HashMap<KeyScope, [u8; 32]>>>,
+}
+
+/// What is known about a key.
+pub enum Claim {
+    /// Nothing: go on, and hand the claim to the actor with the request.
+    Fresh(KeyClaim),
+    /// It was used for the same request, and this was the answer.
+    Replay(KeyedAnswer),
+    /// The first request with it has no answer yet.
+    InProgress,
+}
+
+/// The right to be the first request with a key. Dropped without an answer, the key is free again.
+pub struct KeyClaim {
+    scope: KeyScope,
+    fingerprint: [u8; 32],
+    keys: Keys,
+}
+
+impl Keys {
+    /// Keys whose answers live in `journal` for `kept_hours`.
+    pub fn new(journal: Arc<dyn Journal>, clock: crate::clock::Clock, kept_hours: u64) -> Self {
+        Self { journal, clock, kept_ms: kept_hours * HOUR_MS, claimed: Arc::default() }
+    }
+
+    /// Claims a key for a request with this fingerprint.
+    pub fn claim(&self, scope: KeyScope, fingerprint: [u8; 32]) -> Result<Claim, Reject> {
+        let mut claimed = self.claimed();
+        if let Some(first) = claimed.get(&scope) {
+            return if *first == fingerprint { Ok(Claim::InProgress) } else { Err(reused()) };
+        }
+        // Under the lock: a claim is given up only after its record is durable, so one of the two is always seen.
+        let record = self.journal.key(&scope).map_err(|error| store_reject(&error))?;
+        let kept = record.filter(|record| record.at_ms + self.kept_ms > self.clock.unix_ms());
+        match kept {
+            Some(record) if record.fingerprint == fingerprint => Ok(Claim::Replay(record.answer)),
+            Some(_) => Err(reused()),
+            None => {
+                claimed.insert(scope.clone(), fingerprint);
+                Ok(Claim::Fresh(KeyClaim { scope, fingerprint, keys: self.clone() }))
+            }
+        }
+    }
+
+    fn claimed(&self) -> MutexGuard<'_, HashMap<KeyScope, [u8; 32]>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KeyClaim {
+    /// The record that goes into the batch of the request's effect.
+    pub(super) fn record(&self, at_ms: u64, answer: KeyedAnswer) -> KeyRecord {
+        KeyRecord { scope: self.scope.clone(), fingerprint: self.fingerprint, at_ms, answer }
+    }
+}
+
+impl Drop for KeyClaim {
+    fn drop(&mut self) {
+        self.keys.claimed().remove(&self.scope);
+    }
+}
+
+fn reused() -> Reject {
+    Reject::new(Code::IdempotencyKeyReused, "this idempotency key was used with another request; use a new key")
+}

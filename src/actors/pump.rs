@@ -1,0 +1,311 @@
+//! The pump of one generation: renders the prompt, asks the engine, and carries its tokens to the conversation.
+//!
+//! Tokens do not go through the mailbox one by one: while the conversation is busy with the last news, the pump
+//! gathers the next. It shows text at token borders only, where the parser holds nothing back, so that what was
+//! shown is always a whole number of tokens.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ractor::ActorRef;
+use tokio::sync::oneshot;
+
+use super::conversation::ConversationMsg;
+use super::prompt::{HeldPrompt, Rendered};
+use super::shared::{Parts, RunningGuard};
+use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State};
+use crate::engine::tokenizer::Tokenizer;
+use crate::engine::{
+    AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
+};
+use crate::error::Code;
+use crate::ids::ResponseId;
+use crate::parse::{Piece, Pipeline, PipelineConfig};
+
+/// Tokens that may wait in the pump for a busy conversation; then the engine's channel fills, and the sequence
+/// pauses.
+const GATHERED_TOKENS_MAX: usize = 256;
+
+/// What one generation needs.
+pub(super) struct Job {
+    pub(super) generation: u64,
+    pub(super) response_id: ResponseId,
+    /// The conversation as it was when the generation was asked for.
+    pub(super) state: State,
+    pub(super) held: Arc<HeldPrompt>,
+    pub(super) control: Arc<PumpControl>,
+    pub(super) running: RunningGuard,
+}
+
+/// Aborts a generation wherever it is: before it is submitted, in the queue, in the batch.
+#[derive(Default)]
+pub(super) struct PumpControl {
+    aborted: AtomicBool,
+    sequence: Mutex<Option<AbortHandle>>,
+}
+
+impl PumpControl {
+    /// Takes effect at once where the engine has the sequence: what is submitted later is planned later.
+    pub(super) fn abort(&self) {
+        self.aborted.store(true, Ordering::SeqCst);
+        if let Some(sequence) = &*self.sequence.lock().unwrap_or_else(PoisonError::into_inner) {
+            sequence.abort();
+        }
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::SeqCst)
+    }
+
+    /// The engine has the sequence now. An abort that came in between is passed on.
+    fn submitted(&self, handle: AbortHandle) {
+        *self.sequence.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
+        if self.is_aborted() {
+            self.abort();
+        }
+    }
+}
+
+/// Starts the generation; its news go to the conversation until it has ended.
+pub(super) fn start(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
+    tokio::spawn(run(job, parts, to));
+}
+
+async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
+    let Job { generation, response_id, state, held, control, running } = job;
+    let mut courier = Courier { generation, to, outstanding: None, gone: false };
+    let end = match begin(&parts, state, response_id, held, &control).await {
+        Ok(Begun { pump, prompt_tokens }) => pump.carry(&mut courier, prompt_tokens).await,
+        Err(end) => Some(Ended { outputs: Vec::new(), tail_tokens: Vec::new(), end }),
+    };
+    // No longer running before the conversation hears of it: who waits for the end may count on it.
+    drop(running);
+    if let Some(Ended { outputs, tail_tokens, end }) = end {
+        courier.send(Input::GenerationEnded { generation, outputs, tail_tokens, end }).await;
+    }
+}
+
+struct Begun {
+    pump: Pump,
+    prompt_tokens: u32,
+}
+
+/// How a generation ended, and what was gathered last.
+struct Ended {
+    outputs: Vec<Output>,
+    tail_tokens: Vec<u32>,
+    end: GenerationEnd,
+}
+
+/// Renders the prompt away from the async threads and submits the sequence.
+async fn begin(
+    parts: &Parts,
+    state: State,
+    response_id: ResponseId,
+    held: Arc<HeldPrompt>,
+    control: &Arc<PumpControl>,
+) -> Result<Begun, GenerationEnd> {
+    let failed = |code, message: String| GenerationEnd::Failed { code, message };
+    let Some(response) = state.response(response_id) else { return Err(GenerationEnd::Aborted) };
+    let (config, resumed) = (response.config.clone(), response.tokens());
+    let Some(engine) = parts.catalog.get(Some(&config.model)).cloned() else {
+        return Err(failed(Code::ModelNotFound, format!("the model {} is not served any more", config.model)));
+    };
+    let model = engine.model().clone();
+    let rendered = tokio::task::spawn_blocking(move || held.render(&state, response_id, &model)).await;
+    let rendered = match rendered {
+        Ok(Ok(rendered)) => rendered,
+        Ok(Err(message)) => return Err(failed(Code::InvalidInput, message)),
+        Err(_) => return Err(failed(Code::Internal, "rendering the prompt failed".to_owned())),
+    };
+    if control.is_aborted() {
+        return Err(GenerationEnd::Aborted);
+    }
+    let pipeline = resumed_pipeline(engine.model(), &config, &rendered, &resumed);
+    let (prompt_tokens, stop_tokens) = (rendered.tokens.len() as u32, engine.model().tokenizer.end_of_generation());
+    let request = request(&config, rendered, resumed, stop_tokens, parts.config.token_channel_capacity);
+    let sequence = engine.submit(request).map_err(|error| match error {
+        EngineError::Overloaded => failed(Code::Overloaded, error.to_string()),
+        EngineError::ContextLengthExceeded { .. } => failed(Code::ContextLengthExceeded, error.to_string()),
+        EngineError::Unavailable(_) => failed(Code::EngineFailed, error.to_string()),
+    })?;
+    control.submitted(sequence.abort.clone());
+    Ok(Begun { pump: Pump::new(&engine, sequence, pipeline), prompt_tokens })
+}
+
+fn request(
+    config: &ResponseConfig,
+    rendered: Rendered,
+    resumed: Vec<u32>,
+    stop_tokens: &[u32],
+    channel_capacity: usize,
+) -> GenerationRequest {
+    let sampling = &config.sampling;
+    GenerationRequest {
+        prompt: rendered.tokens.into(),
+        resumed: resumed.into(),
+        sampling: Sampling {
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            seed: sampling.seed,
+            choice: 0,
+        },
+        max_tokens: config.max_output_tokens.unwrap_or(u32::MAX),
+        stop_tokens: stop_tokens.into(),
+        messages: rendered.messages.into(),
+        cache_salt: 0,
+        channel_capacity,
+    }
+}
+
+/// The parser as it stood behind the durable tokens: they are read again, and what they say was shown already.
+fn resumed_pipeline(model: &ModelInfo, config: &ResponseConfig, rendered: &Rendered, resumed: &[u32]) -> Pipeline {
+    let mut pipeline = Pipeline::new(PipelineConfig {
+        tool_format: model.tool_format,
+        reasoning: model.reasoning,
+        starts_in_reasoning: rendered.starts_in_reasoning,
+        stop: config.stop.clone(),
+        tools: config.tools.iter().map(|tool| tool.name.clone()).collect(),
+    });
+    let mut shown = Vec::new();
+    for &token in resumed {
+        pipeline.push(token, token_text(&model.tokenizer, token), &mut shown);
+        shown.clear();
+    }
+    pipeline
+}
+
+/// What a token says to the parser: its bytes, or the text of a control token that a format may use as a marker.
+fn token_text(tokenizer: &Tokenizer, token: u32) -> &[u8] {
+    tokenizer.special_text(token).map_or_else(|| tokenizer.token_bytes(token), str::as_bytes)
+}
+
+/// A sequence in the engine and what was gathered from it.
+struct Pump {
+    tokenizer: Arc<Tokenizer>,
+    sequence: Generation,
+    pipeline: Pipeline,
+    /// Groups of whole tokens that can be shown.
+    gathered: Vec<Output>,
+    gathered_tokens: usize,
+    /// Tokens of the group that is still held back.
+    tokens: Vec<u32>,
+    pieces: Vec<Piece>,
+    /// A stop string was reached: what the engine still sends is dropped.
+    stopped: bool,
+}
+
+impl Pump {
+    fn new(engine: &Arc<dyn Engine>, sequence: Generation, pipeline: Pipeline) -> Self {
+        Self {
+            tokenizer: engine.model().tokenizer.clone(),
+            sequence,
+            pipeline,
+            gathered: Vec::new(),
+            gathered_tokens: 0,
+            tokens: Vec::new(),
+            pieces: Vec::new(),
+            stopped: false,
+        }
+    }
+
+    /// Carries tokens until the sequence has ended. `None`: the conversation takes no news any more.
+    async fn carry(mut self, courier: &mut Courier, prompt_tokens: u32) -> Option<Ended> {
+        loop {
+            let may_gather = self.gathered_tokens < GATHERED_TOKENS_MAX;
+            tokio::select! {
+                biased;
+                () = courier.taken(), if courier.outstanding.is_some() => {}
+                event = self.sequence.events.recv(), if may_gather => match event {
+                    Some(EngineEvent::Started { cached_tokens }) => {
+                        let generation = courier.generation;
+                        courier.send(Input::GenerationStarted { generation, prompt_tokens, cached_tokens }).await;
+                    }
+                    Some(EngineEvent::Token(token)) => self.take(token),
+                    Some(EngineEvent::Finished(reason)) => return self.end(courier, reason).await,
+                    None => return self.end(courier, FinishReason::Failed("the engine stopped".to_owned())).await,
+                },
+            }
+            if courier.gone {
+                self.sequence.abort.abort();
+                return None;
+            }
+            if courier.outstanding.is_none() && !self.gathered.is_empty() {
+                self.gathered_tokens = 0;
+                let (generation, outputs) = (courier.generation, std::mem::take(&mut self.gathered));
+                courier.send(Input::Generated { generation, outputs }).await;
+            }
+        }
+    }
+
+    fn take(&mut self, token: u32) {
+        if self.stopped {
+            return;
+        }
+        self.tokens.push(token);
+        self.pipeline.push(token, token_text(&self.tokenizer, token), &mut self.pieces);
+        if self.pipeline.stopped() {
+            self.stopped = true;
+            self.sequence.abort.abort();
+        }
+        // A token that says nothing joins the group behind it.
+        if !self.pipeline.held() && !self.pieces.is_empty() {
+            self.gathered_tokens += self.tokens.len();
+            let (tokens, pieces) = (std::mem::take(&mut self.tokens), std::mem::take(&mut self.pieces));
+            self.gathered.push(Output { tokens, pieces });
+        }
+    }
+
+    async fn end(mut self, courier: &mut Courier, reason: FinishReason) -> Option<Ended> {
+        courier.taken().await;
+        let end = match reason {
+            FinishReason::Aborted if self.stopped => GenerationEnd::Stop,
+            FinishReason::Stop => GenerationEnd::Stop,
+            FinishReason::Length => GenerationEnd::Length,
+            FinishReason::Aborted => GenerationEnd::Aborted,
+            FinishReason::Failed(message) => GenerationEnd::Failed { code: Code::EngineFailed, message },
+        };
+        if end != GenerationEnd::Aborted {
+            self.pipeline.finish(&mut self.pieces, end != GenerationEnd::Stop);
+        }
+        if !self.pieces.is_empty() {
+            let (tokens, pieces) = (std::mem::take(&mut self.tokens), std::mem::take(&mut self.pieces));
+            self.gathered.push(Output { tokens, pieces });
+        }
+        Some(Ended { outputs: self.gathered, tail_tokens: self.tokens, end })
+    }
+}
+
+/// Brings news to the conversation, one at a time.
+struct Courier {
+    generation: u64,
+    to: ActorRef<ConversationMsg>,
+    /// The last news, until it is taken.
+    outstanding: Option<oneshot::Receiver<()>>,
+    /// The conversation takes no news any more.
+    gone: bool,
+}
+
+impl Courier {
+    async fn send(&mut self, input: Input) {
+        self.taken().await;
+        if self.gone {
+            return;
+        }
+        let (taken, outstanding) = oneshot::channel();
+        let message = ConversationMsg::Generation { generation: self.generation, input, taken };
+        // A conversation that is gone drops the message, and its receipt says so.
+        let _ = self.to.cast(message);
+        self.outstanding = Some(outstanding);
+    }
+
+    /// Waits until the last news was taken, or never will be.
+    async fn taken(&mut self) {
+        if let Some(outstanding) = &mut self.outstanding {
+            self.gone = outstanding.await.is_err();
+            self.outstanding = None;
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Readers: gapless views of one conversation, and the bounded fan-out that feeds them.
+//!
+//! The conversation's actor hands out the live tail and the state that goes with it in one step, so that there
+//! is neither gap nor duplicate; what lies before is read from the journal by whoever reads, not by the actor.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ractor::ActorRef;
+use tokio::sync::mpsc;
+
+use super::conversation::ConversationMsg;
+use crate::conversation::{Recorded, Reject, State};
+use crate::error::Code;
+use crate::ids::ConversationId;
+use crate::store::Journal;
+
+/// Events read from the journal at once.
+const PAGE_EVENTS: usize = 512;
+
+/// A view of one conversation: what happened since a point, then what happens.
+pub struct Reader {
+    state: State,
+    last_seq: u64,
+    backlog: VecDeque<Arc<Recorded>>,
+    live: mpsc::Receiver<Arc<Recorded>>,
+    _presence: Presence,
+}
+
+impl Reader {
+    /// The next event. `None`: the reader was too slow and is dropped, or the conversation's actor stopped;
+    /// attach again behind the last event seen.
+    pub async fn next(&mut self) -> Option<Arc<Recorded>> {
+        let recorded = match self.backlog.pop_front() {
+            Some(recorded) => recorded,
+            None => self.live.recv().await?,
+        };
+        self.state.apply(&recorded);
+        Some(recorded)
+    }
+
+    /// The state up to and including the event returned last.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The conversation's last seq when the reader was attached.
+    pub fn last_seq(&self) -> u64 {
+        self.last_seq
+    }
+}
+
+/// The live tail of a conversation, as the actor hands it out.
+pub(super) struct Tail {
+    /// The state in front of the tail's first event.
+    pub(super) state: State,
+    /// Everything before it, for conversations that are not journaled.
+    pub(super) history: Option<Vec<Arc<Recorded>>>,
+    pub(super) live: mpsc::Receiver<Arc<Recorded>>,
+    pub(super) presence: Presence,
+}
+
+impl Tail {
+    /// A reader that begins with the tail.
+    pub(super) fn follow(self) -> Reader {
+        Reader {
+            last_seq: self.state.last_seq,
+            state: self.state,
+            backlog: VecDeque::new(),
+            live: self.live,
+            _presence: self.presence,
+        }
+    }
+
+    /// A reader that begins behind `after`.
+    pub(super) async fn replay(self, journal: Arc<dyn Journal>, after: u64) -> Result<Reader, Reject> {
+        let last_seq = self.state.last_seq;
+        if after > last_seq {
+            let text = format!("the cursor {after} lies beyond the last event; the last seq is {last_seq}");
+            return Err(Reject::new(Code::CursorInFuture, text).param("after").detail("last_seq", last_seq));
+        }
+        if after == last_seq {
+            return Ok(self.follow());
+        }
+        let history = match (self.history, self.state.id) {
+            (Some(history), _) => history,
+            (None, Some(id)) => read_history(journal, id, last_seq).await?,
+            (None, None) => Vec::new(),
+        };
+        let mut state = State::default();
+        let mut backlog = VecDeque::from(history);
+        while let Some(recorded) = backlog.pop_front_if(|recorded| recorded.seq <= after) {
+            state.apply(&recorded);
+        }
+        Ok(Reader { state, last_seq, backlog, live: self.live, _presence: self.presence })
+    }
+}
+
+/// Reads a journal from its beginning, away from the async threads.
+pub(super) async fn read_history(
+    journal: Arc<dyn Journal>,
+    id: ConversationId,
+    upto: u64,
+) -> Result<Vec<Arc<Recorded>>, Reject> {
+    let read = move || {
+        let mut history = Vec::new();
+        while (history.len() as u64) < upto {
+            let page = journal.read(id, history.len() as u64, PAGE_EVENTS)?;
+            if page.is_empty() {
+                break;
+            }
+            history.extend(page.into_iter().map(Arc::new));
+        }
+        history.truncate(upto as usize);
+        Ok(history)
+    };
+    match tokio::task::spawn_blocking(read).await {
+        Ok(Ok(history)) => Ok(history),
+        Ok(Err(error)) => Err(store_reject(&error)),
+        Err(_) => Err(Reject::new(Code::Internal, "reading the journal was interrupted; try again")),
+    }
+}
+
+/// What a client is told when the store refuses.
+pub(super) fn store_reject(error: &crate::store::Error) -> Reject {
+    tracing::error!(%error, "the store refused");
+    match error {
+        crate::store::Error::Damaged { .. } => Reject::new(
+            Code::ConversationDamaged,
+            "the conversation's journal is damaged and set aside; other conversations are not affected",
+        ),
+        _ => Reject::new(Code::StorageUnavailable, "the journal cannot be used; nothing was changed, retry later"),
+    }
+}
+
+/// Tells the actor when a reader is gone.
+pub(super) struct Presence(ActorRef<ConversationMsg>);
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        // Fails only when the actor is gone, and then nobody needs to know.
+        let _ = self.0.cast(ConversationMsg::ReaderGone);
+    }
+}
+
+/// All readers of one conversation.
+#[derive(Default)]
+pub(super) struct Fanout {
+    readers: Vec<mpsc::Sender<Arc<Recorded>>>,
+}
+
+impl Fanout {
+    /// Adds a reader whose queue holds at most `bound` events.
+    pub(super) fn join(
+        &mut self,
+        myself: &ActorRef<ConversationMsg>,
+        bound: usize,
+    ) -> (mpsc::Receiver<Arc<Recorded>>, Presence) {
+        let (sender, receiver) = mpsc::channel(bound);
+        self.readers.push(sender);
+        (receiver, Presence(myself.clone()))
+    }
+
+    /// Gives an event to every reader; one whose queue is full is dropped, and resumes from the journal.
+    pub(super) fn publish(&mut self, recorded: &Arc<Recorded>) {
+        self.readers.retain(|reader| reader.try_send(recorded.clone()).is_ok());
+    }
+
+    /// How many readers are there.
+    pub(super) fn count(&mut self) -> usize {
+        self.readers.retain(|reader| !reader.is_closed());
+        self.readers.len()
+    }
+}

@@ -1,0 +1,134 @@
+//! Reading requests: JSON bodies within their bound, ids in paths, cursors; and errors that name the field.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::http::{StatusCode, header};
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::App;
+use super::errors::{OpenAiError, invalid};
+use crate::conversation::Reject;
+use crate::error::Code;
+
+/// A JSON object. An empty body is an empty object: some requests need none.
+pub(crate) struct JsonBody(pub(crate) Value);
+
+impl FromRequest<App> for JsonBody {
+    type Rejection = OpenAiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, OpenAiError> {
+        let encoding = request.headers().get(header::CONTENT_ENCODING);
+        if let Some(encoding) = encoding.filter(|encoding| *encoding != "identity") {
+            let text = format!("the content-encoding {encoding:?} is not known; send the body uncompressed");
+            return Err(Reject::new(Code::UnsupportedEncoding, text).into());
+        }
+        let bytes = Bytes::from_request(request, app).await.map_err(|rejection| match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                let bound = app.limits.body_bytes_max;
+                Reject::new(Code::RequestTooLarge, format!("the body has more than {bound} bytes; send less"))
+            }
+            _ => Reject::new(Code::InvalidInput, format!("the body could not be read: {}", rejection.body_text())),
+        })?;
+        object(&bytes).map(Self).map_err(OpenAiError)
+    }
+}
+
+/// An id in the path, whatever it looks like: what is no id of ours is not found.
+pub(crate) struct PathId(pub(crate) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathId {
+    type Rejection = OpenAiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, OpenAiError> {
+        match Path::<String>::from_request_parts(parts, state).await {
+            Ok(Path(id)) => Ok(Self(id)),
+            Err(_) => Err(Reject::new(Code::NotFound, "the path is not valid UTF-8, so nothing has this id").into()),
+        }
+    }
+}
+
+/// Parses a JSON object.
+pub(crate) fn object(bytes: &[u8]) -> Result<Value, Reject> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Ok(Value::Object(Map::new()));
+    }
+    let value: Value = serde_json::from_slice(bytes)
+        .map_err(|error| Reject::new(Code::InvalidInput, format!("the body is not valid JSON: {error}")))?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(Reject::new(Code::InvalidInput, "the body must be a JSON object"))
+    }
+}
+
+/// Reads a known type out of JSON; the error names the field.
+pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, Reject> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        invalid(path.clone(), format!("{path}: {}", error.inner()))
+    })
+}
+
+/// Reads a cursor: a seq, or `epoch-seq`.
+pub(crate) fn cursor(text: &str, param: &str) -> Result<u64, Reject> {
+    let (epoch, seq) = text.split_once('-').unwrap_or(("0", text));
+    match (epoch.parse::<u64>(), seq.parse()) {
+        (Ok(_), Ok(seq)) => Ok(seq),
+        _ => Err(invalid(
+            param,
+            format!("{param}: {text:?} is no cursor; give the seq of the last event seen"),
+        )),
+    }
+}
+
+/// Reads `true` or `false` in a query.
+pub(crate) fn flag(text: &str, param: &str) -> Result<bool, Reject> {
+    match text {
+        "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err(invalid(param, format!("{param}: {text:?} is neither true nor false"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::responses::CreateResponse;
+
+    fn fault(body: &str) -> Reject {
+        let value = object(body.as_bytes()).unwrap();
+        decode::<CreateResponse>(&value).unwrap_err()
+    }
+
+    #[test]
+    fn a_field_of_the_wrong_type_is_named_by_its_path() {
+        assert_eq!(fault(r#"{"temperature": "hot"}"#).param.unwrap(), "temperature");
+        assert_eq!(fault(r#"{"input": [{"role": 3}]}"#).param.unwrap(), "input[0].role");
+        assert_eq!(fault(r#"{"stop": ["a", 1]}"#).param.unwrap(), "stop[1]");
+        assert_eq!(fault(r#"{"input": 7}"#).param.unwrap(), "input");
+    }
+
+    #[test]
+    fn fields_that_nobody_knows_are_accepted() {
+        let value = object(br#"{"input": "a", "client_metadata": {"x": 1}, "tools": [{"type": "magic"}]}"#).unwrap();
+        assert!(decode::<CreateResponse>(&value).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_json_object_is_refused_in_words() {
+        assert!(object(b"{").unwrap_err().message.contains("not valid JSON"));
+        assert!(object(b"[1]").unwrap_err().message.contains("JSON object"));
+        assert_eq!(object(b" \n").unwrap(), Value::Object(Map::new()));
+    }
+
+    #[test]
+    fn a_cursor_has_two_forms() {
+        assert_eq!(cursor("12", "after").unwrap(), 12);
+        assert_eq!(cursor("0-12", "after").unwrap(), 12);
+        for text in ["", "-1", "x", "1-", "1-2-3", "+-1"] {
+            assert_eq!(cursor(text, "after").unwrap_err().code, Code::InvalidInput, "{text}");
+        }
+    }
+}

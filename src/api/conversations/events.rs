@@ -1,0 +1,50 @@
+//! `GET /v1/conversations/{id}/events`: a snapshot, then every event behind the cursor, then the live ones.
+
+use std::collections::HashMap;
+
+use axum::extract::{Query, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use axum::response::sse::Event;
+use futures_util::{StreamExt, future, stream};
+use serde_json::Value;
+
+use crate::api::App;
+use crate::api::auth::Principal;
+use crate::api::body::{PathId, cursor};
+use crate::api::create::conversation_id;
+use crate::api::errors::NativeError;
+use crate::api::object::snapshot;
+use crate::api::stream::{data, frames, sse};
+
+/// `GET /v1/conversations/{id}/events?after=N`
+pub(crate) async fn follow(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    PathId(id): PathId,
+    Query(query): Query<HashMap<String, String>>,
+    headers: HeaderMap,
+) -> Result<Response, NativeError> {
+    let last_event_id = headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    // A browser that reconnects repeats the first address; the header knows better.
+    let after = match (last_event_id, query.get("after")) {
+        (Some(text), _) => cursor(text, "Last-Event-ID")?,
+        (None, Some(text)) => cursor(text, "after")?,
+        (None, None) => 0,
+    };
+    let handle = app.directory.conversation(conversation_id(&id)?, &principal).await?;
+    let reader = handle.attach(after).await?;
+    let first = snapshot(&*handle.state().await?);
+    let first = data(&first).event(first.kind);
+    let events = stream::once(future::ready(first)).chain(frames(reader).map(|frame| event(&frame)));
+    let ping = Event::default().comment("ping");
+    Ok(sse(events, app.limits.silence, ping, None))
+}
+
+fn event(frame: &Value) -> Event {
+    let event = data(frame).event(frame["type"].as_str().unwrap_or("message"));
+    match frame["seq"].as_u64() {
+        Some(seq) => event.id(seq.to_string()),
+        None => event,
+    }
+}

@@ -1,0 +1,152 @@
+//! Interventions: an instruction for a running response, and what became of it.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+
+use crate::actors::ConversationHandle;
+use crate::api::App;
+use crate::api::auth::Principal;
+use crate::api::body::{JsonBody, PathId, decode};
+use crate::api::create::{self, Claimed, Key};
+use crate::api::errors::{NativeError, invalid, wrong_operation};
+use crate::api::{idempotency, input, object};
+use crate::conversation::{Intervene, ItemBody, Receipt, Reject};
+use crate::error::Code;
+use crate::ids::{FreshIds, InterventionId, ResponseId};
+use crate::protocol::conversations as wire;
+use crate::store::{KeyedAnswer, Operation};
+
+/// `POST /v1/responses/{id}/interventions`
+pub(crate) async fn create(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    PathId(id): PathId,
+    headers: HeaderMap,
+    body: Result<JsonBody, crate::api::errors::OpenAiError>,
+) -> Result<Response, NativeError> {
+    let JsonBody(body) = body.map_err(|error| error.0)?;
+    let id = create::response_id(&id)?;
+    let request: wire::Intervene = decode(&body)?;
+    let key = idempotency::key(&headers)?.ok_or_else(|| {
+        let text = "an intervention needs the header Idempotency-Key, so that a retry is not a second one";
+        Reject::new(Code::IdempotencyKeyRequired, text).param("Idempotency-Key")
+    })?;
+    let handle = app.directory.of_response(id, &principal).await?;
+    let fingerprint = idempotency::fingerprint(&body, Some(&id.to_string()));
+    let key = Key::new(&principal, Some(handle.id()), Operation::Intervene, Some(key), fingerprint);
+    let intervene = core_request(&request, id);
+    let (receipt, replayed) = perform(&app, &handle, intervene, key.as_ref(), &body).await?;
+    let receipt = shown(&handle, &receipt).await?;
+    let response = (StatusCode::ACCEPTED, Json(receipt)).into_response();
+    Ok(if replayed {
+        idempotency::replayed(response)
+    } else {
+        response
+    })
+}
+
+/// `GET /v1/interventions/{id}`
+pub(crate) async fn get(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    PathId(id): PathId,
+) -> Result<Json<wire::Intervention>, NativeError> {
+    let unknown = || Reject::new(Code::InterventionNotFound, format!("there is no intervention {id:?}"));
+    let id: InterventionId = id.parse().map_err(|_| unknown())?;
+    let handle = app.directory.of_intervention(id, &principal).await?;
+    let state = handle.state().await?;
+    let intervention = state.interventions.get(&id).ok_or_else(unknown)?;
+    Ok(Json(object::intervention(id, intervention)))
+}
+
+/// The core's request, or why the fields ask for something that cannot be done.
+pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -> Result<Intervene, Reject> {
+    let only = |value: &Option<String>, name: &str, served: &str, planned: &[&str]| match value.as_deref() {
+        None => Ok(()),
+        Some(text) if text == served => Ok(()),
+        Some(text) if planned.contains(&text) => {
+            let message = format!("{name}: {text:?} is not supported by this version; only {served:?} is");
+            Err(invalid(name, message))
+        }
+        Some(text) => Err(invalid(name, format!("{name}: {text:?} is not known; use {served:?}"))),
+    };
+    only(&request.when, "when", "now", &["item", "after"])?;
+    only(&request.on_multiple, "on_multiple", "merge", &["replace"])?;
+    only(&request.on_late, "on_late", "fail", &["enqueue"])?;
+    only(&request.tools, "tools", "cancel", &["await"])?;
+    if request.reasoning.as_ref().is_some_and(|reasoning| !reasoning.is_null()) {
+        let text = "reasoning: changing the thinking budget is not supported by this version";
+        return Err(invalid("reasoning", text));
+    }
+    let fresh = &mut FreshIds::random();
+    let items = input::items(request.input.as_ref(), "input", fresh)?;
+    if items.is_empty() {
+        return Err(invalid("input", "the input is empty; say what the model should do instead"));
+    }
+    if let Some(place) = items.iter().position(|item| !matches!(item.body, ItemBody::Message { .. })) {
+        let at = format!("input[{place}].type");
+        return Err(invalid(at, "an intervention takes messages only"));
+    }
+    Ok(Intervene {
+        intervention_id: InterventionId::draw(fresh),
+        response_id,
+        items,
+    })
+}
+
+/// Intervenes; true if the key had been used before. The key is looked up before the request is judged.
+pub(super) async fn perform(
+    app: &App,
+    handle: &ConversationHandle,
+    intervene: Result<Intervene, Reject>,
+    key: Option<&Key>,
+    body: &Value,
+) -> Result<(Receipt, bool), Reject> {
+    match create::claim(app, key)? {
+        Claimed::Fresh(claim) => {
+            let receipt = handle.intervene(intervene?, claim).await;
+            Ok((receipt.map_err(|reject| with_input(reject, body))?, false))
+        }
+        Claimed::Replay(KeyedAnswer::Intervened {
+            response,
+            intervention,
+            successor,
+            seq,
+            ..
+        }) => {
+            let receipt = Receipt {
+                intervention_id: intervention,
+                response_id: response,
+                successor_id: successor,
+                seq,
+            };
+            Ok((receipt, true))
+        }
+        Claimed::Replay(_) => Err(wrong_operation()),
+    }
+}
+
+/// A lost race gives the input back as it came.
+fn with_input(reject: Reject, body: &Value) -> Reject {
+    match body.get("input") {
+        Some(input) if reject.code.status() == 409 => reject.detail("input", input.clone()),
+        _ => reject,
+    }
+}
+
+/// The intervention as it stood when it was answered: the same now and in every repetition.
+pub(super) async fn shown(handle: &ConversationHandle, receipt: &Receipt) -> Result<wire::Intervention, Reject> {
+    let id = receipt.intervention_id;
+    let state = handle.state().await?;
+    let unknown = || Reject::new(Code::InterventionNotFound, format!("there is no intervention {id}"));
+    let mut shown = object::intervention(id, state.interventions.get(&id).ok_or_else(unknown)?);
+    shown.successor_id = receipt.successor_id.map(|id| id.to_string());
+    shown.seq = receipt.seq;
+    if shown.successor_id.is_none() {
+        (shown.status, shown.outcome) = ("accepted", None);
+    }
+    Ok(shown)
+}

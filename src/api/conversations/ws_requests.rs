@@ -1,0 +1,236 @@
+//! What can be asked on a socket, and how it is answered. A refused request is an `error` frame; the socket stays.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::interventions;
+use super::ws::{Out, Session};
+use crate::actors::Reader;
+use crate::api::body::{cursor, decode, object};
+use crate::api::create::{self, Claimed, Key};
+use crate::api::errors::{self, invalid, wrong_operation};
+use crate::api::frame::frame;
+use crate::api::idempotency::{self, echo, fingerprint};
+use crate::api::object::snapshot;
+use crate::api::openai::cancel;
+use crate::conversation::{Event, Reject};
+use crate::error::Code;
+use crate::ids::ResponseId;
+use crate::protocol::conversations::{Cancel, Intervene, Subscribe};
+use crate::protocol::responses::CreateResponse;
+use crate::store::{KeyedAnswer, Operation};
+
+/// A frame as it was read.
+pub(super) struct Begun {
+    frame: Result<Value, Reject>,
+    event_id: Option<String>,
+    /// This request brings the events: decided when it is read, so that two requests never both do.
+    subscribes: bool,
+}
+
+impl Begun {
+    /// Reads a text frame.
+    pub(super) fn read(session: &Session, bytes: &[u8]) -> Self {
+        let refused = |reject| Self { frame: Err(reject), event_id: None, subscribes: false };
+        let frame = match object(bytes) {
+            Ok(frame) => frame,
+            Err(reject) => return refused(reject),
+        };
+        let event_id = match idempotency::event_id(&frame) {
+            Ok(event_id) => event_id,
+            Err(reject) => return refused(reject),
+        };
+        let subscribes = match frame["type"].as_str() {
+            Some("conversation.subscribe") => {
+                session.take_subscription();
+                true
+            }
+            Some("response.create") => session.take_subscription(),
+            _ => false,
+        };
+        Self { frame: Ok(frame), event_id, subscribes }
+    }
+
+    /// A binary frame.
+    pub(super) fn binary() -> Self {
+        let text = "binary frames are not understood; send JSON in text frames";
+        Self { frame: Err(Reject::new(Code::InvalidInput, text)), event_id: None, subscribes: false }
+    }
+}
+
+/// Does what the frame asks for and answers it.
+pub(super) async fn answer(session: Arc<Session>, begun: Begun) {
+    let Begun { frame, event_id, subscribes } = begun;
+    let event_id = event_id.as_deref();
+    let done = match frame {
+        Ok(frame) => perform(&session, &frame, event_id, subscribes).await,
+        Err(reject) => Err(reject),
+    };
+    if let Err(reject) = done {
+        if subscribes {
+            session.release_subscription();
+        }
+        session.send(Out::Frame(errors::frame(reject, event_id))).await;
+    }
+}
+
+async fn perform(session: &Session, frame: &Value, event_id: Option<&str>, subscribes: bool) -> Result<(), Reject> {
+    match frame["type"].as_str() {
+        Some("conversation.subscribe") => subscribe(session, frame, event_id).await,
+        Some("response.create") => create(session, frame, event_id, subscribes).await,
+        Some("conversation.intervene") => intervene(session, frame, event_id).await,
+        Some("response.cancel") => cancel(session, frame, event_id).await,
+        Some(kind) => Err(invalid("type", format!("frames of the type {kind:?} are not known to this version"))),
+        None => Err(invalid("type", "the frame has no type; it says what the frame asks for")),
+    }
+}
+
+async fn subscribe(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+    let request: Subscribe = decode(frame)?;
+    let after = match &request.after {
+        None | Some(Value::Null) => 0,
+        Some(Value::String(text)) => cursor(text, "after")?,
+        Some(number) => number.as_u64().ok_or_else(|| invalid("after", "after must be the seq of an event"))?,
+    };
+    let reader = session.handle.attach(after).await?;
+    let state = session.handle.state().await?;
+    let mut snapshot = serde_json::to_value(snapshot(&state)).unwrap_or_default();
+    echo(&mut snapshot, event_id, false);
+    session.send(Out::Subscribe { snapshot, reader: Box::new(reader) }).await;
+    Ok(())
+}
+
+async fn create(session: &Session, frame: &Value, event_id: Option<&str>, subscribes: bool) -> Result<(), Reject> {
+    let request: CreateResponse = decode(frame)?;
+    create::check(&request)?;
+    check_place(session, &request, frame)?;
+    let key = key(session, Operation::Create, event_id, fingerprint(frame, None));
+    let claim = match create::claim(&session.app, key.as_ref())? {
+        Claimed::Fresh(claim) => claim,
+        Claimed::Replay(KeyedAnswer::Created { response, .. }) => {
+            return replay_create(session, response, event_id, subscribes).await;
+        }
+        Claimed::Replay(_) => return Err(wrong_operation()),
+    };
+    let mut create = create::create(&session.app, &request, frame)?;
+    if let Some(previous) = &request.previous_response_id {
+        let unknown = |_| {
+            let text = format!("the previous response {previous:?} is not known in this conversation");
+            Reject::new(Code::PreviousResponseNotFound, text).param("previous_response_id")
+        };
+        create.previous = Some(previous.parse().map_err(unknown)?);
+    }
+    let id = create.response_id;
+    session.tag(id, event_id);
+    let created = session.handle.create(create, claim).await;
+    match created {
+        Ok(reader) if subscribes => begin_events(session, reader).await,
+        Ok(_) => {}
+        Err(reject) => {
+            session.untag(id);
+            return Err(reject);
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what would take the response out of the socket's conversation.
+fn check_place(session: &Session, request: &CreateResponse, frame: &Value) -> Result<(), Reject> {
+    let own = session.handle.id().to_string();
+    if request.conversation.as_ref().is_some_and(|other| other.id() != own) {
+        return Err(invalid("conversation", format!("this socket belongs to {own}; leave conversation out")));
+    }
+    if request.store == Some(false) {
+        let text = "a response of a conversation is always stored: leave store out, or set it to true";
+        return Err(invalid("store", text));
+    }
+    if frame.get("if_busy").is_some_and(|value| !value.is_null()) {
+        return Err(invalid("if_busy", "if_busy is not supported by this version; steer or cancel instead"));
+    }
+    Ok(())
+}
+
+/// Events from where the reader stands, behind a snapshot of that place.
+async fn begin_events(session: &Session, reader: Reader) {
+    let snapshot = serde_json::to_value(snapshot(reader.state())).unwrap_or_default();
+    session.send(Out::Subscribe { snapshot, reader: Box::new(reader) }).await;
+}
+
+/// The first answer again, outside the order of events; then the events behind it, if none are sent yet.
+async fn replay_create(
+    session: &Session,
+    id: ResponseId,
+    event_id: Option<&str>,
+    subscribes: bool,
+) -> Result<(), Reject> {
+    let mut reader = session.handle.attach_response(id).await?;
+    let before = serde_json::to_value(snapshot(reader.state())).unwrap_or_default();
+    while let Some(recorded) = reader.next().await {
+        if matches!(&recorded.event, Event::ResponseCreated(new) if new.id == id) {
+            let mut created = frame(reader.state(), &recorded);
+            echo(&mut created, event_id, true);
+            if subscribes {
+                session.send(Out::Subscribe { snapshot: before, reader: Box::new(reader) }).await;
+            }
+            session.send(Out::Frame(created)).await;
+            return Ok(());
+        }
+    }
+    Err(crate::api::stream::interrupted())
+}
+
+async fn intervene(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+    let request: Intervene = decode(frame)?;
+    let id = request.response_id.as_deref();
+    let id = id.ok_or_else(|| invalid("response_id", "response_id is missing; it says which response is meant"))?;
+    let id = create::response_id(id)?;
+    let key = key(session, Operation::Intervene, event_id, fingerprint(frame, Some(&id.to_string())));
+    let core_request = interventions::core_request(&request, id);
+    let intervention_id = core_request.as_ref().ok().map(|intervene| intervene.intervention_id);
+    if let Some(intervention_id) = intervention_id {
+        session.tag(intervention_id, event_id);
+    }
+    let done = interventions::perform(&session.app, &session.handle, core_request, key.as_ref(), frame).await;
+    let is_told_by_events = matches!(done, Ok((_, false))) && session.is_subscribed();
+    if let Some(intervention_id) = intervention_id.filter(|_| !is_told_by_events) {
+        session.untag(intervention_id);
+    }
+    let (receipt, replayed) = done?;
+    if !is_told_by_events {
+        let shown = interventions::shown(&session.handle, &receipt).await?;
+        let mut answer = serde_json::to_value(&shown).unwrap_or_default();
+        answer["type"] = format!("intervention.{}", shown.status).into();
+        answer["intervention_id"] = shown.id.into();
+        echo(&mut answer, event_id, replayed);
+        session.send(Out::Frame(answer)).await;
+    }
+    Ok(())
+}
+
+async fn cancel(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+    let request: Cancel = decode(frame)?;
+    cancel::check(&request)?;
+    let id = request.response_id.as_deref().map(create::response_id).transpose()?;
+    let target = id.map(|id| id.to_string());
+    let key = key(session, Operation::Cancel, event_id, fingerprint(frame, target.as_deref()));
+    let waits = request.wait.unwrap_or(true);
+    let done = cancel::perform(&session.app, &session.handle, id, key.as_ref(), waits).await?;
+    let outcome = if done.is_final { "cancelled" } else { "requested" };
+    let mut response = done.object;
+    let note = response.as_object_mut().and_then(|fields| fields.shift_remove("cancel"));
+    let mut answer = json!({
+        "type": "response.cancel.result",
+        "response_id": response["id"],
+        "cancel": note.unwrap_or_else(|| json!({"outcome": outcome})),
+        "response": response,
+    });
+    echo(&mut answer, event_id, done.replayed);
+    session.send(Out::Frame(answer)).await;
+    Ok(())
+}
+
+fn key(session: &Session, operation: Operation, event_id: Option<&str>, fingerprint: [u8; 32]) -> Option<Key> {
+    let conversation = Some(session.handle.id());
+    Key::new(&session.principal, conversation, operation, event_id.map(str::to_owned), fingerprint)
+}

@@ -1,0 +1,238 @@
+//! Creating a response: the same steps for `POST /v1/responses`, for `response.create` on a socket, and for Chat.
+
+use serde_json::{Map, Value};
+
+use super::App;
+use super::errors::invalid;
+use super::input::{self, Knobs};
+use super::object::transcript;
+use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader};
+use crate::conversation::{Create, Item, Reject, ResponseConfig, State};
+use crate::error::Code;
+use crate::ids::{ConversationId, FreshIds, ResponseId};
+use crate::protocol::responses::CreateResponse;
+use crate::store::{KeyScope, KeyedAnswer, Operation};
+
+/// Fields that the response object repeats and nothing here interprets.
+const ECHOED: [&str; 11] = [
+    "tool_choice",
+    "parallel_tool_calls",
+    "text",
+    "reasoning",
+    "truncation",
+    "service_tier",
+    "top_logprobs",
+    "max_tool_calls",
+    "prompt_cache_key",
+    "safety_identifier",
+    "user",
+];
+
+/// An idempotency key with its place and the request it stands for.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    pub(crate) scope: KeyScope,
+    pub(crate) fingerprint: [u8; 32],
+}
+
+impl Key {
+    /// The key of an operation.
+    pub(crate) fn new(
+        principal: &str,
+        conversation: Option<ConversationId>,
+        operation: Operation,
+        key: Option<String>,
+        fingerprint: [u8; 32],
+    ) -> Option<Self> {
+        key.map(|key| Self {
+            scope: KeyScope {
+                principal: principal.to_owned(),
+                conversation,
+                operation,
+                key,
+            },
+            fingerprint,
+        })
+    }
+}
+
+/// What the key says: go on, or give the first answer again.
+pub(crate) enum Claimed {
+    Fresh(Option<KeyClaim>),
+    Replay(KeyedAnswer),
+}
+
+/// Looks the key up, before anything else is.
+pub(crate) fn claim(app: &App, key: Option<&Key>) -> Result<Claimed, Reject> {
+    let Some(key) = key else {
+        return Ok(Claimed::Fresh(None));
+    };
+    match app.keys.claim(key.scope.clone(), key.fingerprint)? {
+        Claim::Fresh(claim) => Ok(Claimed::Fresh(Some(claim))),
+        Claim::Replay(answer) => Ok(Claimed::Replay(answer)),
+        Claim::InProgress => Err(super::errors::in_progress(None)),
+    }
+}
+
+/// Checks what the fields say together.
+pub(crate) fn check(request: &CreateResponse) -> Result<(), Reject> {
+    let store = request.store.unwrap_or(true);
+    if request.background == Some(true) && !store {
+        let text = "a background response is kept until it is asked for: leave store out, or set it to true";
+        return Err(invalid("background", text));
+    }
+    if request.conversation.is_some() && !store {
+        let text = "a response of a conversation is always stored: leave store out, or set it to true";
+        return Err(invalid("store", text));
+    }
+    if request.conversation.is_some() && request.previous_response_id.is_some() {
+        let text = "conversation and previous_response_id exclude each other; give one of them";
+        return Err(invalid("previous_response_id", text));
+    }
+    Ok(())
+}
+
+/// The core's request, with everything checked that needs no conversation.
+pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Result<Create, Reject> {
+    let fresh = &mut FreshIds::random();
+    let model = app.engine(request.model.as_deref())?.model();
+    let knobs = Knobs {
+        temperature: request.temperature,
+        top_p: request.top_p,
+        top_k: request.top_k,
+        min_p: request.min_p,
+        seed: request.seed,
+    };
+    let tools = input::tools(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    let mut echo: Map<String, Value> = ECHOED
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), body.get(name).filter(|value| !value.is_null())?.clone())))
+        .collect();
+    // What the model does not see is repeated all the same.
+    if let Some(all) = request.tools.as_ref().filter(|all| all.len() != tools.len()) {
+        echo.insert("tools".to_owned(), all.clone().into());
+    }
+    let config = ResponseConfig {
+        model: model.id.clone(),
+        fingerprint: model.fingerprint.clone(),
+        instructions: request.instructions.clone(),
+        tools,
+        sampling: knobs.sampling(fresh)?,
+        max_output_tokens: input::token_limit(request.max_output_tokens, "max_output_tokens")?,
+        stop: input::stops(request.stop.as_ref())?,
+        template_kwargs: request.chat_template_kwargs.clone().unwrap_or_default(),
+        background: request.background.unwrap_or(false),
+        store: request.store.unwrap_or(true),
+        metadata: request.metadata.clone().unwrap_or_default(),
+        echo,
+    };
+    Ok(Create {
+        response_id: ResponseId::draw(fresh),
+        input: input::items(request.input.as_ref(), "input", fresh)?,
+        config,
+        previous: None,
+    })
+}
+
+/// A conversation that begins with these items.
+pub(crate) fn open(principal: &str, items: Vec<Item>) -> Open {
+    Open {
+        principal: principal.to_owned(),
+        metadata: Map::new(),
+        items,
+    }
+}
+
+/// Puts the response where the request wants it: a new conversation, the end of one, or a fork.
+pub(crate) async fn place(
+    app: &App,
+    principal: &str,
+    request: &CreateResponse,
+    create: Create,
+    key: Option<&Key>,
+    claim: Option<KeyClaim>,
+) -> Result<(ConversationHandle, Reader), Reject> {
+    if let Some(conversation) = &request.conversation {
+        let handle = app.directory.conversation(conversation_id(conversation.id())?, principal).await?;
+        let reader = handle.create(create, claim).await?;
+        return Ok((handle, reader));
+    }
+    if let Some(previous) = &request.previous_response_id {
+        return continued(app, principal, previous, create, key, claim).await;
+    }
+    if create.input.is_empty() {
+        return Err(invalid("input", "the input is empty; give at least one message"));
+    }
+    let open = open(principal, Vec::new());
+    if create.config.store {
+        app.directory.create_in_new(open, create, claim).await
+    } else {
+        app.directory.ephemeral(open, create).await
+    }
+}
+
+/// Continues the conversation of `previous` if that is its last response; else forks it.
+async fn continued(
+    app: &App,
+    principal: &str,
+    previous: &str,
+    mut create: Create,
+    key: Option<&Key>,
+    claim: Option<KeyClaim>,
+) -> Result<(ConversationHandle, Reader), Reject> {
+    let unknown = || {
+        let text = format!("the previous response {previous:?} is not known; send the whole transcript as input");
+        Reject::new(Code::PreviousResponseNotFound, text).param("previous_response_id")
+    };
+    let id: ResponseId = previous.parse().map_err(|_| unknown())?;
+    let handle = match app.directory.of_response(id, principal).await {
+        Err(reject) if reject.code == Code::ResponseNotFound => return Err(unknown()),
+        found => found?,
+    };
+    let state = handle.state().await?;
+    if !create.config.store {
+        let history = history(&state, id)?;
+        return app.directory.ephemeral(open(principal, history), create).await;
+    }
+    if state.responses.last().is_some_and(|last| last.id == id) {
+        create.previous = Some(id);
+        match handle.create(create.clone(), claim).await {
+            // Another request was faster and continued it: this one forks.
+            Err(reject) if reject.code == Code::ResponseNotActive => create.previous = None,
+            created => return Ok((handle, created?)),
+        }
+        let claim = match self::claim(app, key)? {
+            Claimed::Fresh(claim) => claim,
+            Claimed::Replay(_) => return Err(super::errors::in_progress(None)),
+        };
+        return app.directory.fork(principal, id, create, claim).await;
+    }
+    app.directory.fork(principal, id, create, claim).await
+}
+
+/// The transcript up to and including a response.
+fn history(state: &State, id: ResponseId) -> Result<Vec<Item>, Reject> {
+    let mut upto = state.clone();
+    let place = upto.responses.iter().position(|response| response.id == id);
+    upto.responses.truncate(place.map_or(0, |place| place + 1));
+    upto.staged.clear();
+    match upto.active() {
+        Some(active) => {
+            let text = format!("{} is running; wait for it, steer it, or cancel it first", active.id);
+            Err(Reject::new(Code::ConversationBusy, text).detail("active_id", active.id.to_string()))
+        }
+        None => Ok(transcript(&upto)),
+    }
+}
+
+/// A conversation's id; what is none is not found.
+pub(crate) fn conversation_id(text: &str) -> Result<ConversationId, Reject> {
+    let unknown = |_| Reject::new(Code::ConversationNotFound, format!("there is no conversation {text:?}"));
+    text.parse().map_err(unknown)
+}
+
+/// A response's id; what is none is not found.
+pub(crate) fn response_id(text: &str) -> Result<ResponseId, Reject> {
+    let unknown = |_| Reject::new(Code::ResponseNotFound, format!("there is no response {text:?}"));
+    text.parse().map_err(unknown)
+}

@@ -1,0 +1,140 @@
+//! From a refusal to an HTTP answer: OpenAI's error object, or a problem around it on our own routes.
+
+use axum::Json;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::conversation::{Reject, ResponseError};
+use crate::error::Code;
+use crate::ids::ResponseId;
+use crate::protocol::error::{ErrorBody, ErrorObject, Problem, kind};
+
+/// Seconds after which a client that was turned away may try again.
+const RETRY_AFTER_S: u32 = 1;
+
+/// A refusal on a route of OpenAI's.
+#[derive(Debug)]
+pub(crate) struct OpenAiError(pub(crate) Reject);
+
+/// A refusal on a route of our own.
+#[derive(Debug)]
+pub(crate) struct NativeError(pub(crate) Reject);
+
+impl From<Reject> for OpenAiError {
+    fn from(reject: Reject) -> Self {
+        Self(reject)
+    }
+}
+
+impl From<Reject> for NativeError {
+    fn from(reject: Reject) -> Self {
+        Self(reject)
+    }
+}
+
+impl IntoResponse for OpenAiError {
+    fn into_response(self) -> Response {
+        let code = self.0.code;
+        let error = object(self.0);
+        with_retry_headers(code, (status(code), Json(ErrorBody { error })).into_response())
+    }
+}
+
+impl IntoResponse for NativeError {
+    fn into_response(self) -> Response {
+        let code = self.0.code;
+        let error = object(self.0);
+        let problem = Problem {
+            kind: "about:blank",
+            title: status(code).canonical_reason().unwrap_or("Error").to_owned(),
+            status: code.status(),
+            detail: error.message.clone(),
+            details: error.details.clone(),
+            error,
+        };
+        let mut response = (status(code), Json(problem)).into_response();
+        let problem_json = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, problem_json);
+        with_retry_headers(code, response)
+    }
+}
+
+/// The error object of a refusal.
+pub(crate) fn object(reject: Reject) -> ErrorObject {
+    ErrorObject {
+        message: reject.message,
+        kind: kind(reject.code.status()),
+        param: reject.param,
+        code: reject.code.to_string(),
+        details: reject.details,
+    }
+}
+
+/// The frame that a socket answers a refused request with.
+pub(crate) fn frame(reject: Reject, event_id: Option<&str>) -> Value {
+    let status = reject.code.status();
+    json!({"type": "error", "event_id": event_id, "status": status, "error": object(reject)})
+}
+
+/// A field has the wrong type or value.
+pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Reject {
+    Reject::new(Code::InvalidInput, message).param(param)
+}
+
+/// The first request with this key still runs.
+pub(crate) fn in_progress(response_id: Option<ResponseId>) -> Reject {
+    let text = "the first request with this idempotency key is still running; ask again later";
+    Reject::new(Code::IdempotencyInProgress, text).detail("response_id", response_id.map(|id| id.to_string()))
+}
+
+/// The key belongs to a request of another kind.
+pub(crate) fn wrong_operation() -> Reject {
+    Reject::new(Code::IdempotencyKeyReused, "the idempotency key was used for another operation; use a new one")
+}
+
+/// A response that failed before it said anything.
+pub(crate) fn failed(error: &ResponseError, response_id: ResponseId) -> Reject {
+    Reject::new(error.code, error.message.clone()).detail("response_id", response_id.to_string())
+}
+
+fn status(code: Code) -> StatusCode {
+    StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+fn with_retry_headers(code: Code, mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    let is_retried = matches!(code.status(), 429 | 503) || code == Code::IdempotencyInProgress;
+    if is_retried {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+    } else if code.status() == 409 {
+        let no = HeaderValue::from_static("false");
+        headers.insert(HeaderName::from_static("x-should-retry"), no);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_race_is_not_to_be_retried_but_a_key_in_progress_is() {
+        let lost = OpenAiError(Reject::new(Code::ConversationBusy, "busy")).into_response();
+        assert_eq!(lost.headers()["x-should-retry"], "false");
+        let running = OpenAiError(in_progress(None)).into_response();
+        assert_eq!(running.headers()["retry-after"], "1");
+        assert!(!running.headers().contains_key("x-should-retry"));
+    }
+
+    #[test]
+    fn every_turned_away_client_is_told_when_to_come_back() {
+        for code in Code::ALL {
+            let response = NativeError(Reject::new(*code, "text")).into_response();
+            let told = response.headers().contains_key("retry-after");
+            let expected = matches!(code.status(), 429 | 503) || *code == Code::IdempotencyInProgress;
+            assert_eq!(told, expected, "{code}");
+            assert_eq!(response.headers()["content-type"], "application/problem+json");
+        }
+    }
+}

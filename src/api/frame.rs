@@ -1,0 +1,235 @@
+//! The two encodings of an event: a frame of the conversation's own stream, and an event of OpenAI's.
+//!
+//! Both are pure functions of the event and the state behind it, so a replay gives the same bytes as the live
+//! stream did.
+
+use serde_json::{Value, json};
+
+use super::object;
+use crate::conversation::{Ending, Event, Item, ItemBody, OutputItem, Recorded, Response, ResponseStatus, State};
+use crate::ids::{ItemId, ResponseId};
+use crate::protocol::items::Part;
+use crate::protocol::responses::{StreamBody, StreamEvent};
+
+/// The frame of an event on the conversation's own stream. `state` is the fold up to and including it.
+pub(crate) fn frame(state: &State, recorded: &Recorded) -> Value {
+    let mut frame = match openai(state, recorded) {
+        Some(event) => serde_json::to_value(event).unwrap_or_default(),
+        None => native(state, &recorded.event),
+    };
+    let response_id = recorded.event.response_id();
+    let stored = response_id.and_then(|id| state.response(id)).is_none_or(|response| response.config.store);
+    frame["seq"] = json!(recorded.seq);
+    if let Some(id) = response_id {
+        frame["response_id"] = json!(id);
+    }
+    frame["durable"] = json!(stored);
+    frame
+}
+
+/// The event of OpenAI's stream of one response, where that stream shows it.
+pub(crate) fn openai(state: &State, recorded: &Recorded) -> Option<StreamEvent> {
+    let sequence_number = recorded.number?;
+    let response = state.response(recorded.event.response_id()?)?;
+    let whole = || Box::new(object::response(state, response));
+    let body = match &recorded.event {
+        Event::ResponseCreated(_) => StreamBody::Created { response: whole() },
+        Event::ResponseInProgress { .. } => StreamBody::InProgress { response: whole() },
+        Event::ResponseEnded { ending, .. } => match ending {
+            Ending::Completed => StreamBody::Completed { response: whole() },
+            Ending::Failed { .. } => StreamBody::Failed { response: whole() },
+            Ending::Incomplete { .. } | Ending::Cancelled => StreamBody::Incomplete { response: whole() },
+        },
+        Event::OutputItemAdded { item, .. } => StreamBody::OutputItemAdded {
+            output_index: response.output_item(item.id)?.0,
+            item: object::item(item),
+        },
+        Event::OutputItemDone { item_id, .. } => {
+            let (output_index, output) = response.output_item(*item_id)?;
+            let item = object::item(&output.item);
+            StreamBody::OutputItemDone { output_index, item }
+        }
+        Event::ContentPartAdded { item_id, .. } => content_part(response, *item_id, false)?,
+        Event::ContentPartDone { item_id, .. } => content_part(response, *item_id, true)?,
+        Event::OutputDelta { item_id, text, .. } => delta(response, *item_id, text)?,
+        Event::OutputDone { item_id, .. } => done(response, *item_id)?,
+        _ => return None,
+    };
+    Some(StreamEvent { body, sequence_number })
+}
+
+fn content_part(response: &Response, item_id: ItemId, done: bool) -> Option<StreamBody> {
+    let (output_index, OutputItem { item, .. }) = response.output_item(item_id)?;
+    let text = if done { item.text() } else { String::new() };
+    let part = match &item.body {
+        ItemBody::Reasoning { .. } => Part::ReasoningText { text },
+        _ => Part::output(text),
+    };
+    let (item_id, content_index) = (item.wire_id(), 0);
+    Some(if done {
+        StreamBody::ContentPartDone {
+            item_id,
+            output_index,
+            content_index,
+            part,
+        }
+    } else {
+        StreamBody::ContentPartAdded {
+            item_id,
+            output_index,
+            content_index,
+            part,
+        }
+    })
+}
+
+fn delta(response: &Response, item_id: ItemId, text: &str) -> Option<StreamBody> {
+    let (output_index, OutputItem { item, .. }) = response.output_item(item_id)?;
+    let (item_id, content_index, delta) = (item.wire_id(), 0, text.to_owned());
+    Some(match &item.body {
+        ItemBody::Reasoning { .. } => StreamBody::ReasoningTextDelta {
+            item_id,
+            output_index,
+            content_index,
+            delta,
+        },
+        ItemBody::FunctionCall { .. } => StreamBody::FunctionCallArgumentsDelta {
+            item_id,
+            output_index,
+            delta,
+        },
+        _ => StreamBody::OutputTextDelta {
+            item_id,
+            output_index,
+            content_index,
+            delta,
+            logprobs: [],
+        },
+    })
+}
+
+fn done(response: &Response, item_id: ItemId) -> Option<StreamBody> {
+    let (output_index, OutputItem { item, .. }) = response.output_item(item_id)?;
+    let (item_id, content_index, text) = (item.wire_id(), 0, item.text());
+    Some(match &item.body {
+        ItemBody::Reasoning { .. } => StreamBody::ReasoningTextDone {
+            item_id,
+            output_index,
+            content_index,
+            text,
+        },
+        ItemBody::FunctionCall { name, .. } => StreamBody::FunctionCallArgumentsDone {
+            item_id,
+            output_index,
+            name: name.clone(),
+            arguments: text,
+        },
+        _ => StreamBody::OutputTextDone {
+            item_id,
+            output_index,
+            content_index,
+            text,
+            logprobs: [],
+        },
+    })
+}
+
+/// Frames that OpenAI's stream does not have.
+fn native(state: &State, event: &Event) -> Value {
+    match event {
+        Event::ConversationCreated { forked_from, .. } => json!({
+            "type": "conversation.created",
+            "conversation": object::conversation(state),
+            "forked_from": forked_from,
+        }),
+        Event::ItemsAdded { items } => json!({"type": "conversation.items.added", "items": object::items(items)}),
+        Event::ResponseResumed { attempt, exact, .. } => {
+            json!({"type": "response.resumed", "attempt": attempt, "exact": exact})
+        }
+        Event::CancelRequested { .. } => json!({"type": "response.cancel.requested"}),
+        Event::ToolCallRequested {
+            response_id,
+            call_id,
+            attempt,
+        } => {
+            let call = state.response(*response_id).and_then(|response| {
+                let outputs = response.output.iter().rev();
+                outputs.map(|output| &output.item).find(|item| is_call(item, &call_id.0))
+            });
+            let (name, arguments) = call.map_or((None, None), name_and_arguments);
+            json!({
+                "type": "tool_call.requested",
+                "call_id": call_id,
+                "attempt": attempt,
+                "name": name,
+                "arguments": arguments,
+            })
+        }
+        Event::ToolCallClosed {
+            call_id,
+            attempt,
+            reason,
+            output,
+            ..
+        } => json!({
+            "type": "tool_call.closed",
+            "call_id": call_id,
+            "attempt": attempt,
+            "reason": reason,
+            "by_seq": state.last_seq,
+            "output": object::item(output),
+        }),
+        Event::InterventionAccepted {
+            intervention_id, items, ..
+        } => json!({
+            "type": "intervention.accepted",
+            "intervention_id": intervention_id,
+            "input": object::items(items),
+        }),
+        Event::InterventionCommitted {
+            intervention_id,
+            response_id,
+            successor_id,
+            cut,
+        } => json!({
+            "type": "intervention.committed",
+            "intervention_id": intervention_id,
+            "successor_id": successor_id,
+            "cut": cut.map(|cut| json!({
+                "item_id": cut.item_id.map(|id| wire_item_id(state, *response_id, id)),
+                "token_index": cut.token_index,
+            })),
+        }),
+        // Only a journal that names an unknown response or item comes here.
+        _ => json!({"type": "conversation.event"}),
+    }
+}
+
+fn is_call(item: &Item, wanted: &str) -> bool {
+    matches!(&item.body, ItemBody::FunctionCall { call_id, .. } if call_id.0 == wanted)
+}
+
+fn name_and_arguments(item: &Item) -> (Option<&str>, Option<&str>) {
+    match &item.body {
+        ItemBody::FunctionCall { name, arguments, .. } => (Some(name), Some(arguments)),
+        _ => (None, None),
+    }
+}
+
+fn wire_item_id(state: &State, response_id: ResponseId, id: ItemId) -> String {
+    let output = state.response(response_id).and_then(|response| response.output_item(id));
+    output.map_or_else(|| id.to_string(), |(_, output)| output.item.wire_id())
+}
+
+/// Whether the event is the last of this response's stream.
+pub(crate) fn is_end_of(recorded: &Recorded, id: ResponseId) -> bool {
+    matches!(recorded.event, Event::ResponseEnded { response_id, .. } if response_id == id)
+}
+
+/// How the response ended, if it failed without having said anything.
+pub(crate) fn silent_failure(response: &Response) -> Option<&crate::conversation::ResponseError> {
+    match &response.status {
+        ResponseStatus::Ended(Ending::Failed { error }) if response.output.is_empty() => Some(error),
+        _ => None,
+    }
+}

@@ -1,0 +1,281 @@
+//! From the wire's input to the core's: items, tools, sampling, limits. Everything behind this is valid.
+
+use serde_json::Value;
+
+use super::errors::invalid;
+use crate::conversation::{Content, Item, ItemBody, ItemStatus, Reject, SamplingConfig};
+use crate::ids::{CallId, FreshIds, ItemId};
+use crate::prompt::{Role, ToolDefinition};
+use crate::protocol::TextOr;
+use crate::protocol::chat::ChatMessage;
+use crate::protocol::items::{ContentPart, InputItem};
+
+/// Most stop strings of one request.
+const STOPS_MAX: usize = 16;
+
+/// A completed item with a fresh id: what clients call their items is not ours to keep.
+fn fresh_item(body: ItemBody, fresh: &mut FreshIds) -> Item {
+    Item {
+        id: ItemId::draw(fresh),
+        status: ItemStatus::Completed,
+        body,
+    }
+}
+
+/// The input of a request: a bare text is a user message.
+pub(crate) fn items(
+    input: Option<&TextOr<InputItem>>,
+    field: &str,
+    fresh: &mut FreshIds,
+) -> Result<Vec<Item>, Reject> {
+    match input {
+        None => Ok(Vec::new()),
+        Some(TextOr::Text(text)) if text.is_empty() => Err(invalid(field, format!("{field} is empty; say something"))),
+        Some(TextOr::Text(text)) => Ok(vec![Item::message(ItemId::draw(fresh), Role::User, text)]),
+        Some(TextOr::List(list)) => item_list(list, field, fresh),
+    }
+}
+
+/// A list of input items.
+pub(crate) fn item_list(list: &[InputItem], field: &str, fresh: &mut FreshIds) -> Result<Vec<Item>, Reject> {
+    let mut items = Vec::with_capacity(list.len());
+    for (position, wire) in list.iter().enumerate() {
+        let body = item_body(wire, &format!("{field}[{position}]"))?;
+        items.extend(body.map(|body| fresh_item(body, fresh)));
+    }
+    Ok(items)
+}
+
+/// What an item says; nothing for reasoning that nobody can read.
+fn item_body(wire: &InputItem, path: &str) -> Result<Option<ItemBody>, Reject> {
+    let needed = |value: &Option<String>, name: &str| {
+        value
+            .clone()
+            .ok_or_else(|| invalid(format!("{path}.{name}"), format!("{path}.{name} is missing")))
+    };
+    match wire.kind.as_deref().unwrap_or("message") {
+        "message" => {
+            let role = match needed(&wire.role, "role")?.as_str() {
+                "system" => Role::System,
+                "developer" => Role::Developer,
+                "user" => Role::User,
+                "assistant" => Role::Assistant,
+                role => {
+                    let message = format!("{path}.role: {role:?} is none of system, developer, user, assistant");
+                    return Err(invalid(format!("{path}.role"), message));
+                }
+            };
+            let text = text_of(wire.content.as_ref(), &format!("{path}.content"))?;
+            let content = vec![Content::Text { text }];
+            Ok(Some(ItemBody::Message { role, content }))
+        }
+        "reasoning" => {
+            let mut text = text_of(wire.content.as_ref(), &format!("{path}.content"))?;
+            if text.is_empty() {
+                text = texts(wire.summary.as_deref().unwrap_or_default(), &format!("{path}.summary"))?.join("\n\n");
+            }
+            Ok(Some(ItemBody::Reasoning { text }).filter(|_| wire.content.is_some() || wire.summary.is_some()))
+                .map(|body| body.filter(|body| !matches!(body, ItemBody::Reasoning { text } if text.is_empty())))
+        }
+        "function_call" => Ok(Some(ItemBody::FunctionCall {
+            call_id: CallId(needed(&wire.call_id, "call_id")?),
+            name: needed(&wire.name, "name")?,
+            arguments: needed(&wire.arguments, "arguments")?,
+        })),
+        "function_call_output" => {
+            let path = format!("{path}.output");
+            let output = wire.output.as_ref();
+            let output = output.ok_or_else(|| invalid(path.clone(), format!("{path} is missing")))?;
+            Ok(Some(ItemBody::FunctionCallOutput {
+                call_id: CallId(needed(&wire.call_id, "call_id")?),
+                output: text_of(Some(output), &path)?,
+                synthetic: false,
+            }))
+        }
+        kind => {
+            let message = format!("{path}.type: items of the type {kind:?} are not supported; leave the item out");
+            Err(invalid(format!("{path}.type"), message))
+        }
+    }
+}
+
+/// The text of a content, parts joined.
+fn text_of(content: Option<&TextOr<ContentPart>>, path: &str) -> Result<String, Reject> {
+    match content {
+        None => Ok(String::new()),
+        Some(TextOr::Text(text)) => Ok(text.clone()),
+        Some(TextOr::List(parts)) => Ok(texts(parts, path)?.concat()),
+    }
+}
+
+fn texts<'a>(parts: &'a [ContentPart], path: &str) -> Result<Vec<&'a str>, Reject> {
+    let texts = parts.iter().enumerate().map(|(position, part)| {
+        let text = match part.kind.as_str() {
+            "text" | "input_text" | "output_text" | "summary_text" | "reasoning_text" => part.text.as_deref(),
+            "refusal" => part.refusal.as_deref(),
+            kind => {
+                let at = format!("{path}[{position}].type");
+                let message = format!("{at}: parts of the type {kind:?} are not supported; send text");
+                return Err(invalid(at, message));
+            }
+        };
+        text.ok_or_else(|| {
+            let at = format!("{path}[{position}].text");
+            invalid(at.clone(), format!("{at} is missing"))
+        })
+    });
+    texts.collect()
+}
+
+/// The transcript of a chat request as items.
+pub(crate) fn chat_items(messages: &[ChatMessage], fresh: &mut FreshIds) -> Result<Vec<Item>, Reject> {
+    let mut items = Vec::with_capacity(messages.len());
+    for (position, message) in messages.iter().enumerate() {
+        let path = format!("messages[{position}]");
+        for body in chat_bodies(message, &path)? {
+            items.push(fresh_item(body, fresh));
+        }
+    }
+    Ok(items)
+}
+
+fn chat_bodies(message: &ChatMessage, path: &str) -> Result<Vec<ItemBody>, Reject> {
+    let text = text_of(message.content.as_ref(), &format!("{path}.content"))?;
+    let role = match message.role.as_str() {
+        "system" => Role::System,
+        "developer" => Role::Developer,
+        "user" => Role::User,
+        "assistant" => return assistant_bodies(message, text, path),
+        "tool" => {
+            let at = format!("{path}.tool_call_id");
+            let call_id = message.tool_call_id.clone();
+            let call_id = call_id.ok_or_else(|| invalid(at.clone(), format!("{at} is missing")))?;
+            return Ok(vec![ItemBody::FunctionCallOutput {
+                call_id: CallId(call_id),
+                output: text,
+                synthetic: false,
+            }]);
+        }
+        role => {
+            let message = format!("{path}.role: {role:?} is none of system, developer, user, assistant, tool");
+            return Err(invalid(format!("{path}.role"), message));
+        }
+    };
+    let content = vec![Content::Text { text }];
+    Ok(vec![ItemBody::Message { role, content }])
+}
+
+fn assistant_bodies(message: &ChatMessage, text: String, path: &str) -> Result<Vec<ItemBody>, Reject> {
+    let mut bodies = Vec::new();
+    if let Some(text) = message.reasoning_content.clone().filter(|text| !text.is_empty()) {
+        bodies.push(ItemBody::Reasoning { text });
+    }
+    let calls = message.tool_calls.as_deref().unwrap_or_default();
+    if !text.is_empty() || calls.is_empty() && bodies.is_empty() {
+        let content = vec![Content::Text { text }];
+        bodies.push(ItemBody::Message {
+            role: Role::Assistant,
+            content,
+        });
+    }
+    for (position, call) in calls.iter().enumerate() {
+        let at = format!("{path}.tool_calls[{position}].function");
+        let function = call.function.as_ref();
+        let function = function.ok_or_else(|| invalid(at.clone(), format!("{at} is missing")))?;
+        bodies.push(ItemBody::FunctionCall {
+            call_id: CallId(call.id.clone()),
+            name: function.name.clone(),
+            arguments: function.arguments.clone(),
+        });
+    }
+    Ok(bodies)
+}
+
+/// The functions among the tools, in either API's shape; other kinds are ignored. With the choice `none` the
+/// model sees none.
+pub(crate) fn tools(tools: Option<&[Value]>, choice: Option<&Value>) -> Result<Vec<ToolDefinition>, Reject> {
+    if choice.is_some_and(|choice| choice == "none") {
+        return Ok(Vec::new());
+    }
+    let tools = tools.unwrap_or_default().iter().enumerate();
+    let functions = tools.filter(|(_, tool)| tool.get("type").is_some_and(|kind| kind == "function"));
+    functions.map(|(position, tool)| tool_definition(tool, position)).collect()
+}
+
+fn tool_definition(tool: &Value, position: usize) -> Result<ToolDefinition, Reject> {
+    let (function, path) = match tool.get("function") {
+        Some(function) => (function, format!("tools[{position}].function")),
+        None => (tool, format!("tools[{position}]")),
+    };
+    let text = |name: &str| match function.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(invalid(
+            format!("{path}.{name}"),
+            format!("{path}.{name} must be a string"),
+        )),
+    };
+    let name = text("name")?.filter(|name| !name.is_empty());
+    Ok(ToolDefinition {
+        name: name.ok_or_else(|| invalid(format!("{path}.name"), format!("{path}.name is missing")))?,
+        description: text("description")?,
+        parameters: function.get("parameters").cloned().unwrap_or_default(),
+    })
+}
+
+/// The sampling fields of a request, as they came.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Knobs {
+    pub(crate) temperature: Option<f32>,
+    pub(crate) top_p: Option<f32>,
+    pub(crate) top_k: Option<i64>,
+    pub(crate) min_p: Option<f32>,
+    pub(crate) seed: Option<i64>,
+}
+
+impl Knobs {
+    /// Checks the ranges and fills in OpenAI's defaults; a seed is drawn where none was given.
+    pub(crate) fn sampling(self, fresh: &mut FreshIds) -> Result<SamplingConfig, Reject> {
+        let within = |value: Option<f32>, default: f32, most: f32, name: &str| match value.unwrap_or(default) {
+            value if (0.0..=most).contains(&value) => Ok(value),
+            value => Err(invalid(name, format!("{name} is {value}, but must be between 0 and {most}"))),
+        };
+        // Some clients send -1 for "keep all".
+        let top_k = self.top_k.unwrap_or(0).max(0);
+        Ok(SamplingConfig {
+            temperature: within(self.temperature, 1.0, 2.0, "temperature")?,
+            top_p: within(self.top_p, 1.0, 1.0, "top_p")?,
+            min_p: within(self.min_p, 0.0, 1.0, "min_p")?,
+            top_k: u32::try_from(top_k).unwrap_or(0),
+            seed: self.seed.map_or_else(|| fresh.next_u64(), |seed| seed as u64),
+        })
+    }
+}
+
+/// The stop strings.
+pub(crate) fn stops(stop: Option<&TextOr<String>>) -> Result<Vec<String>, Reject> {
+    let stops = match stop {
+        None => Vec::new(),
+        Some(TextOr::Text(text)) => vec![text.clone()],
+        Some(TextOr::List(list)) => list.clone(),
+    };
+    if stops.len() > STOPS_MAX {
+        let message = format!("stop has {} strings, but at most {STOPS_MAX} are taken", stops.len());
+        return Err(invalid("stop", message));
+    }
+    match stops.iter().position(String::is_empty) {
+        Some(position) => Err(invalid(
+            format!("stop[{position}]"),
+            "an empty stop string would end every answer",
+        )),
+        None => Ok(stops),
+    }
+}
+
+/// A token limit of at least one.
+pub(crate) fn token_limit(limit: Option<u32>, name: &str) -> Result<Option<u32>, Reject> {
+    match limit {
+        Some(0) => Err(invalid(name, format!("{name} must be at least 1"))),
+        limit => Ok(limit),
+    }
+}

@@ -1,0 +1,190 @@
+//! The edge: reads the wire, checks it, hands it to the actors, and encodes what comes back.
+//!
+//! [`router`] has every route; [`serve`] runs it on a listener until it is told to stop. Handlers hold no state
+//! of their own: what they know of a conversation they read from its [`State`](crate::conversation::State).
+//!
+//! **Invariant:** nothing is decided here. A request either becomes an input of the core, or is refused before it
+//! could change anything.
+
+mod auth;
+mod body;
+mod conversations;
+mod create;
+mod errors;
+mod frame;
+mod idempotency;
+mod input;
+mod object;
+mod openai;
+mod operations;
+mod stream;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::serve::ListenerExt;
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::actors::{DirectoryHandle, Keys};
+use crate::conversation::Reject;
+use crate::engine::{Catalog, Engine};
+use crate::error::Code;
+use crate::ids::{FreshIds, ItemId};
+use errors::OpenAiError;
+
+/// The bounds of the edge; `config` names and sets them.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most bytes of a body.
+    pub body_bytes_max: usize,
+    /// Most bytes of a WebSocket message.
+    pub ws_frame_bytes_max: usize,
+    /// Most requests that generate or stream at once.
+    pub requests_in_flight_max: usize,
+    /// How long a stream may say nothing.
+    pub silence: Duration,
+}
+
+/// Whether requests can be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The journal is being replayed.
+    Recovering,
+    /// Requests are served.
+    Ready,
+    /// The process is stopping.
+    Draining,
+}
+
+/// What the handlers work with.
+#[derive(Clone)]
+pub struct App {
+    /// Finds and opens conversations.
+    pub directory: DirectoryHandle,
+    /// The models.
+    pub catalog: Arc<Catalog>,
+    /// Idempotency keys.
+    pub keys: Keys,
+    /// The bounds.
+    pub limits: Limits,
+    /// Whether requests can be served.
+    pub phase: watch::Receiver<Phase>,
+    /// Room for requests that generate or stream.
+    admission: Arc<Semaphore>,
+}
+
+impl App {
+    /// Puts the parts together.
+    pub fn new(
+        directory: DirectoryHandle,
+        catalog: Arc<Catalog>,
+        keys: Keys,
+        limits: Limits,
+        phase: watch::Receiver<Phase>,
+    ) -> Self {
+        Self {
+            directory,
+            catalog,
+            keys,
+            limits,
+            phase,
+            admission: Arc::new(Semaphore::new(limits.requests_in_flight_max)),
+        }
+    }
+
+    /// The engine of this model; without a name, the default.
+    fn engine(&self, model: Option<&str>) -> Result<&Arc<dyn Engine>, Reject> {
+        self.catalog.get(model).ok_or_else(|| {
+            let known: Vec<_> = self.catalog.list().map(|engine| engine.model().id.as_str()).collect();
+            let asked = model.unwrap_or("the default model");
+            let text = format!("no model {asked} is served here; served are: {}", known.join(", "));
+            Reject::new(Code::ModelNotFound, text).param("model")
+        })
+    }
+
+    /// Takes room for a request; it is given back when the permit is dropped, at the end of the stream.
+    fn admit(&self) -> Result<OwnedSemaphorePermit, Reject> {
+        let text = "the server works on as many requests as it may; try again soon";
+        let admission = Arc::clone(&self.admission);
+        admission.try_acquire_owned().map_err(|_| Reject::new(Code::Overloaded, text))
+    }
+}
+
+/// Every route.
+pub fn router(app: App) -> Router {
+    let served = Router::new()
+        .route("/v1/models", get(openai::models::list))
+        .route("/v1/models/{*id}", get(openai::models::get))
+        .route("/v1/chat/completions", post(openai::chat::create))
+        .route("/v1/responses", post(openai::responses::create))
+        .route("/v1/responses/{id}", get(openai::responses::get))
+        .route("/v1/responses/{id}/cancel", post(openai::cancel::cancel))
+        .route("/v1/responses/{id}/interventions", post(conversations::interventions::create))
+        .route("/v1/interventions/{id}", get(conversations::interventions::get))
+        .route("/v1/conversations", post(conversations::http::create))
+        .route("/v1/conversations/{id}", get(conversations::http::get))
+        .route("/v1/conversations/{id}/items", get(conversations::http::items))
+        .route("/v1/conversations/{id}/events", get(conversations::events::follow))
+        .route("/v1/conversations/{id}/ws", get(conversations::ws::upgrade))
+        .route_layer(from_fn_with_state(app.clone(), refuse_unless_ready));
+    Router::new()
+        .merge(served)
+        .route("/healthz", get(operations::healthz))
+        .route("/readyz", get(operations::readyz))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(app.limits.body_bytes_max))
+        .layer(from_fn(with_request_id))
+        .with_state(app)
+}
+
+/// Serves until `shutdown` resolves; then no connection is accepted and running requests end by themselves.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    // A token is a small packet: it must not wait for the next one.
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::warn!(%error, "TCP_NODELAY could not be set");
+        }
+    });
+    axum::serve(listener, router).with_graceful_shutdown(shutdown).await
+}
+
+async fn refuse_unless_ready(State(app): State<App>, request: Request, next: Next) -> Response {
+    let phase = *app.phase.borrow();
+    match operations::refusal(phase) {
+        None => next.run(request).await,
+        Some(reject) => OpenAiError(reject).into_response(),
+    }
+}
+
+/// Clients show this id when something goes wrong.
+async fn with_request_id(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let id = ItemId::draw(&mut FreshIds::random()).wire("req");
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(HeaderName::from_static("x-request-id"), id);
+    }
+    response
+}
+
+async fn not_found(request: Request) -> OpenAiError {
+    let text = format!("there is no route {} {}", request.method(), request.uri().path());
+    OpenAiError(Reject::new(Code::NotFound, text))
+}
+
+async fn method_not_allowed(request: Request) -> OpenAiError {
+    let text = format!("{} does not take {}", request.uri().path(), request.method());
+    OpenAiError(Reject::new(Code::MethodNotAllowed, text))
+}

@@ -1,0 +1,250 @@
+//! From the core's types to the wire's: responses, items, conversations, interventions.
+
+use serde_json::{Map, Value, json};
+
+use crate::conversation::{Content, Ending, Intervention, InterventionStatus, Item, ItemBody, Response, State, Usage};
+use crate::conversation::{ResponseStatus, SamplingConfig};
+use crate::ids::InterventionId;
+use crate::prompt::{Role, ToolDefinition};
+use crate::protocol::conversations as wire_conversation;
+use crate::protocol::items::{Item as WireItem, Part};
+use crate::protocol::responses as wire;
+
+/// A response as it stands in this state.
+pub(crate) fn response(state: &State, response: &Response) -> wire::Response {
+    let config = &response.config;
+    let SamplingConfig { temperature, top_p, .. } = config.sampling;
+    let (error, reason) = match &response.status {
+        ResponseStatus::Ended(Ending::Failed { error }) => (Some(error), None),
+        ResponseStatus::Ended(Ending::Incomplete { reason }) => (None, Some(reason.clone())),
+        ResponseStatus::Ended(Ending::Cancelled) => (None, Some("cancelled".to_owned())),
+        _ => (None, None),
+    };
+    let completed = response.status == ResponseStatus::Ended(Ending::Completed);
+    let mut echo = echoed(&config.echo);
+    let tools = echo.shift_remove("tools").unwrap_or_else(|| tools(&config.tools));
+    wire::Response {
+        id: response.id.to_string(),
+        object: "response",
+        created_at: response.created_ms / 1000,
+        completed_at: response.ended_ms.filter(|_| completed).map(|at_ms| at_ms / 1000),
+        status: response.status.as_str(),
+        background: config.background,
+        error: error.map(|error| wire::ResponseError {
+            code: error.code.as_str(),
+            message: error.message.clone(),
+        }),
+        incomplete_details: reason.map(|reason| wire::IncompleteDetails { reason }),
+        instructions: config.instructions.clone(),
+        max_output_tokens: config.max_output_tokens,
+        metadata: config.metadata.clone(),
+        model: config.model.clone(),
+        output: response.output.iter().map(|output| item(&output.item)).collect(),
+        previous_response_id: response.previous.map(|id| id.to_string()),
+        conversation: state
+            .id
+            .filter(|_| config.store)
+            .map(|id| wire::ConversationRef { id: id.to_string() }),
+        store: config.store,
+        temperature: widened(temperature),
+        top_p: widened(top_p),
+        tools,
+        usage: response.status.is_terminal().then(|| usage(&response.usage)),
+        echo,
+    }
+}
+
+/// The fields that every response object has, with what the request said about them.
+fn echoed(echo: &Map<String, Value>) -> Map<String, Value> {
+    let defaults = json!({
+        "tool_choice": "auto",
+        "parallel_tool_calls": true,
+        "text": {"format": {"type": "text"}},
+        "reasoning": {"effort": null, "summary": null},
+        "truncation": "disabled",
+        "service_tier": "default",
+        "top_logprobs": 0,
+        "max_tool_calls": null,
+        "prompt_cache_key": null,
+        "safety_identifier": null,
+        "user": null,
+    });
+    let mut fields = match defaults {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    fields.extend(echo.iter().map(|(name, value)| (name.clone(), value.clone())));
+    fields
+}
+
+fn tools(tools: &[ToolDefinition]) -> Value {
+    tools
+        .iter()
+        .map(|tool| {
+            json!({
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters,
+                "strict": false,
+            })
+        })
+        .collect()
+}
+
+/// The number that the client wrote: 0.7 and not 0.699999988.
+fn widened(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or_else(|_| f64::from(number))
+}
+
+fn usage(usage: &Usage) -> wire::Usage {
+    wire::Usage {
+        input_tokens: usage.input_tokens,
+        input_tokens_details: wire::InputDetails {
+            cached_tokens: usage.cached_tokens,
+        },
+        output_tokens: usage.output_tokens,
+        output_tokens_details: wire::OutputDetails {
+            reasoning_tokens: usage.reasoning_tokens,
+        },
+        total_tokens: usage.input_tokens + usage.output_tokens,
+    }
+}
+
+/// An item.
+pub(crate) fn item(item: &Item) -> WireItem {
+    let (id, status) = (item.wire_id(), item.status.as_str());
+    match &item.body {
+        ItemBody::Message { role, content } => WireItem::Message {
+            id,
+            status,
+            role: role_text(*role),
+            content: content.iter().map(|Content::Text { text }| part(*role, text)).collect(),
+        },
+        ItemBody::Reasoning { text } => WireItem::Reasoning {
+            id,
+            summary: Vec::new(),
+            content: reasoning_parts(text),
+            encrypted_content: None,
+            status,
+        },
+        ItemBody::FunctionCall {
+            call_id,
+            name,
+            arguments,
+        } => WireItem::FunctionCall {
+            id,
+            call_id: call_id.to_string(),
+            name: name.clone(),
+            arguments: arguments.clone(),
+            status,
+        },
+        ItemBody::FunctionCallOutput { call_id, output, .. } => WireItem::FunctionCallOutput {
+            id,
+            call_id: call_id.to_string(),
+            output: output.clone(),
+            status,
+        },
+    }
+}
+
+fn reasoning_parts(text: &str) -> Vec<Part> {
+    let part = Part::ReasoningText { text: text.to_owned() };
+    if text.is_empty() { Vec::new() } else { vec![part] }
+}
+
+fn part(role: Role, text: &str) -> Part {
+    match role {
+        Role::Assistant => Part::output(text),
+        _ => Part::InputText { text: text.to_owned() },
+    }
+}
+
+fn role_text(role: Role) -> &'static str {
+    match role {
+        Role::System => "system",
+        Role::Developer => "developer",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "tool",
+    }
+}
+
+/// Items in their order.
+pub(crate) fn items(items: &[Item]) -> Vec<WireItem> {
+    items.iter().map(item).collect()
+}
+
+/// A conversation.
+pub(crate) fn conversation(state: &State) -> wire_conversation::Conversation {
+    wire_conversation::Conversation {
+        id: state.id.map(|id| id.to_string()).unwrap_or_default(),
+        object: "conversation",
+        created_at: state.created_ms / 1000,
+        metadata: state.metadata.clone(),
+    }
+}
+
+/// The whole transcript: inputs, outputs that are kept, and what waits for the next response.
+pub(crate) fn transcript(state: &State) -> Vec<Item> {
+    let mut items = Vec::new();
+    for response in &state.responses {
+        items.extend(response.input.iter().cloned());
+        let kept = response.output.iter().filter(|output| output.is_kept());
+        items.extend(kept.map(|output| output.item.clone()));
+    }
+    items.extend(state.staged.iter().cloned());
+    items
+}
+
+/// What became of an intervention.
+pub(crate) fn intervention(id: InterventionId, intervention: &Intervention) -> wire_conversation::Intervention {
+    let successor_id = match &intervention.status {
+        InterventionStatus::Accepted => None,
+        InterventionStatus::Committed { successor_id, .. } => Some(successor_id.to_string()),
+    };
+    let status = if successor_id.is_some() {
+        "committed"
+    } else {
+        "accepted"
+    };
+    wire_conversation::Intervention {
+        object: "intervention",
+        id: id.to_string(),
+        response_id: intervention.response_id.to_string(),
+        outcome: successor_id.as_ref().map(|_| status),
+        successor_id,
+        status,
+        seq: intervention.seq,
+        input: items(&intervention.items),
+        error: None,
+    }
+}
+
+/// Where the conversation stands.
+pub(crate) fn snapshot(state: &State) -> wire_conversation::Snapshot {
+    let undecided = state
+        .interventions
+        .iter()
+        .filter(|(_, intervention)| intervention.status == InterventionStatus::Accepted);
+    wire_conversation::Snapshot {
+        kind: "conversation.snapshot",
+        conversation_id: state.id.map(|id| id.to_string()),
+        status: state.status(),
+        active_response: state.active().map(|response| response.id.to_string()),
+        last_seq: state.last_seq,
+        oldest_seq: 1,
+        epoch: 0,
+        pending_interventions: undecided.map(|(id, _)| id.to_string()).collect(),
+        open_calls: state
+            .open_calls
+            .iter()
+            .map(|call| wire_conversation::OpenCall {
+                response_id: call.response_id.to_string(),
+                call_id: call.call_id.to_string(),
+                name: call.name.clone(),
+                attempt: call.attempt,
+            })
+            .collect(),
+    }
+}

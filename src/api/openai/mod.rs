@@ -1,0 +1,7 @@
+//! The routes of OpenAI's API.
+
+pub(crate) mod cancel;
+pub(crate) mod chat;
+mod chat_stream;
+pub(crate) mod models;
+pub(crate) mod responses;

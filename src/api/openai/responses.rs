@@ -1,0 +1,171 @@
+//! `/v1/responses`: create and get, whole and as a stream.
+
+use std::collections::HashMap;
+
+use axum::Json;
+use axum::extract::{Query, State};
+use axum::http::HeaderMap;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::actors::{ConversationHandle, Reader};
+use crate::api::App;
+use crate::api::auth::Principal;
+use crate::api::body::{JsonBody, PathId, decode, flag};
+use crate::api::create::{self, Claimed, Key};
+use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
+use crate::api::frame::silent_failure;
+use crate::api::stream::{Follow, at_creation, finish, sse};
+use crate::api::{idempotency, object};
+use crate::conversation::{self, Reject};
+use crate::error::Code;
+use crate::ids::ResponseId;
+use crate::protocol::responses::CreateResponse;
+use crate::store::{KeyedAnswer, Operation};
+
+/// How the client wants the answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Delivery {
+    Stream { background: bool },
+    Background,
+    Whole,
+}
+
+impl Delivery {
+    fn of(request: &CreateResponse) -> Self {
+        let background = request.background == Some(true);
+        match request.stream {
+            Some(true) => Self::Stream { background },
+            _ if background => Self::Background,
+            _ => Self::Whole,
+        }
+    }
+}
+
+/// `POST /v1/responses`
+pub(crate) async fn create(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody,
+) -> Result<Response, OpenAiError> {
+    let permit = app.admit()?;
+    let request: CreateResponse = decode(&body)?;
+    create::check(&request)?;
+    let conversation = request.conversation.as_ref();
+    let conversation = conversation.map(|it| create::conversation_id(it.id())).transpose()?;
+    let fingerprint = idempotency::fingerprint(&body, None);
+    let key = idempotency::key(&headers)?.filter(|_| request.store != Some(false));
+    let key = Key::new(&principal, conversation, Operation::Create, key, fingerprint);
+    let delivery = Delivery::of(&request);
+    let claim = match create::claim(&app, key.as_ref())? {
+        Claimed::Fresh(claim) => claim,
+        Claimed::Replay(answer) => return replay(&app, &principal, answer, delivery, permit).await,
+    };
+    let create = create::create(&app, &request, &body)?;
+    let id = create.response_id;
+    let (handle, reader) = create::place(&app, &principal, &request, create, key.as_ref(), claim).await?;
+    answer(&app, &handle, reader, id, delivery, permit).await
+}
+
+async fn answer(
+    app: &App,
+    handle: &ConversationHandle,
+    mut reader: Reader,
+    id: ResponseId,
+    delivery: Delivery,
+    permit: OwnedSemaphorePermit,
+) -> Result<Response, OpenAiError> {
+    match delivery {
+        Delivery::Stream { background } => {
+            let follow = Follow::new(reader, id, None);
+            let follow = if background { follow } else { follow.begin().await? };
+            Ok(stream(app, follow, Some(permit)))
+        }
+        Delivery::Background => {
+            at_creation(&mut reader, id).await?;
+            shown(reader.state(), id)
+        }
+        Delivery::Whole => {
+            let state = finish(reader, handle, id).await?;
+            match state.response(id).and_then(silent_failure) {
+                Some(error) => Err(failed(error, id).into()),
+                None => shown(&state, id),
+            }
+        }
+    }
+}
+
+fn stream(app: &App, follow: Follow, permit: Option<OwnedSemaphorePermit>) -> Response {
+    // The response itself says `response.in_progress` after silence; this is for proxies, should that be late.
+    sse(
+        follow.events(),
+        app.limits.silence * 2,
+        Event::default().comment("ping"),
+        permit,
+    )
+}
+
+/// The response object of this state.
+pub(crate) fn shown(state: &conversation::State, id: ResponseId) -> Result<Response, OpenAiError> {
+    let response = state.response(id).ok_or_else(|| not_found(id))?;
+    Ok(Json(object::response(state, response)).into_response())
+}
+
+/// The response is not there.
+pub(crate) fn not_found(id: ResponseId) -> Reject {
+    Reject::new(Code::ResponseNotFound, format!("there is no response {id}"))
+}
+
+/// Gives the first answer to a key again.
+async fn replay(
+    app: &App,
+    principal: &str,
+    answer: KeyedAnswer,
+    delivery: Delivery,
+    permit: OwnedSemaphorePermit,
+) -> Result<Response, OpenAiError> {
+    let KeyedAnswer::Created { conversation, response } = answer else {
+        return Err(wrong_operation().into());
+    };
+    let handle = app.directory.conversation(conversation, principal).await?;
+    if delivery == Delivery::Whole {
+        let state = handle.state().await?;
+        if !state.response(response).is_some_and(|response| response.status.is_terminal()) {
+            return Err(in_progress(Some(response)).into());
+        }
+    }
+    let reader = handle.attach_response(response).await?;
+    let answer = self::answer(app, &handle, reader, response, delivery, permit).await;
+    answer.map(idempotency::replayed)
+}
+
+/// `GET /v1/responses/{id}`
+pub(crate) async fn get(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    PathId(id): PathId,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Response, OpenAiError> {
+    let id = create::response_id(&id)?;
+    let streams = query.get("stream").map(|text| flag(text, "stream")).transpose()?;
+    let after = query.get("starting_after").map(|text| number(text)).transpose()?;
+    let handle = app.directory.of_response(id, &principal).await?;
+    let state = handle.state().await?;
+    if streams != Some(true) {
+        return shown(&state, id);
+    }
+    let response = state.response(id).ok_or_else(|| not_found(id))?;
+    if let Some(after) = after.filter(|after| *after >= response.next_number) {
+        let text = format!("starting_after is {after}, but the last event is {}", response.next_number - 1);
+        return Err(Reject::new(Code::CursorInFuture, text).param("starting_after").into());
+    }
+    let reader = handle.attach_response(id).await?;
+    Ok(stream(&app, Follow::new(reader, id, after), None))
+}
+
+fn number(text: &str) -> Result<u64, Reject> {
+    let message = format!("starting_after: {text:?} is no sequence_number");
+    text.parse().map_err(|_| invalid("starting_after", message))
+}

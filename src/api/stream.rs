@@ -1,0 +1,177 @@
+//! Following a conversation's events, and writing them as server-sent events.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::{Stream, StreamExt, stream};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::errors::{failed, object};
+use super::frame::{frame, is_end_of, openai, silent_failure};
+use crate::actors::{ConversationHandle, Reader};
+use crate::conversation::{Event as Fact, Reject, State};
+use crate::error::Code;
+use crate::ids::ResponseId;
+use crate::protocol::responses::StreamEvent;
+
+/// An answer of server-sent events. The permit lives as long as the stream.
+pub(crate) fn sse(
+    events: impl Stream<Item = Event> + Send + 'static,
+    silence: Duration,
+    sign_of_life: Event,
+    permit: Option<OwnedSemaphorePermit>,
+) -> Response {
+    let events = events.map(move |event| {
+        let _held = &permit;
+        Ok::<_, Infallible>(event)
+    });
+    let keep_alive = KeepAlive::new().interval(silence).event(sign_of_life);
+    let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
+    // Proxies that buffer would turn a stream into one late answer.
+    let no = HeaderValue::from_static("no");
+    response.headers_mut().insert(HeaderName::from_static("x-accel-buffering"), no);
+    response
+}
+
+/// An event whose data is JSON on one line.
+pub(crate) fn data(value: &impl Serialize) -> Event {
+    Event::default().data(serde_json::to_string(value).unwrap_or_default())
+}
+
+/// The frames of a conversation, from where the reader stands. The last one says why there are no more.
+pub(crate) fn frames(reader: Reader) -> impl Stream<Item = Value> + Send {
+    stream::unfold(Some((reader, 0)), |place| async move {
+        let (mut reader, last_seq) = place?;
+        match reader.next().await {
+            Some(recorded) => {
+                let frame = frame(reader.state(), &recorded);
+                Some((frame, Some((reader, recorded.seq))))
+            }
+            None => {
+                let resume_after = last_seq.max(reader.state().last_seq);
+                let mut frame = super::errors::frame(interrupted(), None);
+                frame["resume_after"] = json!(resume_after);
+                Some((frame, None))
+            }
+        }
+    })
+}
+
+/// The reader was dropped: it was too slow, or the server stops.
+pub(crate) fn interrupted() -> Reject {
+    let text = "the stream was cut: its reader was too slow, or the server is stopping; resume it at the last event";
+    Reject::new(Code::Overloaded, text)
+}
+
+/// One response's events, from a reader that stands before its first.
+pub(crate) struct Follow {
+    reader: Reader,
+    id: ResponseId,
+    /// Events up to this number are left out.
+    after: Option<u64>,
+    waiting: VecDeque<StreamEvent>,
+    ended: bool,
+    last_number: u64,
+}
+
+impl Follow {
+    /// Follows the response from the beginning, or behind an event.
+    pub(crate) fn new(reader: Reader, id: ResponseId, after: Option<u64>) -> Self {
+        Self {
+            reader,
+            id,
+            after,
+            waiting: VecDeque::new(),
+            ended: false,
+            last_number: 0,
+        }
+    }
+
+    /// Waits until the response shows a sign of life; one that fails before it is a refusal and not a stream.
+    pub(crate) async fn begin(mut self) -> Result<Self, Reject> {
+        while !self.ended && self.waiting.len() < 2 {
+            let Some(event) = self.read().await else { break };
+            self.waiting.push_back(event);
+        }
+        let response = self.reader.state().response(self.id);
+        match response.and_then(silent_failure) {
+            Some(error) if self.ended => Err(failed(error, self.id)),
+            _ => Ok(self),
+        }
+    }
+
+    /// The next event that is the response's and lies behind the cursor.
+    async fn read(&mut self) -> Option<StreamEvent> {
+        while !self.ended {
+            let Some(recorded) = self.reader.next().await else { break };
+            self.ended = is_end_of(&recorded, self.id);
+            let is_shown = recorded.event.response_id() == Some(self.id) && recorded.number > self.after;
+            if is_shown && let Some(event) = openai(self.reader.state(), &recorded) {
+                self.last_number = event.sequence_number;
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// The events as OpenAI sends them; a stream that is cut ends with an `error` event.
+    pub(crate) fn events(self) -> impl Stream<Item = Event> + Send {
+        stream::unfold(Some(self), |place| async move {
+            let mut follow = place?;
+            let event = match follow.waiting.pop_front() {
+                Some(event) => Some(event),
+                None => follow.read().await,
+            };
+            match event {
+                Some(event) => {
+                    let value = serde_json::to_value(&event).unwrap_or_default();
+                    let name = value["type"].as_str().unwrap_or_default().to_owned();
+                    Some((data(&value).event(name), Some(follow)))
+                }
+                None if follow.ended => None,
+                None => {
+                    let error = object(interrupted());
+                    let value = json!({
+                        "type": "error",
+                        "code": error.code,
+                        "message": error.message,
+                        "param": null,
+                        "sequence_number": follow.last_number,
+                    });
+                    Some((data(&value).event("error"), None))
+                }
+            }
+        })
+    }
+}
+
+/// Waits for the end of a response and gives the state that shows it.
+pub(crate) async fn finish(
+    mut reader: Reader,
+    handle: &ConversationHandle,
+    id: ResponseId,
+) -> Result<Arc<State>, Reject> {
+    while let Some(recorded) = reader.next().await {
+        if is_end_of(&recorded, id) {
+            return Ok(Arc::new(reader.state().clone()));
+        }
+    }
+    handle.ended(id).await
+}
+
+/// The state right behind the creation of a response, from a reader that stands before it.
+pub(crate) async fn at_creation(reader: &mut Reader, id: ResponseId) -> Result<(), Reject> {
+    while let Some(recorded) = reader.next().await {
+        if matches!(&recorded.event, Fact::ResponseCreated(new) if new.id == id) {
+            return Ok(());
+        }
+    }
+    Err(interrupted())
+}

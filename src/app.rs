@@ -1,0 +1,195 @@
+//! Wiring and the order of shutting down: which parts exist, who is handed which, and who stops first.
+//!
+//! Start: listener, journal, engines, actors, recovery, then ready. Stop: no new requests, running responses get
+//! their time, then the conversations (what still runs stays in the journal), the sockets, and last the journal.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::actors::{self, Keys, Parts, RootHandle, Running};
+use crate::api::{self, App, Limits, Phase};
+use crate::cli::Prepared;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine, ScriptedEngine};
+use crate::store::{Journal, SledJournal, Writer, WriterHandle, WriterStatus};
+
+/// Milliseconds that open sockets get to take their last bytes once everything else has stopped.
+const SOCKETS_CLOSE_MS: u64 = 2_000;
+
+/// Serves until the process is told to stop.
+pub fn run(prepared: Prepared) -> anyhow::Result<()> {
+    start_log();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+    let outcome = runtime.block_on(serve(prepared));
+    // Handlers that wait for a client must not hold the process.
+    runtime.shutdown_timeout(Duration::from_millis(SOCKETS_CLOSE_MS));
+    outcome
+}
+
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("MIDSTREAM_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("midstream=info,warn"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second start in one process keeps the first log.
+    let _ = log.with_ansi(std::io::stderr().is_terminal()).try_init();
+}
+
+async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
+    let mut stops = Stops::new()?;
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .with_context(|| format!("listening on {}; is another server running there?", config.listen))?;
+    let address = listener.local_addr()?;
+    let (journal, writer) = open_journal(&config)?;
+    let engines = tokio::task::spawn_blocking({
+        let config = config.clone();
+        move || load_engines(&config, &models)
+    });
+    let catalog = tokio::select! {
+        engines = engines => Arc::new(Catalog::new(engines.context("loading the models")??)),
+        signal = stops.told() => {
+            tracing::info!(signal, "stopped while loading");
+            return Ok(());
+        }
+    };
+    let config = Arc::new(config);
+    let parts = Parts {
+        journal: journal.clone(),
+        writer: writer.clone(),
+        catalog: catalog.clone(),
+        clock: Clock::System,
+        config: config.clone(),
+        running: Running::default(),
+    };
+    let root = actors::start(parts.clone()).await?;
+    let (phase, phases) = watch::channel(Phase::Recovering);
+    let keys = Keys::new(journal, Clock::System, config.idempotency_kept_hours);
+    let app = App::new(root.directory(), catalog.clone(), keys, limits(&config), phases);
+    let (close, closed) = watch::channel(false);
+    let server = tokio::spawn(api::serve(listener, api::router(app), wait_for(closed)));
+    let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;
+    phase.send_replace(Phase::Ready);
+    greet(address, &catalog, recovered)?;
+
+    let failure = stops.stop_or_failure(&root, &writer).await;
+    phase.send_replace(Phase::Draining);
+    drain(&config, &parts, &root).await;
+    close.send_replace(true);
+    // Sockets that never read would hold the process for ever.
+    let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), server).await;
+    writer.stop().await;
+    failure.map_or(Ok(()), |why| Err(anyhow::anyhow!(why)))
+}
+
+/// Running responses get their time to end; what then still runs goes on after the restart.
+async fn drain(config: &Config, parts: &Parts, root: &RootHandle) {
+    let count = parts.running.count();
+    if count > 0 {
+        tracing::info!(count, "waiting for running responses");
+        let time = Duration::from_millis(config.shutdown_drain_ms);
+        if tokio::time::timeout(time, parts.running.idle()).await.is_err() {
+            tracing::info!(count = parts.running.count(), "time is up; these go on after the restart");
+        }
+    }
+    root.stop().await;
+}
+
+fn open_journal(config: &Config) -> anyhow::Result<(Arc<dyn Journal>, WriterHandle)> {
+    let journal: Arc<dyn Journal> = Arc::new(SledJournal::open(&config.data_dir)?);
+    let writer = Writer::start(journal.clone(), config.journal_queue_batches)?;
+    Ok((journal, writer))
+}
+
+fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow::Result<Vec<Arc<dyn Engine>>> {
+    let mut engines: Vec<Arc<dyn Engine>> = Vec::new();
+    for model in models {
+        engines.push(Arc::new(load_model(config, &model.id, &model.path)?));
+    }
+    if let Some(path) = &config.scripted {
+        engines.push(Arc::new(ScriptedEngine::from_file(path)?));
+    }
+    Ok(engines)
+}
+
+fn load_model(config: &Config, id: &str, path: &Path) -> anyhow::Result<LocalEngine> {
+    let threads = (config.threads > 0).then_some(config.threads);
+    let options = LoadOptions { id: Some(id.to_owned()), threads, ..LoadOptions::default() };
+    LocalEngine::load(path, &options).with_context(|| format!("loading {}", path.display()))
+}
+
+fn limits(config: &Config) -> Limits {
+    Limits {
+        body_bytes_max: config.body_bytes_max,
+        ws_frame_bytes_max: config.ws_frame_bytes_max,
+        requests_in_flight_max: config.requests_in_flight_max,
+        silence: Duration::from_millis(config.silence_ms),
+    }
+}
+
+async fn wait_for(mut flag: watch::Receiver<bool>) {
+    // A sender that is gone means the same.
+    let _ = flag.wait_for(|set| *set).await;
+}
+
+/// Says where the server is, what it serves, and how to try it.
+fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
+    let models: Vec<_> = catalog.list().map(|engine| engine.model().id.as_str()).collect();
+    let model = models.first().copied().unwrap_or_default();
+    let body = format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Say hello in one sentence."}}]}}"#);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "midstream listens on http://{address}")?;
+    writeln!(out, "models: {}", models.join(", "))?;
+    if recovered > 0 {
+        writeln!(out, "{recovered} conversations were running and go on")?;
+    }
+    writeln!(out, "try:\n  curl http://{address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// What makes the process stop.
+struct Stops {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Stops {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn told(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    /// Waits for a signal, or for a failure that only a restart can mend; then says which.
+    async fn stop_or_failure(&mut self, root: &RootHandle, writer: &WriterHandle) -> Option<String> {
+        let mut status = writer.watch();
+        let sync_failed = async {
+            let ended = |status: &WriterStatus| matches!(status, WriterStatus::Fatal(_) | WriterStatus::Stopped);
+            match status.wait_for(ended).await.as_deref() {
+                Ok(WriterStatus::Fatal(error)) => error.to_string(),
+                _ => "the journal's writer ended".to_owned(),
+            }
+        };
+        tokio::select! {
+            signal = self.told() => {
+                tracing::info!(signal, "stopping");
+                None
+            }
+            why = sync_failed => Some(why),
+            () = root.failed() => Some("the directory of conversations failed; restart the server".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! `midstream pull`: fetches one known model into the cache and prints where it lies.
+
+use std::io::Write;
+
+use clap::Args;
+
+use crate::models::{self, Fetcher, KNOWN_MODELS};
+
+/// What is set on the command line.
+#[derive(Args, Debug)]
+#[command(after_help = known_models())]
+pub(super) struct Arguments {
+    /// The model's name
+    name: String,
+}
+
+/// Fetches the model; its path is the only line on standard output.
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let model = models::find(&arguments.name).ok_or_else(|| models::Error::Unknown(arguments.name.clone()))?;
+    let path = Fetcher::for_user()?.fetch(model)?;
+    writeln!(std::io::stdout(), "{}", path.display())?;
+    Ok(())
+}
+
+fn known_models() -> String {
+    let line = |model: &models::KnownModel| {
+        format!(
+            "\n  {}  ({} MB, licence: {})",
+            model.name,
+            model.bytes / 1_000_000,
+            model.licence
+        )
+    };
+    format!("Known models:{}", KNOWN_MODELS.iter().map(line).collect::<String>())
+}

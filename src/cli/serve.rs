@@ -1,0 +1,92 @@
+//! `midstream serve`: arguments and settings into what the server is started with.
+//!
+//! Fetches models that are not there yet; opens no port and no journal.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::config::{Config, Flags};
+use crate::models::{self, DEFAULT_MODEL, Fetcher, ModelFile};
+
+/// What is set on the command line.
+#[derive(Args, Debug)]
+pub(super) struct Arguments {
+    /// Where to listen [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Where conversations are kept [default: midstream-data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// A known model or a GGUF file; may be given several times [default: smollm2-135m-instruct]
+    #[arg(long = "model", value_name = "NAME|FILE.gguf")]
+    models: Vec<String>,
+    /// A JSON file of scripted replies, served as the model `scripted`
+    #[arg(long, value_name = "FILE")]
+    scripted: Option<PathBuf>,
+    /// Threads of the CPU engine [default: what the process may use]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// The settings' file [default: midstream.toml, where it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Everything the server is started with.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The settings of all sources.
+    pub config: Config,
+    /// The models' files, on this machine.
+    pub models: Vec<ModelFile>,
+}
+
+/// Reads the settings and sees to the models' files.
+pub(super) fn prepare(arguments: Arguments) -> anyhow::Result<Prepared> {
+    let Arguments {
+        listen,
+        data_dir,
+        models,
+        scripted,
+        threads,
+        config,
+    } = arguments;
+    let flags = Flags {
+        listen,
+        data_dir,
+        models,
+        scripted,
+        threads: threads.map(NonZeroUsize::get),
+    };
+    let variables =
+        std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
+    let config = Config::load(config.as_deref(), variables, flags)?;
+    if let Some(scripted) = config.scripted.as_ref().filter(|path| !path.is_file()) {
+        anyhow::bail!("the scripted file {} does not exist", scripted.display());
+    }
+    let models = resolve(&config)?;
+    Ok(Prepared { config, models })
+}
+
+/// The configured models' files; the default model where nothing at all was named.
+fn resolve(config: &Config) -> anyhow::Result<Vec<ModelFile>> {
+    let names = match config.models.as_slice() {
+        [] if config.scripted.is_some() => return Ok(Vec::new()),
+        [] => vec![DEFAULT_MODEL.to_owned()],
+        named => named.to_vec(),
+    };
+    let fetcher = Fetcher::for_user()?;
+    let mut files: Vec<ModelFile> = Vec::new();
+    for name in &names {
+        let file = models::resolve(name, &fetcher)?;
+        anyhow::ensure!(
+            files.iter().all(|other| other.id != file.id),
+            "two models would both be served as {}; rename one of the files",
+            file.id
+        );
+        files.push(file);
+    }
+    Ok(files)
+}

@@ -1,0 +1,440 @@
+//! What an operator can set: one value per name, from defaults, a file, the environment and flags.
+//!
+//! Every limit and every queue's bound in the project has its name and its default here; other modules take the
+//! number, never invent one. This module reads files and variables only when it is asked to, and starts nothing.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use figment::Figment;
+use figment::providers::{Format, Serialized, Toml};
+use figment::value::{Dict, Map, Value};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// The file that is read when it is there and no other is named.
+pub const DEFAULT_FILE: &str = "midstream.toml";
+
+/// Variables with the prefix that are read elsewhere and are no settings.
+const OTHER_VARIABLES: [&str; 4] = ["isa", "cache_dir", "test_model", "log"];
+
+/// Settings whose text is taken as it is, even where it looks like a number.
+const TEXT_SETTINGS: [&str; 3] = ["listen", "data_dir", "scripted"];
+
+/// Settings that hold several texts, separated by commas in a variable.
+const LIST_SETTINGS: [&str; 2] = ["models", "api_keys"];
+
+/// A key that clients present; never shown in logs or errors.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct ApiKey(String);
+
+impl ApiKey {
+    /// A key with this text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The key itself, for comparing it; do not print it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("ApiKey(…)")
+    }
+}
+
+/// Everything an operator can set. Names carry their unit; `midstream.example.toml` shows them all.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Where the journal lives.
+    pub data_dir: PathBuf,
+    /// Models to serve: known names or GGUF files.
+    #[serde(deserialize_with = "one_or_many")]
+    pub models: Vec<String>,
+    /// A file of scripted replies to serve as the model `scripted`.
+    pub scripted: Option<PathBuf>,
+    /// Threads of the CPU engine; 0 takes what the process may use.
+    pub threads: usize,
+    /// Keys that clients must present; empty lets every local client in.
+    #[serde(deserialize_with = "one_or_many")]
+    pub api_keys: Vec<ApiKey>,
+
+    /// Most bytes of one request's body.
+    pub body_bytes_max: usize,
+    /// Most bytes of one WebSocket frame.
+    pub ws_frame_bytes_max: usize,
+    /// Most requests that are worked on at once; more get 503 `overloaded`.
+    pub requests_in_flight_max: usize,
+    /// Events that wait for one reader before it is dropped with a cursor to resume from.
+    pub reader_queue_events: usize,
+    /// Milliseconds without an event after which a reader gets a sign of life.
+    pub silence_ms: u64,
+
+    /// Most conversations that are in memory at once; the others sleep in the journal.
+    pub conversations_live_max: usize,
+    /// Milliseconds after which an idle conversation goes to sleep.
+    pub idle_sleep_ms: u64,
+    /// Most undecided interventions of one response.
+    pub steers_pending_max: usize,
+    /// Most bytes of all undecided interventions of one response.
+    pub steers_pending_bytes_max: usize,
+    /// Hours for which the answer to an idempotency key is kept.
+    pub idempotency_kept_hours: u64,
+
+    /// Batches that wait for the journal's writer.
+    pub journal_queue_batches: usize,
+    /// Milliseconds that the journal's writer waits for company before it flushes; at most 10.
+    pub group_commit_window_ms: u64,
+
+    /// Requests that wait for the engine; more get 503 `overloaded`.
+    pub engine_inbox_requests: usize,
+    /// Tokens that wait between the engine and a conversation; a full channel skips that sequence's steps.
+    pub token_channel_capacity: usize,
+    /// Bytes for keys and values of attention, all sequences together.
+    pub kv_bytes: usize,
+
+    /// Milliseconds that a stopping server waits for running requests.
+    pub shutdown_drain_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            data_dir: PathBuf::from("midstream-data"),
+            models: Vec::new(),
+            scripted: None,
+            threads: 0,
+            api_keys: Vec::new(),
+            body_bytes_max: 32 << 20,
+            ws_frame_bytes_max: 32 << 20,
+            requests_in_flight_max: 256,
+            reader_queue_events: 1024,
+            silence_ms: 15_000,
+            conversations_live_max: 4096,
+            idle_sleep_ms: 60_000,
+            steers_pending_max: 16,
+            steers_pending_bytes_max: 64 << 10,
+            idempotency_kept_hours: 24,
+            journal_queue_batches: 1024,
+            group_commit_window_ms: 2,
+            engine_inbox_requests: 256,
+            token_channel_capacity: 64,
+            kv_bytes: 1 << 30,
+            shutdown_drain_ms: 10_000,
+        }
+    }
+}
+
+/// What the command line sets; what is absent leaves the other sources in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Flags {
+    /// See [`Config::listen`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
+    /// See [`Config::data_dir`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_dir: Option<PathBuf>,
+    /// See [`Config::models`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
+    /// See [`Config::scripted`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scripted: Option<PathBuf>,
+    /// See [`Config::threads`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+}
+
+/// The settings cannot be used; the text says which and why.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The named file is not there.
+    #[error("the configuration file {0} does not exist")]
+    NoFile(String),
+    /// A source holds something that is no setting, or a value of the wrong type.
+    #[error("the configuration cannot be read: {0}")]
+    Read(String),
+    /// A bound of nothing.
+    #[error("the setting {0} must be at least 1")]
+    Zero(&'static str),
+    /// The flush would lag behind what is promised.
+    #[error("the setting group_commit_window_ms is {0}, but at most 10 ms are promised to clients")]
+    WindowTooLong(u64),
+    /// Anybody on the network could use the server.
+    #[error(
+        "no API keys are configured, so {0} is refused: without keys midstream listens on loopback only; \
+         set api_keys (MIDSTREAM_API_KEYS) or listen on 127.0.0.1"
+    )]
+    OpenToTheNetwork(SocketAddr),
+}
+
+impl Config {
+    /// Reads all sources: defaults, then the file, then `MIDSTREAM_…` of `variables`, then flags.
+    ///
+    /// Without a named file `midstream.toml` of the working directory is read where it exists.
+    pub fn load(
+        file: Option<&Path>,
+        variables: impl IntoIterator<Item = (String, String)>,
+        flags: Flags,
+    ) -> Result<Self, Error> {
+        let mut sources = Figment::new();
+        match file {
+            Some(path) if !path.is_file() => return Err(Error::NoFile(path.display().to_string())),
+            Some(path) => sources = sources.merge(Toml::file_exact(path)),
+            None if Path::new(DEFAULT_FILE).is_file() => sources = sources.merge(Toml::file_exact(DEFAULT_FILE)),
+            None => {}
+        }
+        let sources = sources
+            .merge(Variables::new(variables))
+            .merge(Serialized::defaults(flags));
+        let config: Self = sources.extract().map_err(|error: figment::Error| {
+            let each: Vec<_> = error
+                .into_iter()
+                .map(|error| error.to_string().trim().to_owned())
+                .collect();
+            Error::Read(each.join("; "))
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Refuses values that cannot work.
+    pub fn check(&self) -> Result<(), Error> {
+        let bounds = [
+            ("body_bytes_max", self.body_bytes_max),
+            ("ws_frame_bytes_max", self.ws_frame_bytes_max),
+            ("requests_in_flight_max", self.requests_in_flight_max),
+            ("reader_queue_events", self.reader_queue_events),
+            ("silence_ms", self.silence_ms as usize),
+            ("conversations_live_max", self.conversations_live_max),
+            ("steers_pending_max", self.steers_pending_max),
+            ("steers_pending_bytes_max", self.steers_pending_bytes_max),
+            ("journal_queue_batches", self.journal_queue_batches),
+            ("engine_inbox_requests", self.engine_inbox_requests),
+            ("token_channel_capacity", self.token_channel_capacity),
+            ("kv_bytes", self.kv_bytes),
+        ];
+        if let Some((name, _)) = bounds.iter().find(|(_, value)| *value == 0) {
+            return Err(Error::Zero(name));
+        }
+        if self.group_commit_window_ms > 10 {
+            return Err(Error::WindowTooLong(self.group_commit_window_ms));
+        }
+        if self.api_keys.is_empty() && !is_loopback(self.listen.ip()) {
+            return Err(Error::OpenToTheNetwork(self.listen));
+        }
+        Ok(())
+    }
+}
+
+/// Whether only this machine reaches the address; an IPv4 address inside IPv6 counts as the IPv4 address.
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// One text or a list of them.
+fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMany<T> {
+        One(T),
+        Many(Vec<T>),
+    }
+    Ok(match OneOrMany::deserialize(deserializer)? {
+        OneOrMany::One(one) => vec![one],
+        OneOrMany::Many(many) => many,
+    })
+}
+
+/// The settings among the environment's variables.
+struct Variables(Dict);
+
+impl Variables {
+    fn new(variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        let settings = variables.into_iter().filter_map(|(name, text)| {
+            let name = name.strip_prefix("MIDSTREAM_")?.to_lowercase();
+            // A container platform describes a service named midstream by such variables.
+            let of_the_platform = name.starts_with("service_") || name == "port" || name.starts_with("port_");
+            if of_the_platform || OTHER_VARIABLES.contains(&name.as_str()) {
+                return None;
+            }
+            let value = variable_value(&name, &text);
+            Some((name, value))
+        });
+        Self(settings.collect())
+    }
+}
+
+fn variable_value(name: &str, text: &str) -> Value {
+    if LIST_SETTINGS.contains(&name) {
+        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        Value::from(parts.map(Value::from).collect::<Vec<_>>())
+    } else if TEXT_SETTINGS.contains(&name) {
+        Value::from(text)
+    } else {
+        text.parse()
+            .unwrap_or_else(|never: std::convert::Infallible| match never {})
+    }
+}
+
+impl figment::Provider for Variables {
+    fn metadata(&self) -> figment::Metadata {
+        figment::Metadata::named("the environment")
+            .interpolater(|_, keys| format!("MIDSTREAM_{}", keys.join("_").to_uppercase()))
+    }
+
+    fn data(&self) -> Result<Map<figment::Profile, Dict>, figment::Error> {
+        Ok(figment::Profile::Default.collect(self.0.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(file: &str, variables: &[(&str, &str)], flags: Flags) -> Result<Config, Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings.toml");
+        std::fs::write(&path, file).unwrap();
+        let variables = variables
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        Config::load(Some(&path), variables, flags)
+    }
+
+    fn refusal(file: &str, variables: &[(&str, &str)]) -> String {
+        load(file, variables, Flags::default()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn nothing_set_gives_the_defaults() {
+        assert_eq!(load("", &[], Flags::default()).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
+        let file = "silence_ms = 1\nthreads = 2\nlisten = '127.0.0.1:1'";
+        let variables = [
+            ("MIDSTREAM_THREADS", "3"),
+            ("MIDSTREAM_LISTEN", "127.0.0.1:2"),
+            ("HOME", "/"),
+        ];
+        let listen = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 3)));
+        let config = load(
+            file,
+            &variables,
+            Flags {
+                listen,
+                ..Flags::default()
+            },
+        )
+        .unwrap();
+        assert_eq!((config.silence_ms, config.threads, config.listen.port()), (1, 3, 3));
+        assert_eq!(config.kv_bytes, Config::default().kv_bytes);
+    }
+
+    #[test]
+    fn lists_come_as_one_text_as_a_list_and_with_commas() {
+        assert_eq!(load("models = 'a'", &[], Flags::default()).unwrap().models, ["a"]);
+        assert_eq!(
+            load("models = ['a', 'b']", &[], Flags::default()).unwrap().models,
+            ["a", "b"]
+        );
+        let config = load("", &[("MIDSTREAM_API_KEYS", "123, x")], Flags::default()).unwrap();
+        assert_eq!(config.api_keys, [ApiKey::new("123"), ApiKey::new("x")]);
+    }
+
+    #[test]
+    fn what_is_no_setting_is_refused_by_name() {
+        assert!(refusal("body_bytes = 3", &[]).contains("body_bytes"));
+        let refused = refusal("", &[("MIDSTREAM_SILENCE", "3")]);
+        assert!(refused.contains("silence"), "{refused}");
+        assert!(refusal("threads = 'many'", &[]).contains("threads"));
+        assert!(refusal("", &[("MIDSTREAM_THREADS", "many")]).contains("MIDSTREAM_THREADS"));
+    }
+
+    #[test]
+    fn variables_of_others_with_our_prefix_are_left_alone() {
+        let variables = [
+            ("MIDSTREAM_ISA", "scalar"),
+            ("MIDSTREAM_CACHE_DIR", "/tmp"),
+            ("MIDSTREAM_SERVICE_HOST", "10.0.0.1"),
+            ("MIDSTREAM_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
+        ];
+        assert_eq!(load("", &variables, Flags::default()).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_queue_without_room_is_refused() {
+        assert_eq!(
+            refusal("reader_queue_events = 0", &[]),
+            "the setting reader_queue_events must be at least 1"
+        );
+        assert!(refusal("group_commit_window_ms = 11", &[]).contains("at most 10 ms"));
+    }
+
+    #[test]
+    fn without_keys_only_loopback_is_listened_on() {
+        assert!(refusal("listen = '0.0.0.0:80'", &[]).contains("no API keys are configured, so 0.0.0.0:80"));
+        assert!(refusal("listen = '[::]:80'", &[]).contains("loopback only"));
+        for listen in ["127.0.0.2:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
+            assert!(
+                load(&format!("listen = '{listen}'"), &[], Flags::default()).is_ok(),
+                "{listen}"
+            );
+        }
+        assert!(load("listen = '0.0.0.0:80'\napi_keys = 'k'", &[], Flags::default()).is_ok());
+    }
+
+    #[test]
+    fn a_key_is_never_printed() {
+        let config = load("api_keys = 'hunter2'", &[], Flags::default()).unwrap();
+        assert!(!format!("{config:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_named_file_must_exist_and_the_usual_one_need_not() {
+        assert_eq!(Config::load(None, [], Flags::default()).unwrap(), Config::default());
+        let absent = Config::load(Some(Path::new("/no/such.toml")), [], Flags::default());
+        assert_eq!(
+            absent.unwrap_err().to_string(),
+            "the configuration file /no/such.toml does not exist"
+        );
+    }
+
+    #[test]
+    fn the_example_file_sets_every_name_to_its_default() {
+        let example = include_str!("../midstream.example.toml");
+        let is_setting = |line: &str| !line.starts_with([' ', '#']);
+        let settings = example
+            .lines()
+            .filter_map(|line| line.strip_prefix('#'))
+            .filter(|line| is_setting(line));
+        let settings: Vec<_> = settings.collect();
+        let config = load(&settings.join("\n"), &[], Flags::default()).unwrap();
+        let models = vec![crate::models::DEFAULT_MODEL.to_owned()];
+        let scripted = Some(PathBuf::from("replies.json"));
+        assert_eq!(
+            config,
+            Config {
+                models,
+                scripted,
+                ..Config::default()
+            }
+        );
+        let debugged = format!("{:?}", Config::default());
+        assert_eq!(
+            settings.len(),
+            debugged.matches(": ").count(),
+            "a setting is missing in the example"
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! Tests of the core: decisions as tables, and properties over random histories.
+
+mod properties;
+mod races;
+mod restart;
+mod tools;
+
+use serde_json::Map;
+
+use super::*;
+use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
+use crate::parse::Piece;
+use crate::prompt::Role;
+
+/// A conversation under test: decides, records, applies, as the shell does.
+#[derive(Clone)]
+struct Talk {
+    state: State,
+    log: Vec<Recorded>,
+    effects: Vec<Effect>,
+    fresh: FreshIds,
+    now_ms: u64,
+}
+
+impl Talk {
+    /// An open conversation.
+    fn new(seed: u128) -> Self {
+        let fresh = FreshIds::from_seed(seed);
+        let mut talk = Self { state: State::default(), log: vec![], effects: vec![], fresh, now_ms: 1_000 };
+        let id = ConversationId::draw(&mut talk.fresh);
+        let principal = "local".to_owned();
+        talk.say(Input::Open { id, principal, metadata: Map::new(), items: vec![], forked_from: None }).unwrap();
+        talk
+    }
+
+    /// A conversation whose first response is being generated and has shown `words`.
+    fn generating(words: &[&str]) -> (Self, ResponseId) {
+        let mut talk = Self::new(7);
+        let id = talk.create("hello").unwrap();
+        talk.say(Input::GenerationStarted { generation: talk.generation(), prompt_tokens: 5, cached_tokens: 0 }).unwrap();
+        for (index, word) in words.iter().enumerate() {
+            talk.generated(vec![output(index as u32, Piece::Text((*word).to_owned()))]);
+        }
+        (talk, id)
+    }
+
+    /// One decision; gives its events.
+    fn say(&mut self, input: Input) -> Result<Vec<Event>, Reject> {
+        self.now_ms += 1;
+        let now = Now { unix_ms: self.now_ms, fresh: FreshIds::from_seed(u128::from(self.fresh.next_u64())) };
+        let step = decide(&self.state, input, now)?;
+        for recorded in &step.events {
+            self.state.apply(recorded);
+            self.log.push(recorded.clone());
+        }
+        self.effects.extend(step.effects);
+        Ok(step.events.into_iter().map(|recorded| recorded.event).collect())
+    }
+
+    fn create(&mut self, text: &str) -> Result<ResponseId, Reject> {
+        let item = Item::message(ItemId::draw(&mut self.fresh), Role::User, text);
+        self.create_with(vec![item], None)
+    }
+
+    fn create_with(&mut self, input: Vec<Item>, previous: Option<ResponseId>) -> Result<ResponseId, Reject> {
+        let response_id = ResponseId::draw(&mut self.fresh);
+        self.say(Input::Create(Box::new(Create { response_id, input, config: config(), previous })))?;
+        Ok(response_id)
+    }
+
+    fn steer(&mut self, response_id: ResponseId, text: &str) -> Result<Vec<Event>, Reject> {
+        let intervention_id = InterventionId::draw(&mut self.fresh);
+        let items = vec![Item::message(ItemId::draw(&mut self.fresh), Role::User, text)];
+        self.say(Input::Intervene(Intervene { intervention_id, response_id, items }))
+    }
+
+    fn cancel(&mut self, id: ResponseId) -> CancelOutcome {
+        let now = Now { unix_ms: self.now_ms, fresh: self.fresh.clone() };
+        let step = decide(&self.state, Input::Cancel { response_id: Some(id) }, now).unwrap();
+        self.say(Input::Cancel { response_id: Some(id) }).unwrap();
+        match step.answer {
+            Answer::Cancel { outcome, .. } => outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The generation that is outstanding.
+    fn generation(&self) -> u64 {
+        self.state.active().unwrap().generation.unwrap()
+    }
+
+    fn generated(&mut self, outputs: Vec<Output>) -> Vec<Event> {
+        self.say(Input::Generated { generation: self.generation(), outputs }).unwrap()
+    }
+
+    fn ended(&mut self, end: GenerationEnd) -> Vec<Event> {
+        let generation = self.generation();
+        self.say(Input::GenerationEnded { generation, outputs: vec![], tail_tokens: vec![], end }).unwrap()
+    }
+}
+
+fn config() -> ResponseConfig {
+    ResponseConfig {
+        model: "test".to_owned(),
+        fingerprint: "f1".to_owned(),
+        instructions: None,
+        tools: vec![],
+        sampling: SamplingConfig { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 },
+        max_output_tokens: None,
+        stop: vec![],
+        template_kwargs: Map::new(),
+        background: false,
+        store: true,
+        metadata: Map::new(),
+        echo: Map::new(),
+    }
+}
+
+fn output(token: u32, piece: Piece) -> Output {
+    Output { tokens: vec![token], pieces: vec![piece] }
+}
+
+/// The pieces of a whole call, a token each.
+fn call(first_token: u32, name: &str, arguments: &str) -> Vec<Output> {
+    let arguments = arguments.to_owned();
+    vec![
+        output(first_token, Piece::ToolCallStarted { index: 0, name: name.to_owned() }),
+        output(first_token + 1, Piece::ToolCallArguments { index: 0, fragment: arguments.clone() }),
+        output(first_token + 2, Piece::ToolCallDone { index: 0, arguments, complete: true }),
+    ]
+}
+
+/// The events' names, as they are stored.
+fn names(events: &[Event]) -> Vec<String> {
+    events.iter().map(|event| serde_json::to_value(event).unwrap()["type"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn an_answer_is_created_shown_and_ended_in_openais_order() {
+    let (mut talk, _) = Talk::generating(&["Hi", " there"]);
+    talk.ended(GenerationEnd::Stop);
+    let events: Vec<Event> = talk.log.iter().map(|recorded| recorded.event.clone()).collect();
+    assert_eq!(names(&events), [
+        "conversation_created", "response_created", "response_in_progress", "output_item_added", "content_part_added",
+        "output_delta", "output_delta", "output_done", "content_part_done", "output_item_done", "response_ended",
+    ]);
+    let numbers: Vec<_> = talk.log.iter().filter_map(|recorded| recorded.number).collect();
+    assert_eq!(numbers, (0..10).collect::<Vec<_>>());
+    assert_eq!(talk.state.status(), "idle");
+}
+
+#[test]
+fn deltas_of_one_batch_become_one_event_with_all_tokens() {
+    let (mut talk, id) = Talk::generating(&[]);
+    let words = ["a", "b", "c"];
+    let outputs = words.iter().enumerate().map(|(index, word)| output(index as u32, Piece::Text((*word).to_owned())));
+    let events = talk.generated(outputs.collect());
+    assert_eq!(names(&events), ["output_item_added", "content_part_added", "output_delta"]);
+    assert_eq!(talk.state.response(id).unwrap().tokens(), [0, 1, 2]);
+    assert_eq!(talk.state.response(id).unwrap().output[0].item.text(), "abc");
+}
+
+#[test]
+fn reasoning_and_text_are_items_of_their_own_and_reasoning_tokens_are_counted() {
+    let (mut talk, id) = Talk::generating(&[]);
+    talk.generated(vec![output(1, Piece::Reasoning("hm".to_owned())), output(2, Piece::Text("yes".to_owned()))]);
+    talk.ended(GenerationEnd::Stop);
+    let response = talk.state.response(id).unwrap();
+    let kinds: Vec<_> = response.output.iter().map(|output| output.item.id_prefix()).collect();
+    assert_eq!(kinds, ["rs", "msg"]);
+    assert_eq!((response.usage.reasoning_tokens, response.usage.output_tokens), (1, 2));
+}
+
+#[test]
+fn an_answer_cut_by_the_limit_is_incomplete() {
+    let (mut talk, id) = Talk::generating(&["one"]);
+    talk.ended(GenerationEnd::Length);
+    let response = talk.state.response(id).unwrap();
+    assert_eq!(response.status, ResponseStatus::Ended(Ending::Incomplete { reason: "max_output_tokens".to_owned() }));
+    assert_eq!(response.output[0].item.status, ItemStatus::Incomplete);
+}
+
+#[test]
+fn an_empty_input_is_refused() {
+    let mut talk = Talk::new(1);
+    assert_eq!(talk.create_with(vec![], None).unwrap_err().code, crate::error::Code::InvalidInput);
+}
+
+#[test]
+fn a_reader_that_copies_the_state_does_not_see_later_changes() {
+    let (mut talk, id) = Talk::generating(&["one"]);
+    let before = talk.state.clone();
+    talk.generated(vec![output(9, Piece::Text(" two".to_owned()))]);
+    assert_eq!(before.response(id).unwrap().output[0].item.text(), "one");
+    assert_eq!(talk.state.response(id).unwrap().output[0].item.text(), "one two");
+}

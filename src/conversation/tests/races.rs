@@ -1,0 +1,176 @@
+//! Steers, cancels and ends that meet: journal order decides, and the answer names the winner.
+
+use super::*;
+use crate::error::Code;
+
+#[test]
+fn a_steer_commits_in_one_batch() {
+    let (mut talk, id) = Talk::generating(&["The", " plan"]);
+    let events = talk.steer(id, "shorter").unwrap();
+    assert_eq!(names(&events), [
+        "intervention_accepted", "output_done", "content_part_done", "output_item_done", "response_ended",
+        "intervention_committed", "response_created",
+    ]);
+    let old = talk.state.response(id).unwrap();
+    assert_eq!(old.status, ResponseStatus::Ended(Ending::Incomplete { reason: "steered".to_owned() }));
+    assert_eq!(old.output[0].item.text(), "The plan");
+    let successor = talk.state.active().unwrap();
+    assert_eq!((old.successor, successor.previous), (Some(successor.id), Some(id)));
+    assert_eq!(successor.input[0].text(), "shorter");
+}
+
+#[test]
+fn a_steer_aborts_the_old_generation_before_it_starts_the_new() {
+    let (mut talk, id) = Talk::generating(&["The"]);
+    let old = talk.generation();
+    talk.effects.clear();
+    talk.steer(id, "shorter").unwrap();
+    let (generation, response_id) = (talk.generation(), talk.state.active().unwrap().id);
+    assert_eq!(talk.effects, [
+        Effect::AbortGeneration { generation: old },
+        Effect::StartGeneration { generation, response_id },
+    ]);
+}
+
+#[test]
+fn tokens_sampled_after_the_cut_are_never_shown() {
+    let (mut talk, id) = Talk::generating(&["The"]);
+    let old = talk.generation();
+    talk.steer(id, "shorter").unwrap();
+    let late = vec![output(9, Piece::Text(" late".to_owned()))];
+    let events = talk.say(Input::Generated { generation: old, outputs: late.clone() }).unwrap();
+    assert_eq!(events, []);
+    let (tail_tokens, end) = (vec![], GenerationEnd::Stop);
+    let events = talk.say(Input::GenerationEnded { generation: old, outputs: late, tail_tokens, end }).unwrap();
+    assert_eq!(events, []);
+}
+
+#[test]
+fn a_steer_in_the_queue_is_accepted_and_cuts_nothing() {
+    let mut talk = Talk::new(3);
+    let id = talk.create("hello").unwrap();
+    let events = talk.steer(id, "in French").unwrap();
+    assert_eq!(
+        names(&events),
+        ["intervention_accepted", "response_ended", "intervention_committed", "response_created"]
+    );
+    let texts: Vec<_> =
+        messages(&talk.state, talk.state.active().unwrap()).into_iter().map(|message| message.content).collect();
+    assert_eq!(texts, ["hello", "in French"]);
+}
+
+#[test]
+fn a_steer_after_the_end_is_refused_and_gives_the_input_back() {
+    let (mut talk, id) = Talk::generating(&["done"]);
+    talk.ended(GenerationEnd::Stop);
+    let before = talk.log.clone();
+    let reject = talk.steer(id, "more").unwrap_err();
+    assert_eq!(reject.code, Code::ResponseAlreadyCompleted);
+    assert_eq!(reject.details["final_status"], "completed");
+    assert_eq!(reject.details["final_seq"], before.last().unwrap().seq);
+    assert_eq!(reject.details["input"][0], "more");
+    assert_eq!(talk.log, before);
+}
+
+#[test]
+fn a_second_steer_of_a_steered_response_is_told_the_successor() {
+    let (mut talk, id) = Talk::generating(&["The"]);
+    talk.steer(id, "first").unwrap();
+    let reject = talk.steer(id, "second").unwrap_err();
+    assert_eq!(reject.code, Code::ResponseNotActive);
+    assert_eq!(reject.details["active_id"], talk.state.active().unwrap().id.to_string());
+    talk.ended(GenerationEnd::Stop);
+    let reject = talk.steer(id, "third").unwrap_err();
+    assert_eq!(reject.code, Code::ResponseAlreadyCompleted);
+    assert_eq!(reject.details["successor_id"], talk.state.responses[1].id.to_string());
+}
+
+#[test]
+fn a_steer_after_a_recorded_cancel_is_too_late() {
+    let (mut talk, id) = Talk::generating(&["The"]);
+    talk.cancel(id);
+    let reject = talk.steer(id, "more").unwrap_err();
+    assert_eq!((reject.code, &reject.details["final_status"]), (Code::ResponseAlreadyCompleted, &"cancelled".into()));
+}
+
+#[test]
+fn a_steer_of_an_unknown_response_is_not_found() {
+    let (mut talk, _) = Talk::generating(&["The"]);
+    let unknown = ResponseId::draw(&mut FreshIds::from_seed(99));
+    assert_eq!(talk.steer(unknown, "more").unwrap_err().code, Code::ResponseNotFound);
+}
+
+#[test]
+fn a_cancel_recorded_before_the_end_yields_cancelled_always() {
+    for end in [
+        GenerationEnd::Stop,
+        GenerationEnd::Length,
+        GenerationEnd::Aborted,
+        GenerationEnd::Failed { code: Code::EngineFailed, message: "x".to_owned() },
+    ] {
+        let (mut talk, id) = Talk::generating(&["The"]);
+        assert_eq!(talk.cancel(id), CancelOutcome::Requested);
+        talk.generated(vec![output(9, Piece::Text(" late".to_owned()))]);
+        talk.ended(end);
+        let response = talk.state.response(id).unwrap();
+        assert_eq!(response.status, ResponseStatus::Ended(Ending::Cancelled));
+        assert_eq!(response.output[0].item.text(), "The");
+    }
+}
+
+#[test]
+fn a_second_cancel_joins_the_first() {
+    let (mut talk, id) = Talk::generating(&["The"]);
+    talk.cancel(id);
+    let before = talk.log.clone();
+    assert_eq!(talk.cancel(id), CancelOutcome::Requested);
+    assert_eq!(talk.log, before);
+    talk.ended(GenerationEnd::Aborted);
+    assert_eq!(talk.cancel(id), CancelOutcome::AlreadyCancelled);
+}
+
+#[test]
+fn a_cancel_after_the_end_is_too_late_and_names_the_successor() {
+    let (mut talk, id) = Talk::generating(&["The"]);
+    talk.steer(id, "shorter").unwrap();
+    let successor_id = Some(talk.state.active().unwrap().id);
+    assert_eq!(talk.cancel(id), CancelOutcome::TooLate { successor_id });
+    assert!(talk.state.active().is_some(), "the successor goes on");
+}
+
+#[test]
+fn a_cancel_without_an_id_means_the_active_one() {
+    let (mut talk, id) = Talk::generating(&["The"]);
+    talk.say(Input::Cancel { response_id: None }).unwrap();
+    assert!(talk.state.response(id).unwrap().cancel_requested);
+    talk.ended(GenerationEnd::Aborted);
+    assert_eq!(talk.say(Input::Cancel { response_id: None }).unwrap_err().code, Code::ResponseNotActive);
+}
+
+#[test]
+fn a_create_on_a_running_conversation_names_the_active_one() {
+    let (mut talk, id) = Talk::generating(&["The"]);
+    let reject = talk.create("more").unwrap_err();
+    assert_eq!((reject.code, &reject.details["active_id"]), (Code::ConversationBusy, &id.to_string().into()));
+}
+
+#[test]
+fn a_create_behind_an_older_response_is_sent_to_a_fork() {
+    let (mut talk, first) = Talk::generating(&["The"]);
+    talk.ended(GenerationEnd::Stop);
+    talk.create("more").unwrap();
+    talk.ended(GenerationEnd::Stop);
+    let item = Item::message(ItemId::draw(&mut talk.fresh), Role::User, "again");
+    assert_eq!(talk.create_with(vec![item], Some(first)).unwrap_err().code, Code::ResponseNotActive);
+}
+
+#[test]
+fn a_disconnect_ends_the_response_and_takes_its_sequence_out() {
+    let (mut talk, id) = Talk::generating(&["The"]);
+    let generation = talk.generation();
+    talk.effects.clear();
+    talk.say(Input::Disconnected { response_id: id }).unwrap();
+    let reason = "disconnected".to_owned();
+    assert_eq!(talk.state.response(id).unwrap().status, ResponseStatus::Ended(Ending::Incomplete { reason }));
+    assert_eq!(talk.effects, [Effect::AbortGeneration { generation }]);
+}

@@ -1,0 +1,149 @@
+//! Tool calls: whole ones wait for their result, cut ones never existed for the model.
+
+use super::*;
+use crate::error::Code;
+use crate::ids::CallId;
+
+fn result(fresh: &mut FreshIds, call_id: &CallId, output: &str) -> Item {
+    let body =
+        ItemBody::FunctionCallOutput { call_id: call_id.clone(), output: output.to_owned(), synthetic: false };
+    Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body }
+}
+
+/// A conversation whose response ended with two open calls.
+fn two_calls() -> (Talk, ResponseId, Vec<CallId>) {
+    let (mut talk, id) = Talk::generating(&[]);
+    talk.generated(call(1, "weather", r#"{"city":"Oslo"}"#));
+    talk.generated(call(4, "time", "{}"));
+    talk.ended(GenerationEnd::Stop);
+    let calls = talk.state.open_calls.iter().map(|call| call.call_id.clone()).collect();
+    (talk, id, calls)
+}
+
+#[test]
+fn a_response_that_ends_with_calls_is_completed_and_the_conversation_requires_action() {
+    let (talk, id, calls) = two_calls();
+    assert_eq!(talk.state.response(id).unwrap().status, ResponseStatus::Ended(Ending::Completed));
+    assert_eq!((talk.state.status(), calls.len()), ("requires_action", 2));
+    assert_eq!(talk.state.response(id).unwrap().tokens(), [1, 2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn results_continue_the_conversation_and_the_model_sees_each_once() {
+    let (mut talk, _, calls) = two_calls();
+    let results = calls.iter().map(|call| result(&mut talk.fresh, call, "ok")).collect();
+    talk.create_with(results, None).unwrap();
+    let roles: Vec<_> =
+        messages(&talk.state, talk.state.active().unwrap()).iter().map(|message| message.role).collect();
+    assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool, Role::Tool]);
+    assert_eq!(talk.state.open_calls, []);
+}
+
+#[test]
+fn calls_that_a_create_leaves_out_are_closed_with_a_synthetic_result() {
+    let (mut talk, _, calls) = two_calls();
+    let answer = result(&mut talk.fresh, &calls[1], "12:00");
+    talk.create_with(vec![answer], None).unwrap();
+    let results: Vec<_> = messages(&talk.state, talk.state.active().unwrap())
+        .into_iter()
+        .filter(|message| message.role == Role::Tool)
+        .map(|message| (message.name.unwrap(), message.content))
+        .collect();
+    let expected = [("weather", "not started"), ("time", "12:00")];
+    assert_eq!(results, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+}
+
+#[test]
+fn a_result_of_a_closed_call_is_refused_and_of_an_unknown_call_not_found() {
+    let (mut talk, _, calls) = two_calls();
+    talk.create("never mind").unwrap();
+    talk.ended(GenerationEnd::Stop);
+    let late = result(&mut talk.fresh, &calls[0], "late");
+    assert_eq!(talk.create_with(vec![late], None).unwrap_err().code, Code::ToolCallClosed);
+    let unknown = result(&mut talk.fresh, &CallId("callunknown".to_owned()), "x");
+    assert_eq!(talk.create_with(vec![unknown], None).unwrap_err().code, Code::ToolCallNotFound);
+}
+
+#[test]
+fn a_call_cannot_be_answered_twice_in_one_input() {
+    let (mut talk, _, calls) = two_calls();
+    let twice = vec![result(&mut talk.fresh, &calls[0], "a"), result(&mut talk.fresh, &calls[0], "b")];
+    assert_eq!(talk.create_with(twice, None).unwrap_err().code, Code::ToolCallClosed);
+}
+
+#[test]
+fn an_unfinished_call_is_cut_back_to_its_first_token() {
+    let (mut talk, id) = Talk::generating(&["Let me look."]);
+    talk.generated(call(1, "weather", r#"{"ci"#)[..2].to_vec());
+    let events = talk.steer(id, "do not").unwrap();
+    let cut = events.iter().find_map(|event| match event {
+        Event::InterventionCommitted { cut, .. } => *cut,
+        _ => None,
+    });
+    assert_eq!(cut.unwrap().token_index, 1);
+    assert_eq!(talk.state.response(id).unwrap().kept_tokens(), [0]);
+    assert_eq!(talk.state.open_calls, []);
+    let transcript = messages(&talk.state, talk.state.active().unwrap());
+    assert!(transcript.iter().all(|message| message.tool_calls.is_empty()));
+}
+
+#[test]
+fn a_call_that_the_limit_cut_is_never_requested() {
+    let (mut talk, id) = Talk::generating(&[]);
+    talk.generated(call(1, "weather", r#"{"ci"#)[..2].to_vec());
+    let outputs = vec![Output {
+        tokens: vec![],
+        pieces: vec![Piece::ToolCallDone { index: 0, arguments: r#"{"ci"#.to_owned(), complete: false }],
+    }];
+    let (generation, tail_tokens, end) = (talk.generation(), vec![], GenerationEnd::Length);
+    talk.say(Input::GenerationEnded { generation, outputs, tail_tokens, end }).unwrap();
+    assert_eq!(talk.state.open_calls, []);
+    assert_eq!(talk.state.response(id).unwrap().output[0].item.status, ItemStatus::Incomplete);
+}
+
+#[test]
+fn a_steer_closes_finished_calls_of_the_response_it_cuts() {
+    let (mut talk, id) = Talk::generating(&[]);
+    talk.generated(call(1, "weather", "{}"));
+    let events = talk.steer(id, "do not").unwrap();
+    assert!(names(&events).contains(&"tool_call_closed".to_owned()), "{events:?}");
+    let roles: Vec<_> =
+        messages(&talk.state, talk.state.active().unwrap()).iter().map(|message| message.role).collect();
+    assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool, Role::User]);
+}
+
+#[test]
+fn a_steer_after_completed_with_open_calls_closes_them_and_commits() {
+    let (mut talk, id, _) = two_calls();
+    let events = talk.steer(id, "do not").unwrap();
+    assert_eq!(names(&events), [
+        "intervention_accepted", "tool_call_closed", "tool_call_closed", "intervention_committed", "response_created",
+    ]);
+}
+
+#[test]
+fn a_cancel_of_a_completed_response_closes_its_calls() {
+    let (mut talk, id, _) = two_calls();
+    assert_eq!(talk.cancel(id), CancelOutcome::TooLate { successor_id: None });
+    assert_eq!(talk.state.status(), "idle");
+    assert_eq!(talk.log.iter().filter(|recorded| matches!(recorded.event, Event::ResponseEnded { .. })).count(), 1);
+}
+
+#[test]
+fn reasoning_and_text_around_calls_keep_their_order() {
+    let (mut talk, _) = Talk::generating(&[]);
+    talk.generated(vec![output(1, Piece::Reasoning("first".to_owned()))]);
+    talk.generated(call(2, "weather", "{}"));
+    talk.generated(vec![output(5, Piece::Reasoning("second".to_owned()))]);
+    talk.generated(call(6, "time", "{}"));
+    talk.ended(GenerationEnd::Stop);
+    talk.create("go on").unwrap();
+    let transcript = messages(&talk.state, talk.state.active().unwrap());
+    let calls: Vec<_> = transcript
+        .iter()
+        .filter(|message| message.role == Role::Assistant)
+        .map(|message| (message.reasoning_content.clone().unwrap(), message.tool_calls[0].name.clone()))
+        .collect();
+    let expected = [("first", "weather"), ("second", "time")];
+    assert_eq!(calls, expected.map(|(text, name)| (text.to_owned(), name.to_owned())));
+}

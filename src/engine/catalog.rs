@@ -1,0 +1,31 @@
+//! The catalogue: which models can be asked for, and by which name.
+
+use std::sync::Arc;
+
+use super::contract::Engine;
+
+/// The models that this process serves. The first is the default.
+#[derive(Clone, Default)]
+pub struct Catalog {
+    engines: Vec<Arc<dyn Engine>>,
+}
+
+impl Catalog {
+    /// A catalogue of these engines; of two with one id, the first is found.
+    pub fn new(engines: Vec<Arc<dyn Engine>>) -> Self {
+        Self { engines }
+    }
+
+    /// The engine of this model; without a name, the default.
+    pub fn get(&self, model: Option<&str>) -> Option<&Arc<dyn Engine>> {
+        match model {
+            Some(id) => self.engines.iter().find(|engine| engine.model().id == id),
+            None => self.engines.first(),
+        }
+    }
+
+    /// All of them, the default first.
+    pub fn list(&self) -> impl Iterator<Item = &Arc<dyn Engine>> {
+        self.engines.iter()
+    }
+}

@@ -1,0 +1,222 @@
+//! From a GGUF file to a running engine.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use midstream_kernels::{Advice, Isa, Mmap, Team};
+use sha2::{Digest, Sha256};
+
+use super::super::backend::cpu::CpuBackend;
+use super::super::contract::ModelInfo;
+use super::super::gguf::Gguf;
+use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig, blocks_for};
+use super::super::model::{Description, ModelError};
+use super::super::scheduler::{Limits, Scheduler};
+use super::super::tokenizer::{self, Tokenizer};
+use super::{LocalEngine, stats};
+use crate::clock::Clock;
+use crate::parse::{ReasoningFormat, ToolFormat};
+use crate::prompt::ChatTemplate;
+
+/// Changes whenever the same file and tokens would give other logits than before.
+const NUMERICS_VERSION: u32 = 1;
+/// How keys and values are stored.
+const KV_TYPE: &str = "f16";
+/// Contexts of KV that are kept by default, if memory allows.
+const KV_CONTEXTS: usize = 4;
+/// Most memory for KV by default, where nothing was configured.
+const KV_BYTES_DEFAULT_MAX: usize = 2 << 30;
+/// Bytes of each weight that go into the fingerprint: enough to tell two trainings of one model apart.
+const FINGERPRINT_BYTES: usize = 4096;
+
+/// How a model is loaded.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// The id clients ask for; by default the file's name without `.gguf`.
+    pub id: Option<String>,
+    /// Threads that compute; by default as many as the process may use.
+    pub threads: Option<usize>,
+    /// Most tokens that prompt and answer may have together; by default, and at most, what the model was made for.
+    pub context_length: Option<usize>,
+    /// Tokens whose KV is kept in memory, for all sequences and the prefix cache together; by default four
+    /// contexts, but no more than 2 GiB.
+    pub kv_tokens: Option<usize>,
+    /// Most sequences in one step.
+    pub step_sequences: usize,
+    /// Most tokens in one step: a longer prompt is run in several, between which others go on.
+    pub step_tokens: usize,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            id: None,
+            threads: None,
+            context_length: None,
+            kv_tokens: None,
+            step_sequences: 32,
+            step_tokens: 128,
+        }
+    }
+}
+
+/// Why a model could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be opened or mapped.
+    #[error("cannot read the model {path}: {reason}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// The file is broken, or not a model that can be run.
+    #[error("cannot use the model {path}: {source}")]
+    Model {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        source: ModelError,
+    },
+    /// The tokenizer in the file cannot be used.
+    #[error("cannot use the tokenizer of {path}: {source}")]
+    Tokenizer {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        source: tokenizer::Error,
+    },
+    /// The chat template in the file cannot be used.
+    #[error("cannot use the chat template of {path}: {reason}")]
+    Template {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The instruction set that was asked for is not there.
+    #[error("cannot choose an instruction set: {0}")]
+    Isa(String),
+    /// The thread could not be started.
+    #[error("cannot start the engine: {0}")]
+    Start(std::io::Error),
+}
+
+impl LocalEngine {
+    /// Loads the model in `path` and starts its thread.
+    pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, LoadError> {
+        let unreadable = |reason: &dyn ToString| LoadError::Read {
+            path: path.display().to_string(),
+            reason: reason.to_string(),
+        };
+        let file = File::open(path).map_err(|error| unreadable(&error))?;
+        let map = Mmap::new(&file).map_err(|error| unreadable(&error))?;
+        map.advise(Advice::Sequential);
+        let (model, scheduler, backend) = prepare(path, map.as_slice(), options)?;
+        Self::start(model, scheduler, backend).map_err(LoadError::Start)
+    }
+}
+
+/// Builds everything that an engine is started with from a file's bytes; `path` names it in errors.
+pub(super) fn prepare(
+    path: &Path,
+    file: &[u8],
+    options: &LoadOptions,
+) -> Result<(ModelInfo, Scheduler, CpuBackend), LoadError> {
+    let name = || path.display().to_string();
+    let refused = |source: ModelError| LoadError::Model { path: name(), source };
+    let gguf = Gguf::parse(file).map_err(|source| refused(source.into()))?;
+    let description = Description::read(&gguf).map_err(refused)?;
+    let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|source| LoadError::Tokenizer { path: name(), source })?;
+    if tokenizer.vocab_size() > description.sizes.vocabulary {
+        return Err(refused(ModelError::Shape {
+            name: description.embedding.name.clone(),
+            found: vec![description.sizes.embedding, description.sizes.vocabulary],
+            expected: vec![description.sizes.embedding, tokenizer.vocab_size()],
+        }));
+    }
+    let template = template(&gguf, &tokenizer).map_err(|reason| LoadError::Template { path: name(), reason })?;
+    let isa = Isa::select().map_err(|error| LoadError::Isa(error.to_string()))?;
+    let team = Team::new(options.threads.unwrap_or_else(Team::default_size));
+    let fingerprint = fingerprint(&gguf, &description, file, isa);
+    let blocks = kv_blocks(&description, options);
+    let pool = BlockPool::new(PoolConfig {
+        blocks,
+        model: fingerprint.clone(),
+        kv_type: KV_TYPE.to_owned(),
+    });
+    let made_for = description.sizes.context_length;
+    let limits = Limits {
+        sequences: options.step_sequences.clamp(1, stats::BATCH_MAX),
+        step_tokens: options.step_tokens.max(BLOCK_TOKENS),
+        context_length: options.context_length.unwrap_or(made_for).min(made_for),
+    };
+    let scheduler = Scheduler::new(limits, pool);
+    let model = ModelInfo {
+        id: options.id.clone().unwrap_or_else(|| id_from(path)),
+        owned_by: "local".to_owned(),
+        created: Clock::System.unix_ms() / 1000,
+        context_length: u32::try_from(scheduler.context_length()).unwrap_or(u32::MAX),
+        fingerprint,
+        tokenizer: Arc::new(tokenizer),
+        template: Arc::new(template),
+        tool_format: ToolFormat::Hermes,
+        reasoning: ReasoningFormat::Qwen3,
+        exact_resume: true,
+    };
+    let backend = CpuBackend::load(description, file, isa, team, blocks).map_err(refused)?;
+    Ok((model, scheduler, backend))
+}
+
+fn id_from(path: &Path) -> String {
+    path.file_stem()
+        .map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+/// How many KV blocks to make room for.
+fn kv_blocks(description: &Description, options: &LoadOptions) -> usize {
+    let sizes = &description.sizes;
+    let context = options
+        .context_length
+        .unwrap_or(sizes.context_length)
+        .min(sizes.context_length);
+    let tokens = options.kv_tokens.unwrap_or_else(|| {
+        let token_bytes = description.layers.len() * 2 * size_of::<u16>() * sizes.kv_heads * sizes.head_dim;
+        context
+            .saturating_mul(KV_CONTEXTS)
+            .min(KV_BYTES_DEFAULT_MAX / token_bytes)
+    });
+    blocks_for(tokens).max(1)
+}
+
+/// The file's own template, or ChatML where it brings none.
+fn template(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<ChatTemplate, String> {
+    let _ = (gguf, tokenizer);
+    Ok(ChatTemplate::chatml())
+}
+
+/// Names everything that decides about the tokens: header (metadata, tokenizer, template, shapes), weights,
+/// instruction set, KV type, numerics. Of the weights, the beginning of each and the file's size stand for all.
+fn fingerprint(gguf: &Gguf, description: &Description, file: &[u8], isa: Isa) -> String {
+    let header_end = gguf
+        .tensors()
+        .iter()
+        .map(|tensor| tensor.range.start)
+        .min()
+        .unwrap_or(file.len());
+    let mut hash = Sha256::new();
+    hash.update((file.len() as u64).to_le_bytes());
+    hash.update((header_end as u64).to_le_bytes());
+    hash.update(&file[..header_end.min(file.len())]);
+    for tensor in description.tensors() {
+        let bytes = file.get(tensor.range.clone()).unwrap_or_default();
+        hash.update(&bytes[..bytes.len().min(FINGERPRINT_BYTES)]);
+    }
+    format!(
+        "gguf-{:x}-{}-{KV_TYPE}-n{NUMERICS_VERSION}",
+        hash.finalize(),
+        isa.name()
+    )
+}

@@ -1,0 +1,208 @@
+//! The engine that runs a GGUF model in this process: one thread that plans, runs, samples and delivers, step by
+//! step, over a pure planner and a backend.
+//!
+//! Submitting and aborting only leave a note for that thread. It waits for nothing but work: a reader that does
+//! not read is left out of the next step, one that is gone is aborted. A channel that closes without `Finished`
+//! means that the engine was dropped or died.
+
+mod load;
+mod run;
+mod stats;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, mpsc};
+
+use super::backend::Backend;
+use super::contract::{
+    AbortHandle, Engine, EngineError, EngineEvent, Generation, GenerationRequest, ModelInfo, SequenceId,
+};
+use super::scheduler::Scheduler;
+use crate::clock;
+pub use load::{LoadError, LoadOptions};
+use run::Runner;
+use stats::Counters;
+pub use stats::EngineStats;
+
+/// Sequences that wait or run; the next one is refused as overload.
+const SEQUENCES_MAX: u64 = 1024;
+/// Room of the channel of submissions. Never the limit: each holds one of [`SEQUENCES_MAX`].
+const INBOX_CAPACITY: usize = SEQUENCES_MAX as usize;
+/// Places in a sequence's channel beyond what was asked for: `Started` and `Finished` always fit.
+const EXTRA_EVENTS: usize = 2;
+/// A step that takes longer than this means that the engine hangs.
+const STEP_DURATION_MAX: Duration = Duration::from_secs(60);
+
+/// Runs one model.
+pub struct LocalEngine {
+    model: ModelInfo,
+    inbox: Option<mpsc::Sender<Submission>>,
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    next_id: AtomicU64,
+}
+
+/// What the engine's thread and everybody else see of each other.
+struct Shared {
+    counters: Counters,
+    /// Told when a sequence is aborted or the engine is dropped, for a thread that waits for readers.
+    wake: Notify,
+    stopping: AtomicBool,
+    /// Sequences submitted and not yet finished.
+    live: AtomicU64,
+    started: Instant,
+    /// When the running step began, in milliseconds after `started`, plus 1; 0 when none runs.
+    step_began: AtomicU64,
+}
+
+/// A sequence on its way to the engine's thread.
+struct Submission {
+    id: SequenceId,
+    request: GenerationRequest,
+    events: mpsc::Sender<EngineEvent>,
+    aborted: Arc<AtomicBool>,
+}
+
+impl LocalEngine {
+    /// Starts the thread that runs `backend` as `scheduler` plans.
+    fn start(model: ModelInfo, scheduler: Scheduler, backend: impl Backend) -> std::io::Result<Self> {
+        let (sender, inbox) = mpsc::channel(INBOX_CAPACITY);
+        let shared = Arc::new(Shared {
+            counters: Counters::default(),
+            wake: Notify::new(),
+            stopping: AtomicBool::new(false),
+            live: AtomicU64::new(0),
+            started: clock::monotonic(),
+            step_began: AtomicU64::new(0),
+        });
+        // Only to wait for several channels at once; it drives no I/O and no timers.
+        let waiting = tokio::runtime::Builder::new_current_thread().build()?;
+        let runner = Runner::new(scheduler, backend, inbox, Arc::clone(&shared));
+        let name = "local-engine".to_owned();
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || runner.run(&waiting))?;
+        Ok(Self {
+            model,
+            inbox: Some(sender),
+            thread: Some(thread),
+            shared,
+            next_id: AtomicU64::new(0),
+        })
+    }
+
+    /// What the engine has done since it started.
+    pub fn stats(&self) -> EngineStats {
+        self.shared.counters.read()
+    }
+}
+
+impl Engine for LocalEngine {
+    fn model(&self) -> &ModelInfo {
+        &self.model
+    }
+
+    fn submit(&self, request: GenerationRequest) -> Result<Generation, EngineError> {
+        let tokens = request.prompt.len() + request.resumed.len();
+        // One token of the answer must fit.
+        if tokens >= self.model.context_length as usize {
+            return Err(EngineError::ContextLengthExceeded {
+                prompt_tokens: u32::try_from(tokens).unwrap_or(u32::MAX),
+                context_length: self.model.context_length,
+            });
+        }
+        let inbox = self
+            .inbox
+            .as_ref()
+            .ok_or_else(|| EngineError::Unavailable("it was stopped".to_owned()))?;
+        if self.shared.live.fetch_add(1, Ordering::SeqCst) >= SEQUENCES_MAX {
+            self.shared.live.fetch_sub(1, Ordering::SeqCst);
+            return Err(EngineError::Overloaded);
+        }
+        let (events, readable) = mpsc::channel(request.channel_capacity.max(1) + EXTRA_EVENTS);
+        let aborted = Arc::new(AtomicBool::new(false));
+        let id = SequenceId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let submission = Submission {
+            id,
+            request,
+            events,
+            aborted: Arc::clone(&aborted),
+        };
+        if let Err(refused) = inbox.try_send(submission) {
+            self.shared.live.fetch_sub(1, Ordering::SeqCst);
+            return Err(match refused {
+                mpsc::error::TrySendError::Full(_) => EngineError::Overloaded,
+                mpsc::error::TrySendError::Closed(_) => EngineError::Unavailable("its thread has ended".to_owned()),
+            });
+        }
+        let shared = Arc::clone(&self.shared);
+        let abort = AbortHandle::new(move || {
+            aborted.store(true, Ordering::SeqCst);
+            shared.wake.notify_one();
+        });
+        Ok(Generation {
+            events: readable,
+            abort,
+        })
+    }
+
+    fn health(&self) -> Result<(), String> {
+        if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            return Err("the engine's thread has ended; restart the server".to_owned());
+        }
+        self.shared.health_after(Duration::ZERO)
+    }
+}
+
+impl Shared {
+    fn since_start_ms(&self) -> u64 {
+        clock::monotonic().duration_since(self.started).as_millis() as u64
+    }
+
+    fn begin_step(&self) {
+        self.step_began.store(self.since_start_ms() + 1, Ordering::SeqCst);
+    }
+
+    fn end_step(&self) {
+        self.step_began.store(0, Ordering::SeqCst);
+    }
+
+    /// Whether the running step, if it ran for `longer` than it has, would still be within bounds.
+    fn health_after(&self, longer: Duration) -> Result<(), String> {
+        let began = self.step_began.load(Ordering::SeqCst);
+        let running = Duration::from_millis((self.since_start_ms() + 1).saturating_sub(began)) + longer;
+        if began > 0 && running > STEP_DURATION_MAX {
+            return Err(format!(
+                "a step of the engine has been running for {} s",
+                running.as_secs()
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LocalEngine {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.wake.notify_one();
+        self.inbox = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for LocalEngine {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("LocalEngine")
+            .field("model", &self.model.id)
+            .finish_non_exhaustive()
+    }
+}

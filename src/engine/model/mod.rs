@@ -1,0 +1,17 @@
+//! What a GGUF file says about a decoder: its architecture, its sizes, and where each weight lies.
+//!
+//! A backend takes the description, copies the weights into its own layout and computes. Nothing here computes
+//! with weights. Everything a file claims is checked against its tensors: the tensors are what is really there.
+
+mod architecture;
+mod description;
+mod error;
+
+pub(crate) use architecture::Architecture;
+pub(crate) use description::{Description, LayerTensors, Linear, Sizes, TensorRef};
+pub use error::ModelError;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) mod tiny;

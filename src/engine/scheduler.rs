@@ -1,0 +1,381 @@
+//! Decides what the next step computes: a pure planner over sequences and KV blocks.
+//!
+//! [`Scheduler::add`] and [`Scheduler::abort`] note what is wanted, [`Scheduler::plan`] turns it into one step,
+//! [`Scheduler::complete`] takes the step's results. No clock, no channels, no threads, no model: everything
+//! here is tested without any of them.
+//!
+//! The rules: every sequence that can decode does so in every step, in one batch; prompts are run in chunks that
+//! share what is left of the step's token budget, oldest first. When blocks run out, sequences whose reader lags
+//! and then the youngest ones give theirs back and are run again later; so the oldest one whose reader keeps up
+//! always makes progress. New sequences are admitted in the order in which they came.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::contract::SequenceId;
+use super::kv::{BLOCK_TOKENS, BlockId, BlockKey, BlockPool, blocks_for};
+
+/// What bounds a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Most sequences in one step.
+    pub(crate) sequences: usize,
+    /// Tokens of one step: decoded ones and prompt chunks together.
+    pub(crate) step_tokens: usize,
+    /// Most tokens of one sequence.
+    pub(crate) context_length: usize,
+}
+
+/// One step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// What to run forward.
+    pub(crate) chunks: Vec<Chunk>,
+    /// Sequences that left the queue for the first time, and how many of their tokens came from the cache.
+    pub(crate) started: Vec<(SequenceId, usize)>,
+    /// Aborted sequences; they hold no block any more.
+    pub(crate) removed: Vec<SequenceId>,
+}
+
+/// Consecutive tokens of one sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    /// Whose.
+    pub(crate) sequence: SequenceId,
+    /// Position of the first token.
+    pub(crate) start: usize,
+    /// The tokens.
+    pub(crate) tokens: Vec<u32>,
+    /// The sequence's block table: position p lies in block p / [`BLOCK_TOKENS`].
+    pub(crate) blocks: Vec<BlockId>,
+    /// Whether the logits behind the last token are wanted.
+    pub(crate) samples: bool,
+}
+
+/// What a step did for one chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Part of the prompt was run.
+    Prefilled,
+    /// The sequence goes on with this token.
+    Next(u32),
+    /// The sequence is complete.
+    Ended,
+    /// The step failed for this sequence; what it computed is not to be trusted.
+    Failed,
+}
+
+/// The sequence can never be run: it has more tokens than fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooLong;
+
+#[derive(Debug)]
+struct Sequence {
+    id: SequenceId,
+    salt: u64,
+    tokens: Vec<u32>,
+    /// Tokens whose keys and values lie in `blocks`.
+    computed: usize,
+    /// Tokens that the planned step computes.
+    planned: usize,
+    blocks: Vec<BlockId>,
+    /// The keys of the first full blocks, as far as they are in the index.
+    keys: Vec<BlockKey>,
+    /// Another prefix has the key of one of our blocks: enter nothing more.
+    unshareable: bool,
+    running: bool,
+    started: bool,
+    aborted: bool,
+}
+
+impl Sequence {
+    fn pending(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+}
+
+/// The planner's state. Sequences are ordered by arrival.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    limits: Limits,
+    pool: BlockPool,
+    sequences: BTreeMap<u64, Sequence>,
+    arrivals: HashMap<SequenceId, u64>,
+    next_arrival: u64,
+    preemptions: u64,
+}
+
+impl Scheduler {
+    /// A planner over `pool`. The context is cut down to what the pool can hold.
+    pub(crate) fn new(mut limits: Limits, pool: BlockPool) -> Self {
+        limits.context_length = limits.context_length.min(pool.total() * BLOCK_TOKENS);
+        Self {
+            limits,
+            pool,
+            sequences: BTreeMap::new(),
+            arrivals: HashMap::new(),
+            next_arrival: 0,
+            preemptions: 0,
+        }
+    }
+
+    /// Most tokens one sequence can have.
+    pub(crate) fn context_length(&self) -> usize {
+        self.limits.context_length
+    }
+
+    /// Queues a sequence. `tokens` must not be empty, and must leave room for one more.
+    pub(crate) fn add(&mut self, id: SequenceId, tokens: Vec<u32>, salt: u64) -> Result<(), TooLong> {
+        if tokens.is_empty() || tokens.len() >= self.limits.context_length {
+            return Err(TooLong);
+        }
+        let sequence = Sequence {
+            id,
+            salt,
+            tokens,
+            computed: 0,
+            planned: 0,
+            blocks: Vec::new(),
+            keys: Vec::new(),
+            unshareable: false,
+            running: false,
+            started: false,
+            aborted: false,
+        };
+        self.arrivals.insert(id, self.next_arrival);
+        self.sequences.insert(self.next_arrival, sequence);
+        self.next_arrival += 1;
+        Ok(())
+    }
+
+    /// Marks a sequence; the next plan begins by removing it. One that has ended already is left alone.
+    pub(crate) fn abort(&mut self, id: SequenceId) {
+        if let Some(sequence) = self
+            .arrivals
+            .get(&id)
+            .and_then(|arrival| self.sequences.get_mut(arrival))
+        {
+            sequence.aborted = true;
+        }
+    }
+
+    /// Whether no sequence is left.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sequences.is_empty()
+    }
+
+    /// How often a sequence had to give its blocks back.
+    pub(crate) fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    /// Plans the next step. Sequences for which `ready` is false are left out: their reader has no room.
+    pub(crate) fn plan(&mut self, ready: impl Fn(SequenceId) -> bool) -> Plan {
+        // Removal comes first, so that a successor finds its predecessor's blocks in the index.
+        let mut plan = Plan {
+            removed: self.remove_aborted(),
+            ..Plan::default()
+        };
+        let runnable: Vec<u64> = self
+            .sequences
+            .iter()
+            .filter(|(_, sequence)| ready(sequence.id))
+            .map(|(arrival, _)| *arrival)
+            .collect();
+        let decoding = runnable.iter().filter(|arrival| self.is_decoding(**arrival)).count();
+        // A prompt always gets some tokens, however many sequences decode.
+        let mut prefill_left = self.limits.step_tokens.saturating_sub(decoding).max(BLOCK_TOKENS);
+        let mut admitting = true;
+        for arrival in runnable {
+            if plan.chunks.len() == self.limits.sequences {
+                break;
+            }
+            let running = self.sequences[&arrival].running;
+            if !running {
+                admitting = admitting && prefill_left > 0 && self.admit(arrival, &ready, &mut plan);
+                if !admitting {
+                    continue;
+                }
+            }
+            let decodes = running && self.is_decoding(arrival);
+            let wanted = if decodes {
+                1
+            } else {
+                self.sequences[&arrival].pending().min(prefill_left)
+            };
+            if wanted == 0 || !self.reserve(arrival, wanted, &ready) {
+                continue;
+            }
+            if !decodes {
+                prefill_left -= wanted;
+            }
+            plan.chunks.push(self.chunk(arrival, wanted));
+        }
+        plan
+    }
+
+    /// Takes the results of the planned step, one per chunk.
+    pub(crate) fn complete(&mut self, results: impl IntoIterator<Item = (SequenceId, Outcome)>) {
+        for (id, outcome) in results {
+            let Some(arrival) = self.arrivals.get(&id).copied() else {
+                continue;
+            };
+            if outcome != Outcome::Failed {
+                self.advance(arrival);
+            }
+            match outcome {
+                Outcome::Prefilled => {}
+                Outcome::Next(token) => {
+                    if let Some(sequence) = self.sequences.get_mut(&arrival) {
+                        sequence.tokens.push(token);
+                    }
+                }
+                Outcome::Ended | Outcome::Failed => self.remove(arrival),
+            }
+        }
+    }
+
+    fn is_decoding(&self, arrival: u64) -> bool {
+        self.sequences
+            .get(&arrival)
+            .is_some_and(|sequence| sequence.running && sequence.pending() == 1)
+    }
+
+    fn remove_aborted(&mut self) -> Vec<SequenceId> {
+        let aborted: Vec<(u64, SequenceId)> = self
+            .sequences
+            .iter()
+            .filter(|(_, sequence)| sequence.aborted)
+            .map(|(arrival, sequence)| (*arrival, sequence.id))
+            .collect();
+        for (arrival, _) in &aborted {
+            self.remove(*arrival);
+        }
+        aborted.into_iter().map(|(_, id)| id).collect()
+    }
+
+    fn remove(&mut self, arrival: u64) {
+        if let Some(sequence) = self.sequences.remove(&arrival) {
+            self.arrivals.remove(&sequence.id);
+            self.pool.release(sequence.blocks.into_iter());
+        }
+    }
+
+    /// Brings a waiting sequence into the batch: adopts what the cache has of it and takes blocks for the rest.
+    fn admit(&mut self, arrival: u64, ready: &impl Fn(SequenceId) -> bool, plan: &mut Plan) -> bool {
+        let Some(sequence) = self.sequences.get(&arrival) else {
+            return false;
+        };
+        let needed = blocks_for(sequence.tokens.len());
+        loop {
+            let sequence = &self.sequences[&arrival];
+            let (found, unheld) = self.pool.probe(sequence.salt, &sequence.tokens);
+            if self.pool.available().saturating_sub(unheld) >= needed - found {
+                break;
+            }
+            if !self.preempt_for(arrival, ready) {
+                return false;
+            }
+        }
+        let Some(sequence) = self.sequences.get_mut(&arrival) else {
+            return false;
+        };
+        for (block, key) in self.pool.adopt(sequence.salt, &sequence.tokens) {
+            sequence.blocks.push(block);
+            sequence.keys.push(key);
+        }
+        sequence.computed = sequence.blocks.len() * BLOCK_TOKENS;
+        sequence.running = true;
+        while sequence.blocks.len() < needed {
+            // Counted above: there is one for each.
+            let Some(block) = self.pool.allocate() else {
+                break;
+            };
+            sequence.blocks.push(block);
+        }
+        if !sequence.started {
+            sequence.started = true;
+            plan.started.push((sequence.id, sequence.computed));
+        }
+        true
+    }
+
+    /// Makes sure that the sequence has blocks for its next `wanted` tokens.
+    fn reserve(&mut self, arrival: u64, wanted: usize, ready: &impl Fn(SequenceId) -> bool) -> bool {
+        loop {
+            let Some(sequence) = self.sequences.get_mut(&arrival) else {
+                return false;
+            };
+            if sequence.blocks.len() >= blocks_for(sequence.computed + wanted) {
+                return true;
+            }
+            if let Some(block) = self.pool.allocate() {
+                sequence.blocks.push(block);
+            } else if !self.preempt_for(arrival, ready) {
+                return false;
+            }
+        }
+    }
+
+    /// Takes the blocks of one other sequence: of one whose reader lags if there is one, else of the youngest
+    /// that is younger than `arrival`. Neither can be in the plan already. False when there is none.
+    fn preempt_for(&mut self, arrival: u64, ready: &impl Fn(SequenceId) -> bool) -> bool {
+        let holders = || {
+            self.sequences
+                .iter()
+                .rev()
+                .filter(|(other, held)| **other != arrival && held.running)
+        };
+        let lagging = holders().find(|(_, held)| !ready(held.id));
+        let victim = lagging
+            .or_else(|| holders().find(|(other, _)| **other > arrival))
+            .map(|(other, _)| *other);
+        let Some(sequence) = victim.and_then(|victim| self.sequences.get_mut(&victim)) else {
+            return false;
+        };
+        self.pool.release(sequence.blocks.drain(..));
+        sequence.keys.clear();
+        sequence.computed = 0;
+        sequence.running = false;
+        self.preemptions += 1;
+        true
+    }
+
+    fn chunk(&mut self, arrival: u64, wanted: usize) -> Chunk {
+        let Some(sequence) = self.sequences.get_mut(&arrival) else {
+            unreachable!("only sequences that were just looked at are planned");
+        };
+        sequence.planned = wanted;
+        let end = sequence.computed + wanted;
+        Chunk {
+            sequence: sequence.id,
+            start: sequence.computed,
+            tokens: sequence.tokens[sequence.computed..end].to_vec(),
+            blocks: sequence.blocks.clone(),
+            samples: end == sequence.tokens.len(),
+        }
+    }
+
+    /// Counts the planned tokens as computed and enters the blocks that became full into the index.
+    fn advance(&mut self, arrival: u64) {
+        let Some(sequence) = self.sequences.get_mut(&arrival) else {
+            return;
+        };
+        sequence.computed += std::mem::take(&mut sequence.planned);
+        while !sequence.unshareable && (sequence.keys.len() + 1) * BLOCK_TOKENS <= sequence.computed {
+            let number = sequence.keys.len();
+            let tokens = &sequence.tokens[number * BLOCK_TOKENS..(number + 1) * BLOCK_TOKENS];
+            let parent = sequence.keys.last().copied();
+            match self
+                .pool
+                .publish(sequence.blocks[number], sequence.salt, parent, tokens)
+            {
+                Some(key) => sequence.keys.push(key),
+                None => sequence.unshareable = true,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! From a conversation to prompt tokens, going on behind tokens that are already held.
+
+use super::guard::Guard;
+use super::values::visit_texts;
+use super::{ChatTemplate, Rendering, TemplateError};
+use crate::engine::tokenizer::{Segment, Tokenizer};
+
+/// A prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    /// The prompt's ids.
+    pub tokens: Vec<u32>,
+    /// The rendered text.
+    pub text: String,
+    /// How many tokens at the beginning are those that were held.
+    pub common_prefix_tokens: usize,
+}
+
+/// Renders and encodes a conversation. `held` are the tokens of the earlier prompt and of the answer to it, end token
+/// included if one was sampled: as far as they spell the beginning of the rendered text they are kept as they are, so
+/// our own output is never encoded again, and only what follows is encoded.
+///
+/// A pure function: the same conversation, tools, variables, time and held tokens give the same prompt on every run.
+/// Control tokens come only from the template and from `held`; their texts inside messages are encoded as text.
+pub fn build(
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    rendering: &Rendering<'_>,
+    held: Option<&[u32]>,
+) -> Result<Built, TemplateError> {
+    let guard = Guard::new(tokenizer, texts(template, rendering).into_iter());
+    let rendered = template.render_guarded(rendering, guard)?;
+    let pieces = pieces(tokenizer, &rendered, guard);
+    let text = guard.map_or_else(|| rendered.clone(), |guard| guard.strip(&rendered));
+    let place = held.map_or(Place::default(), |held| agreement(tokenizer, &pieces, held));
+    let mut tokens = held.map_or_else(Vec::new, |held| held[..place.tokens].to_vec());
+    for (index, piece) in pieces.iter().enumerate().skip(place.piece) {
+        match piece {
+            Piece::Control(id) => tokens.push(*id),
+            Piece::Text { spelled, prefixed } => {
+                let from = if index == place.piece { place.offset } else { 0 };
+                // The encoder sets the space in front itself when it stands behind a special token.
+                let from = if from == 0 { usize::from(*prefixed) } else { from };
+                tokenizer.append_segments(&[Segment::Text(&spelled[from..])], &mut tokens);
+            }
+        }
+    }
+    Ok(Built {
+        tokens,
+        text,
+        common_prefix_tokens: place.tokens,
+    })
+}
+
+/// Whether a rendered prompt ends inside the model's reasoning, so that the answer begins there.
+pub fn starts_in_reasoning(text: &str) -> bool {
+    text.trim_end().ends_with("<think>")
+}
+
+/// A part of the rendered text as tokens spell it.
+#[derive(Debug)]
+enum Piece {
+    Control(u32),
+    Text {
+        spelled: String,
+        /// `spelled` begins with a space that is not in the text but in its tokens.
+        prefixed: bool,
+    },
+}
+
+fn pieces(tokenizer: &Tokenizer, rendered: &str, guard: Option<Guard<'_>>) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for segment in tokenizer.segments(rendered) {
+        pieces.push(match segment {
+            Segment::Control(id) => Piece::Control(id),
+            Segment::Text(text) => {
+                let text = guard.map_or_else(|| text.to_owned(), |guard| guard.strip(text));
+                let prefixed = tokenizer.space_prefix();
+                let spelled = if prefixed { format!(" {text}") } else { text };
+                Piece::Text { spelled, prefixed }
+            }
+        });
+    }
+    if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.add_bos())
+        && !matches!(pieces.first(), Some(Piece::Control(id)) if *id == bos)
+    {
+        pieces.insert(0, Piece::Control(bos));
+    }
+    pieces
+}
+
+/// A border between tokens that is a border between characters too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    /// Held tokens before it.
+    tokens: usize,
+    /// The piece it lies in.
+    piece: usize,
+    /// Bytes of that piece before it.
+    offset: usize,
+}
+
+/// How far the held tokens spell the pieces.
+fn agreement(tokenizer: &Tokenizer, pieces: &[Piece], held: &[u32]) -> Place {
+    let mut agreed = Place::default();
+    let mut at = Place::default();
+    for &token in held {
+        match pieces.get(at.piece) {
+            Some(Piece::Control(id)) if *id == token => at.piece += 1,
+            Some(Piece::Text { spelled, .. }) if !tokenizer.is_control(token) => {
+                let bytes = tokenizer.token_bytes(token);
+                if bytes.is_empty() || !spelled.as_bytes()[at.offset..].starts_with(bytes) {
+                    break;
+                }
+                at.offset += bytes.len();
+                if at.offset == spelled.len() {
+                    at.piece += 1;
+                    at.offset = 0;
+                }
+            }
+            _ => break,
+        }
+        at.tokens += 1;
+        let whole = match pieces.get(at.piece) {
+            Some(Piece::Text { spelled, .. }) => spelled.is_char_boundary(at.offset),
+            _ => true,
+        };
+        if whole {
+            agreed = at;
+        }
+    }
+    agreed
+}
+
+/// Every text that goes into the rendering from outside, for the choice of the mark.
+fn texts<'a>(template: &'a ChatTemplate, rendering: &Rendering<'a>) -> Vec<&'a str> {
+    let mut texts = vec![template.source()];
+    for message in rendering.messages {
+        texts.push(&message.content);
+        let optional = [&message.reasoning_content, &message.tool_call_id, &message.name];
+        texts.extend(optional.into_iter().flatten().map(String::as_str));
+        for call in &message.tool_calls {
+            texts.extend([call.id.as_str(), call.name.as_str(), call.arguments.as_str()]);
+        }
+    }
+    for tool in rendering.tools {
+        texts.push(&tool.name);
+        texts.extend(tool.description.as_deref());
+        visit_texts(&tool.parameters, &mut |text| texts.push(text));
+    }
+    for value in rendering.kwargs.values() {
+        visit_texts(value, &mut |text| texts.push(text));
+    }
+    texts
+}

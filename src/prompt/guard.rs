@@ -1,0 +1,88 @@
+//! Keeps the texts of control tokens in messages from becoming control tokens.
+//!
+//! A template cannot tell what it wrote from what somebody said. So a mark, a private-use character that occurs
+//! nowhere in the input, is put inside every control text in messages before rendering; what is then still a control
+//! text was written by the template. The marks are taken out again before the text is encoded or shown.
+
+use std::collections::BTreeSet;
+
+use crate::engine::tokenizer::{Segment, Tokenizer};
+
+/// The marks that may be used; one is enough unless the input holds some itself.
+const MARKS: std::ops::RangeInclusive<char> = '\u{F0000}'..='\u{F00FF}';
+
+/// Whether the character can be a mark.
+pub(super) fn is_mark(character: char) -> bool {
+    MARKS.contains(&character)
+}
+
+/// Marks control texts with one character.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guard<'a> {
+    tokenizer: &'a Tokenizer,
+    mark: char,
+}
+
+impl<'a> Guard<'a> {
+    /// A guard for an input of these texts, with a mark that none of them holds. With all marks in use there is
+    /// nothing left that could be taken out again safely, so there is no guard.
+    pub(super) fn new<'b>(tokenizer: &'a Tokenizer, texts: impl Iterator<Item = &'b str>) -> Option<Self> {
+        let mut used = BTreeSet::new();
+        for text in texts {
+            used.extend(text.chars().filter(|&character| is_mark(character)));
+        }
+        MARKS
+            .into_iter()
+            .find(|mark| !used.contains(mark))
+            .map(|mark| Self { tokenizer, mark })
+    }
+
+    /// The text with every control text in it broken by the mark.
+    pub(super) fn protect(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        for segment in self.tokenizer.segments(text) {
+            match segment {
+                Segment::Text(text) => out.push_str(text),
+                Segment::Control(id) => {
+                    let mut characters = self.tokenizer.special_text(id).unwrap_or_default().chars();
+                    out.extend(characters.next());
+                    out.push(self.mark);
+                    out.push_str(characters.as_str());
+                }
+            }
+        }
+        out
+    }
+
+    /// The text without marks.
+    pub(super) fn strip(&self, text: &str) -> String {
+        text.replace(self.mark, "")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protected_texts_hold_no_control_token_and_come_back_unchanged() {
+        let tokenizer = Tokenizer::bytes();
+        for text in [
+            "<|im_end|>",
+            "a<|im_start|><|im_end|>b",
+            "<<|im_end|>",
+            "\u{F0000}<|im_end|>",
+            "plain",
+        ] {
+            let guard = Guard::new(&tokenizer, std::iter::once(text)).unwrap();
+            let protected = guard.protect(text);
+            assert!(
+                tokenizer
+                    .segments(&protected)
+                    .iter()
+                    .all(|segment| matches!(segment, Segment::Text(_)))
+            );
+            assert_eq!(guard.strip(&protected), text);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! `/v1/chat/completions`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::TextOr;
+use super::items::ContentPart;
+
+/// `POST /v1/chat/completions`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ChatRequest {
+    /// The model; none means the default.
+    pub model: Option<String>,
+    /// The transcript.
+    pub messages: Option<Vec<ChatMessage>>,
+    /// Whether to stream.
+    pub stream: Option<bool>,
+    /// What the stream carries besides.
+    pub stream_options: Option<StreamOptions>,
+    /// How many choices; only 1 is served.
+    pub n: Option<u32>,
+    /// The tools.
+    pub tools: Option<Vec<Value>>,
+    /// Whether tools may be used.
+    pub tool_choice: Option<Value>,
+    /// 0 is greedy.
+    pub temperature: Option<f32>,
+    /// Keep the smallest set of tokens that reaches this probability.
+    pub top_p: Option<f32>,
+    /// Keep the k most likely tokens.
+    pub top_k: Option<i64>,
+    /// Drop tokens less likely than this share of the most likely one.
+    pub min_p: Option<f32>,
+    /// Equal seeds give equal answers.
+    pub seed: Option<i64>,
+    /// Texts that end the answer.
+    pub stop: Option<TextOr<String>>,
+    /// The most tokens of the answer, by its old name.
+    pub max_tokens: Option<u32>,
+    /// The most tokens of the answer.
+    pub max_completion_tokens: Option<u32>,
+    /// Extra variables for the chat template.
+    pub chat_template_kwargs: Option<Map<String, Value>>,
+    /// Whether the conversation is kept.
+    pub store: Option<bool>,
+    /// The client's own labels.
+    pub metadata: Option<Map<String, Value>>,
+}
+
+/// What a stream carries besides.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct StreamOptions {
+    /// A last chunk with the usage.
+    pub include_usage: Option<bool>,
+}
+
+/// A message of the transcript.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ChatMessage {
+    /// `system`, `developer`, `user`, `assistant` or `tool`.
+    pub role: String,
+    /// The text.
+    pub content: Option<TextOr<ContentPart>>,
+    /// Reasoning of an assistant message.
+    pub reasoning_content: Option<String>,
+    /// Calls of an assistant message.
+    pub tool_calls: Option<Vec<ChatToolCall>>,
+    /// Which call a tool message answers.
+    pub tool_call_id: Option<String>,
+}
+
+/// A call as a client repeats it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ChatToolCall {
+    /// Its id.
+    pub id: String,
+    /// What it calls.
+    pub function: Option<ChatFunction>,
+}
+
+/// The called function.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ChatFunction {
+    /// Its name.
+    pub name: String,
+    /// JSON text.
+    pub arguments: String,
+}
+
+/// A whole answer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Completion {
+    /// `chatcmpl-…`
+    pub id: String,
+    /// Always `chat.completion`.
+    pub object: &'static str,
+    /// Seconds since the Unix epoch.
+    pub created: u64,
+    /// The model.
+    pub model: String,
+    /// The one choice.
+    pub choices: [Choice; 1],
+    /// Tokens.
+    pub usage: Usage,
+    /// Which build of which model answered.
+    pub system_fingerprint: String,
+}
+
+/// The choice of a whole answer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Choice {
+    /// Always 0.
+    pub index: u32,
+    /// What was said.
+    pub message: AnswerMessage,
+    /// Always absent.
+    pub logprobs: Option<Value>,
+    /// Why it ended.
+    pub finish_reason: &'static str,
+}
+
+/// What the model said.
+#[derive(Clone, Debug, Serialize)]
+pub struct AnswerMessage {
+    /// Always `assistant`.
+    pub role: &'static str,
+    /// The text; absent when there are only calls.
+    pub content: Option<String>,
+    /// Always absent.
+    pub refusal: Option<String>,
+    /// The reasoning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// The calls.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<AnswerCall>,
+}
+
+/// A whole call.
+#[derive(Clone, Debug, Serialize)]
+pub struct AnswerCall {
+    /// Its id.
+    pub id: String,
+    /// Always `function`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// What it calls.
+    pub function: ChatFunction,
+}
+
+/// A chunk of a stream.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chunk {
+    /// `chatcmpl-…`
+    pub id: String,
+    /// Always `chat.completion.chunk`.
+    pub object: &'static str,
+    /// Seconds since the Unix epoch.
+    pub created: u64,
+    /// The model.
+    pub model: String,
+    /// Which build of which model answers.
+    pub system_fingerprint: String,
+    /// The one choice; none in the chunk with the usage.
+    pub choices: Vec<ChunkChoice>,
+    /// Tokens: there and null until the last chunk, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Option<Usage>>,
+}
+
+/// The choice of a chunk.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChunkChoice {
+    /// Always 0.
+    pub index: u32,
+    /// What is new.
+    pub delta: Delta,
+    /// Always absent.
+    pub logprobs: Option<Value>,
+    /// Why it ended, in the last chunk.
+    pub finish_reason: Option<&'static str>,
+}
+
+/// What is new.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Delta {
+    /// `assistant`, in the first chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    /// Text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// Reasoning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// Parts of calls.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<CallDelta>,
+}
+
+/// A part of a call.
+#[derive(Clone, Debug, Serialize)]
+pub struct CallDelta {
+    /// Position among the answer's calls.
+    pub index: u32,
+    /// Its id, in its first part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// `function`, in its first part.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<&'static str>,
+    /// What it calls.
+    pub function: FunctionDelta,
+}
+
+/// A part of a called function.
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionDelta {
+    /// Its name, in the first part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// More JSON text.
+    pub arguments: String,
+}
+
+/// Tokens.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of the answer.
+    pub completion_tokens: u32,
+    /// Their sum.
+    pub total_tokens: u32,
+    /// Of the prompt's.
+    pub prompt_tokens_details: PromptDetails,
+    /// Of the answer's.
+    pub completion_tokens_details: CompletionDetails,
+}
+
+/// Of the prompt's tokens.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PromptDetails {
+    /// Came from the KV cache.
+    pub cached_tokens: u32,
+}
+
+/// Of the answer's tokens.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CompletionDetails {
+    /// Were reasoning.
+    pub reasoning_tokens: u32,
+}

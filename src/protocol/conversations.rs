@@ -1,0 +1,141 @@
+//! `/v1/conversations`, interventions, and what the conversation's WebSocket takes.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::TextOr;
+use super::items::{InputItem, Item};
+
+/// `POST /v1/conversations`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct CreateConversation {
+    /// The client's own labels.
+    pub metadata: Option<Map<String, Value>>,
+    /// First items of the transcript.
+    pub items: Option<Vec<InputItem>>,
+}
+
+/// A conversation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Conversation {
+    /// `conv_…`
+    pub id: String,
+    /// Always `conversation`.
+    pub object: &'static str,
+    /// Seconds since the Unix epoch.
+    pub created_at: u64,
+    /// The client's own labels.
+    pub metadata: Map<String, Value>,
+}
+
+/// A page of items.
+#[derive(Clone, Debug, Serialize)]
+pub struct ItemList {
+    /// Always `list`.
+    pub object: &'static str,
+    /// The items.
+    pub data: Vec<Item>,
+    /// The first item's id.
+    pub first_id: Option<String>,
+    /// The last item's id.
+    pub last_id: Option<String>,
+    /// Whether there are more behind the last.
+    pub has_more: bool,
+}
+
+/// The first frame of every attach: where the conversation stands.
+#[derive(Clone, Debug, Serialize)]
+pub struct Snapshot {
+    /// Always `conversation.snapshot`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// Which conversation.
+    pub conversation_id: Option<String>,
+    /// `idle`, `running` or `requires_action`.
+    pub status: &'static str,
+    /// The response that is running.
+    pub active_response: Option<String>,
+    /// The last event's seq.
+    pub last_seq: u64,
+    /// The first event that is kept.
+    pub oldest_seq: u64,
+    /// Counts how often acknowledged events were lost.
+    pub epoch: u64,
+    /// Ids of undecided interventions.
+    pub pending_interventions: Vec<String>,
+    /// Calls that wait for a result.
+    pub open_calls: Vec<OpenCall>,
+}
+
+/// A call that waits for a result.
+#[derive(Clone, Debug, Serialize)]
+pub struct OpenCall {
+    /// The response that made it.
+    pub response_id: String,
+    /// Which call.
+    pub call_id: String,
+    /// The function.
+    pub name: String,
+    /// From 1.
+    pub attempt: u32,
+}
+
+/// `POST /v1/responses/{id}/interventions`, and `conversation.intervene`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Intervene {
+    /// The new instruction.
+    pub input: Option<TextOr<InputItem>>,
+    /// When to stop.
+    pub when: Option<String>,
+    /// What several pending ones become.
+    pub on_multiple: Option<String>,
+    /// What a late one becomes.
+    pub on_late: Option<String>,
+    /// What open tool calls become.
+    pub tools: Option<String>,
+    /// A new thinking budget.
+    pub reasoning: Option<Value>,
+    /// The response it is meant for; in HTTP the path says it.
+    pub response_id: Option<String>,
+}
+
+/// What became of an intervention.
+#[derive(Clone, Debug, Serialize)]
+pub struct Intervention {
+    /// Always `intervention`.
+    pub object: &'static str,
+    /// `steer_…`
+    pub id: String,
+    /// The response it was meant for.
+    pub response_id: String,
+    /// The response that answers it.
+    pub successor_id: Option<String>,
+    /// `accepted` or `committed`.
+    pub status: &'static str,
+    /// The status once it is final.
+    pub outcome: Option<&'static str>,
+    /// The event that decided it.
+    pub seq: u64,
+    /// What it says.
+    pub input: Vec<Item>,
+    /// Why it failed.
+    pub error: Option<Value>,
+}
+
+/// `response.cancel`, and the body of `POST /v1/responses/{id}/cancel`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Cancel {
+    /// Which response; on a socket none means the active one.
+    pub response_id: Option<String>,
+    /// Whether to answer only after the sequence is gone; the default.
+    pub wait: Option<bool>,
+    /// Whether to cancel the successor too.
+    pub cascade: Option<bool>,
+}
+
+/// `conversation.subscribe`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Subscribe {
+    /// The cursor: events behind it are sent.
+    pub after: Option<Value>,
+}

@@ -1,0 +1,130 @@
+//! Items of the Responses and Conversations APIs.
+
+use serde::{Deserialize, Serialize};
+
+use super::TextOr;
+
+/// An input item of any kind. Which fields a kind needs is checked where it is converted, so that the error can
+/// name the kind.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct InputItem {
+    /// The kind; a missing one means `message`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Who speaks, for a message.
+    pub role: Option<String>,
+    /// The text of a message or of reasoning.
+    pub content: Option<TextOr<ContentPart>>,
+    /// Summaries of reasoning.
+    pub summary: Option<Vec<ContentPart>>,
+    /// The call, for `function_call` and `function_call_output`.
+    pub call_id: Option<String>,
+    /// The function's name.
+    pub name: Option<String>,
+    /// JSON text.
+    pub arguments: Option<String>,
+    /// The call's result.
+    pub output: Option<TextOr<ContentPart>>,
+}
+
+/// A part of a message of any kind.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ContentPart {
+    /// `input_text`, `output_text`, `text`, …
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text, where the kind has one.
+    pub text: Option<String>,
+    /// The text of a refusal.
+    pub refusal: Option<String>,
+}
+
+/// An item as the server shows it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Item {
+    /// A message of any role.
+    Message {
+        /// `msg_…`
+        id: String,
+        /// `in_progress`, `completed` or `incomplete`.
+        status: &'static str,
+        /// Who speaks.
+        role: &'static str,
+        /// Its parts.
+        content: Vec<Part>,
+    },
+    /// The model's reasoning.
+    Reasoning {
+        /// `rs_…`
+        id: String,
+        /// Always empty: the text itself is shown.
+        summary: Vec<Part>,
+        /// The text.
+        content: Vec<Part>,
+        /// Always absent: nothing is hidden.
+        encrypted_content: Option<String>,
+        /// As for a message.
+        status: &'static str,
+    },
+    /// A tool call by the model.
+    FunctionCall {
+        /// `fc_…`
+        id: String,
+        /// What its result names.
+        call_id: String,
+        /// The function.
+        name: String,
+        /// JSON text.
+        arguments: String,
+        /// As for a message.
+        status: &'static str,
+    },
+    /// The result of a tool call.
+    FunctionCallOutput {
+        /// `fco_…`
+        id: String,
+        /// The call it answers.
+        call_id: String,
+        /// What the model sees.
+        output: String,
+        /// As for a message.
+        status: &'static str,
+    },
+}
+
+/// A part of a shown message.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Part {
+    /// Text by the model.
+    OutputText {
+        /// The text.
+        text: String,
+        /// Always empty.
+        annotations: [(); 0],
+        /// Always empty.
+        logprobs: [(); 0],
+    },
+    /// Text by anybody else.
+    InputText {
+        /// The text.
+        text: String,
+    },
+    /// Reasoning.
+    ReasoningText {
+        /// The text.
+        text: String,
+    },
+}
+
+impl Part {
+    /// Text by the model.
+    pub fn output(text: impl Into<String>) -> Self {
+        Self::OutputText {
+            text: text.into(),
+            annotations: [],
+            logprobs: [],
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The wire: the types of the HTTP and WebSocket APIs as clients send and read them.
+//!
+//! Only serde here, no domain type and no decision: `api` converts. Requests accept any field they do not know;
+//! a field they know has one type.
+
+pub mod chat;
+pub mod conversations;
+pub mod error;
+pub mod items;
+pub mod models;
+pub mod responses;
+mod text_or;
+
+pub use text_or::TextOr;

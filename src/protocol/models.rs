@@ -1,0 +1,27 @@
+//! `/v1/models`.
+
+use serde::Serialize;
+
+/// A model as it is listed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Model {
+    /// The id that requests name.
+    pub id: String,
+    /// Always `model`.
+    pub object: &'static str,
+    /// Seconds since the Unix epoch.
+    pub created: u64,
+    /// Who answers.
+    pub owned_by: String,
+    /// Most tokens that prompt and answer may have together.
+    pub context_length: u32,
+}
+
+/// All models.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModelList {
+    /// Always `list`.
+    pub object: &'static str,
+    /// The models; the first is the default.
+    pub data: Vec<Model>,
+}
