@@ -40,11 +40,7 @@ pub(super) fn seal(key: &[u8], body: &[u8]) -> Vec<u8> {
 /// The body of a value, if it is what was written under `key`.
 pub(super) fn unseal<'a>(key: &[u8], value: &'a [u8]) -> Result<&'a [u8], String> {
     let (sum, body) = value.split_first_chunk().ok_or("the value is too short")?;
-    if u32::from_be_bytes(*sum) == checksum(key, body) {
-        Ok(body)
-    } else {
-        Err("the checksum does not match".into())
-    }
+    if u32::from_be_bytes(*sum) == checksum(key, body) { Ok(body) } else { Err("the checksum does not match".into()) }
 }
 
 fn checksum(key: &[u8], body: &[u8]) -> u32 {
@@ -97,21 +93,13 @@ impl Entry {
         };
         Ok(PartialEntry {
             length: u32::from_be_bytes(*length) as usize,
-            entry: Self {
-                form: header[0],
-                version: u16::from_be_bytes(*version),
-                bytes: bytes.to_vec(),
-            },
+            entry: Self { form: header[0], version: u16::from_be_bytes(*version), bytes: bytes.to_vec() },
         })
     }
 
     /// The entry of a folded run.
     pub(super) fn folded(bytes: Vec<u8>) -> Self {
-        Self {
-            form: FORM_FOLDED,
-            version: EVENT_VERSION,
-            bytes,
-        }
+        Self { form: FORM_FOLDED, version: EVENT_VERSION, bytes }
     }
 
     /// The events in it, at least one.
@@ -169,16 +157,12 @@ pub(super) fn encode_seq(seq: u64) -> [u8; 8] {
 
 /// The seq in a head record.
 pub(super) fn decode_seq(body: &[u8]) -> Result<u64, String> {
-    body.try_into()
-        .map(u64::from_be_bytes)
-        .map_err(|_| "not a sequence number".into())
+    body.try_into().map(u64::from_be_bytes).map_err(|_| "not a sequence number".into())
 }
 
 /// The conversation in an index record.
 pub(super) fn decode_conversation(body: &[u8]) -> Result<ConversationId, String> {
-    body.try_into()
-        .map(ConversationId::from_bytes)
-        .map_err(|_| "not a conversation id".into())
+    body.try_into().map(ConversationId::from_bytes).map_err(|_| "not a conversation id".into())
 }
 
 /// The body of an idempotency record.

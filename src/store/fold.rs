@@ -56,10 +56,7 @@ pub(super) fn fold(run: &[Recorded]) -> Option<Vec<u8>> {
         put(&mut out, zigzag(recorded.at_ms.wrapping_sub(before.1) as i64));
         put(&mut out, delta.text.len() as u64);
         put(&mut out, delta.tokens.len() as u64);
-        before = (
-            recorded.number.map_or(before.0, |number| number.wrapping_add(1)),
-            recorded.at_ms,
-        );
+        before = (recorded.number.map_or(before.0, |number| number.wrapping_add(1)), recorded.at_ms);
     }
     (unfold(&out).as_deref() == Ok(run)).then_some(out)
 }
@@ -78,17 +75,9 @@ struct Delta<'a> {
 
 fn delta(recorded: &Recorded) -> Option<Delta<'_>> {
     match &recorded.event {
-        Event::OutputDelta {
-            response_id,
-            item_id,
-            text,
-            tokens,
-        } => Some(Delta {
-            response: *response_id,
-            item: *item_id,
-            text,
-            tokens,
-        }),
+        Event::OutputDelta { response_id, item_id, text, tokens } => {
+            Some(Delta { response: *response_id, item: *item_id, text, tokens })
+        }
         _ => None,
     }
 }
@@ -122,12 +111,7 @@ fn read(mut bytes: &[u8]) -> Option<Vec<Recorded>> {
             seq: first_seq.checked_add(index)?,
             number,
             at_ms,
-            event: Event::OutputDelta {
-                response_id,
-                item_id,
-                text: own_text.to_owned(),
-                tokens: own_tokens.to_vec(),
-            },
+            event: Event::OutputDelta { response_id, item_id, text: own_text.to_owned(), tokens: own_tokens.to_vec() },
         });
         before = (number.map_or(before.0, |number| number.wrapping_add(1)), at_ms);
     }

@@ -45,6 +45,8 @@ pub enum Record {
     Active(bool),
     /// A request with this key has its first answer.
     Key(KeyRecord),
+    /// The key is free again.
+    ForgetKey(KeyScope),
 }
 
 /// An idempotency key and what was answered.
@@ -172,10 +174,7 @@ pub(super) struct Sequence<'a> {
 
 impl<'a> Sequence<'a> {
     pub(super) fn new(journal: &'a dyn Journal) -> Self {
-        Self {
-            journal,
-            last_seqs: HashMap::new(),
-        }
+        Self { journal, last_seqs: HashMap::new() }
     }
 
     /// Whether `batch` follows what was accepted before it; if so, the next one must follow it.
@@ -187,11 +186,7 @@ impl<'a> Sequence<'a> {
         };
         for recorded in &batch.events {
             if recorded.seq != last + 1 {
-                return Err(Error::Conflict {
-                    conversation,
-                    expected: last + 1,
-                    found: recorded.seq,
-                });
+                return Err(Error::Conflict { conversation, expected: last + 1, found: recorded.seq });
             }
             last = recorded.seq;
         }

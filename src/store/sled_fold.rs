@@ -45,13 +45,10 @@ impl SledJournal {
         let mut batch = sled::Batch::default();
         batch.insert(key.as_slice(), codec::seal(&key, &codec::encode_seq(next - 1)));
         for run in &part.runs {
-            run.write(conversation, &mut batch)
-                .map_err(|why| Error::damaged(conversation, run.last_seq, why))?;
+            run.write(conversation, &mut batch).map_err(|why| Error::damaged(conversation, run.last_seq, why))?;
         }
         let _alone = self.folding.write().unwrap_or_else(PoisonError::into_inner);
-        self.db
-            .apply_batch(batch)
-            .inspect_err(|_| self.failed.store(true, Ordering::SeqCst))?;
+        self.db.apply_batch(batch).inspect_err(|_| self.failed.store(true, Ordering::SeqCst))?;
         Ok(next <= last)
     }
 
@@ -105,12 +102,7 @@ impl Part {
         if let [first, .., last] = events.as_slice()
             && let Some(bytes) = fold::fold(&events)
         {
-            self.runs.push(Run {
-                first_seq: first.seq,
-                last_seq: last.seq,
-                chunks,
-                folded: Entry::folded(bytes),
-            });
+            self.runs.push(Run { first_seq: first.seq, last_seq: last.seq, chunks, folded: Entry::folded(bytes) });
         }
     }
 }

@@ -37,10 +37,7 @@ pub struct SledJournal {
 impl fmt::Debug for SledJournal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // sled's own form prints every row.
-        formatter
-            .debug_struct("SledJournal")
-            .field("folder", &self.folder)
-            .finish_non_exhaustive()
+        formatter.debug_struct("SledJournal").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
 
@@ -81,9 +78,7 @@ impl SledJournal {
     /// an empty database without a marker may be begun anew; one with a marker has lost its content.
     fn initialise(&self) -> Result<(), Error> {
         if self.folder.was_initialised() || !self.db.is_empty() {
-            return Err(Error::StoreDamaged(
-                "the folder held a journal, but its schema number is gone".into(),
-            ));
+            return Err(Error::StoreDamaged("the folder held a journal, but its schema number is gone".into()));
         }
         let value = codec::seal(keys::SCHEMA, &migrate::SCHEMA.to_be_bytes());
         self.db.insert(keys::SCHEMA, value)?;
@@ -94,10 +89,7 @@ impl SledJournal {
     /// The rows of a conversation's events between two seqs.
     pub(super) fn rows(&self, conversation: ConversationId, first: u64, last: u64) -> Rows {
         let range = keys::event(conversation, first, 0)..=keys::event(conversation, last, u16::MAX);
-        Rows {
-            rows: self.db.range(range),
-            conversation,
-        }
+        Rows { rows: self.db.range(range), conversation }
     }
 
     fn in_flight(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Option<sled::IVec>>> {
@@ -166,8 +158,7 @@ impl Journal for SledJournal {
         }
         let mut sequence = Sequence::new(self);
         batches.iter().try_for_each(|batch| sequence.accept(batch))?;
-        self.write(batches)
-            .inspect_err(|error| self.failed.store(error.is_final(), Ordering::SeqCst))
+        self.write(batches).inspect_err(|error| self.failed.store(error.is_final(), Ordering::SeqCst))
     }
 
     fn fold(&self, conversation: ConversationId, up_to: u64) -> Result<bool, Error> {
@@ -178,9 +169,7 @@ impl Journal for SledJournal {
         let _reading = self.folding.read().unwrap_or_else(PoisonError::into_inner);
         // Read first: all up to here was in the tree before the scan begins, and is durable.
         let last = self.last_seq(conversation)?;
-        let wanted = usize::try_from(last.saturating_sub(after))
-            .unwrap_or(usize::MAX)
-            .min(limit);
+        let wanted = usize::try_from(last.saturating_sub(after)).unwrap_or(usize::MAX).min(limit);
         let mut events = Vec::with_capacity(wanted.min(READ_AHEAD));
         if wanted == 0 {
             return Ok(events);
@@ -192,19 +181,12 @@ impl Journal for SledJournal {
                 return Err(Error::damaged(conversation, expected, "the event is missing"));
             };
             // A folded run may begin before the cursor.
-            let mut behind = found
-                .into_iter()
-                .skip_while(|recorded| recorded.seq < expected)
-                .peekable();
+            let mut behind = found.into_iter().skip_while(|recorded| recorded.seq < expected).peekable();
             match behind.peek() {
                 Some(first) if first.seq == expected => {}
                 other => {
                     let seq = other.map_or(0, |recorded| recorded.seq);
-                    return Err(Error::damaged(
-                        conversation,
-                        expected,
-                        format!("seq {seq} is in its place"),
-                    ));
+                    return Err(Error::damaged(conversation, expected, format!("seq {seq} is in its place")));
                 }
             }
             let missing = wanted - events.len();
@@ -276,14 +258,8 @@ fn decode_record(kind: u8, key: &[u8], value: &[u8]) -> Result<(ConversationId, 
     }
     let id = keys::id(key).ok_or("its key has no id")?;
     Ok(match kind {
-        keys::RESPONSE => (
-            codec::decode_conversation(body)?,
-            Record::Response(ResponseId::from_bytes(id)),
-        ),
-        keys::INTERVENTION => (
-            codec::decode_conversation(body)?,
-            Record::Intervention(InterventionId::from_bytes(id)),
-        ),
+        keys::RESPONSE => (codec::decode_conversation(body)?, Record::Response(ResponseId::from_bytes(id))),
+        keys::INTERVENTION => (codec::decode_conversation(body)?, Record::Intervention(InterventionId::from_bytes(id))),
         _ => (ConversationId::from_bytes(id), Record::Active(true)),
     })
 }
@@ -324,6 +300,9 @@ impl Writes {
                 Record::Active(true) => self.put(keys::active(conversation), &[]),
                 Record::Active(false) => {
                     self.index.insert(keys::active(conversation), None);
+                }
+                Record::ForgetKey(scope) => {
+                    self.index.insert(keys::idempotency(scope), None);
                 }
                 Record::Key(record) => {
                     let body = codec::encode_key(conversation, record)?;
@@ -366,16 +345,10 @@ impl Rows {
         let Some((seq, entry)) = self.next_entry(expected)? else {
             return Ok(None);
         };
-        let events = entry
-            .decode()
-            .map_err(|why| Error::damaged(self.conversation, expected, why))?;
+        let events = entry.decode().map_err(|why| Error::damaged(self.conversation, expected, why))?;
         match events.last() {
             Some(last) if last.seq == seq => Ok(Some((entry, events))),
-            _ => Err(Error::damaged(
-                self.conversation,
-                expected,
-                format!("it says another seq than {seq}"),
-            )),
+            _ => Err(Error::damaged(self.conversation, expected, format!("it says another seq than {seq}"))),
         }
     }
 

@@ -47,13 +47,7 @@ impl Writer {
         let bound = queue_bound.max(1);
         let (queue, commands) = mpsc::channel(bound);
         let (status_sender, status) = watch::channel(WriterStatus::Running);
-        let mut thread = Thread {
-            journal,
-            commands,
-            status: status_sender,
-            bound,
-            folds: VecDeque::new(),
-        };
+        let mut thread = Thread { journal, commands, status: status_sender, bound, folds: VecDeque::new() };
         std::thread::Builder::new()
             .name("journal-writer".into())
             .spawn(move || thread.run())
@@ -76,10 +70,7 @@ impl WriterHandle {
         let queue = self.queue.clone();
         async move {
             let (done, answer) = oneshot::channel();
-            queue
-                .send(Command::Append(batch, done))
-                .await
-                .map_err(|_| Error::Stopped)?;
+            queue.send(Command::Append(batch, done)).await.map_err(|_| Error::Stopped)?;
             answer.await.unwrap_or(Err(Error::Stopped))
         }
     }
@@ -141,9 +132,7 @@ impl Thread {
                     // What was sent before the queue closed is still received.
                     Command::Stop => self.commands.close(),
                 }
-                next = (group.len() < self.bound)
-                    .then(|| self.commands.try_recv().ok())
-                    .flatten();
+                next = (group.len() < self.bound).then(|| self.commands.try_recv().ok()).flatten();
             }
             self.commit(group);
         }

@@ -88,10 +88,7 @@ fn folded_events_are_read_as_if_they_were_not_from_any_cursor() {
     assert!(rows(&journal) < 60, "{} rows", rows(&journal));
     let check = |journal: &SledJournal| {
         for after in (0..1000).step_by(7).chain([998, 999, 1000]) {
-            assert_eq!(
-                journal.read(conversation, after as u64, 90).unwrap(),
-                events[after..1000.min(after + 90)]
-            );
+            assert_eq!(journal.read(conversation, after as u64, 90).unwrap(), events[after..1000.min(after + 90)]);
         }
         let mut now = Vec::new();
         dump(journal, &mut now).unwrap();
@@ -111,10 +108,7 @@ fn folding_again_and_bit_by_bit_changes_nothing() {
     let (journal, conversation) = filled(folder.path());
     for up_to in [0, 3, 3, 48, 49, 500, 2_000, 2_000] {
         fold_all(&journal, conversation, up_to);
-        assert_eq!(
-            journal.read(conversation, 0, 2_000).unwrap(),
-            batch(conversation, 1..=1000).events
-        );
+        assert_eq!(journal.read(conversation, 0, 2_000).unwrap(), batch(conversation, 1..=1000).events);
     }
     fold_all(&journal, Ids::new().conversation(), 10);
 }
@@ -135,10 +129,7 @@ fn a_damaged_conversation_is_not_folded() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, conversation) = filled(folder.path());
     journal.db.insert(keys::event(conversation, 5, 0), "torn").unwrap();
-    assert!(matches!(
-        journal.fold(conversation, 999),
-        Err(Error::Damaged { seq: 5, .. })
-    ));
+    assert!(matches!(journal.fold(conversation, 999), Err(Error::Damaged { seq: 5, .. })));
     assert_eq!(rows(&journal), 1000);
 }
 
@@ -165,13 +156,6 @@ async fn readers_see_every_event_while_the_writer_folds() {
     }
     reader.join().unwrap();
     writer.stop().await;
-    assert!(
-        rows(&journal) < 1_500,
-        "the writer folded nothing: {} rows",
-        rows(&journal)
-    );
-    assert_eq!(
-        journal.read(conversation, 0, 5_000).unwrap(),
-        batch(conversation, 1..=3_000).events
-    );
+    assert!(rows(&journal) < 1_500, "the writer folded nothing: {} rows", rows(&journal));
+    assert_eq!(journal.read(conversation, 0, 5_000).unwrap(), batch(conversation, 1..=3_000).events);
 }

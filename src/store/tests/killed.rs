@@ -25,10 +25,7 @@ fn child_appends_until_it_is_killed() {
     let folder = Path::new(&folder);
     let journal = Arc::new(SledJournal::open(folder.join("data")).unwrap());
     let writer = Writer::start(journal.clone(), 64).unwrap();
-    let acknowledged = std::fs::File::options()
-        .create(true)
-        .append(true)
-        .open(folder.join("acknowledged"));
+    let acknowledged = std::fs::File::options().create(true).append(true).open(folder.join("acknowledged"));
     let acknowledged = Mutex::new(acknowledged.unwrap());
     let mut ids = Ids::new();
     std::thread::scope(|scope| {
@@ -38,9 +35,7 @@ fn child_appends_until_it_is_killed() {
             scope.spawn(move || {
                 let mut last = journal.last_seq(conversation).unwrap();
                 loop {
-                    writer
-                        .append_blocking(batch(conversation, last + 1..=last + BATCH))
-                        .unwrap();
+                    writer.append_blocking(batch(conversation, last + 1..=last + BATCH)).unwrap();
                     last += BATCH;
                     writeln!(acknowledged.lock().unwrap(), "{index} {last}").unwrap();
                 }
@@ -72,11 +67,7 @@ fn child_appends_until_it_is_refused() {
     let later = writer.append_blocking(batch(conversation, [last + 1])).unwrap_err();
     assert_eq!(later.code(), Code::StorageUnavailable, "{later}");
     assert_ne!(writer.status(), WriterStatus::Running);
-    assert_eq!(
-        journal.last_seq(conversation).unwrap(),
-        last,
-        "what is not durable is shown"
-    );
+    assert_eq!(journal.last_seq(conversation).unwrap(), last, "what is not durable is shown");
     std::fs::write(folder.join("acknowledged"), format!("0 {last}\n")).unwrap();
 }
 
@@ -110,9 +101,7 @@ fn acknowledged(folder: &Path) -> HashMap<usize, u64> {
     let text = std::fs::read_to_string(folder.join("acknowledged")).unwrap_or_default();
     let complete = text.rfind('\n').map_or("", |end| &text[..end]);
     let pairs = complete.lines().filter_map(|line| line.split_once(' '));
-    pairs
-        .map(|(index, seq)| (index.parse().unwrap(), seq.parse().unwrap()))
-        .collect()
+    pairs.map(|(index, seq)| (index.parse().unwrap(), seq.parse().unwrap())).collect()
 }
 
 #[test]

@@ -10,19 +10,9 @@ const CONVERSATIONS: usize = 5;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Append {
-        conversation: usize,
-        events: u64,
-    },
-    Fold {
-        conversation: usize,
-        up_to: u64,
-    },
-    Read {
-        conversation: usize,
-        after: u64,
-        limit: usize,
-    },
+    Append { conversation: usize, events: u64 },
+    Fold { conversation: usize, up_to: u64 },
+    Read { conversation: usize, after: u64, limit: usize },
     Reopen,
 }
 
