@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub const DEFAULT_FILE: &str = "midstream.toml";
 
 /// Variables with the prefix that are read elsewhere and are no settings.
-const OTHER_VARIABLES: [&str; 4] = ["isa", "cache_dir", "test_model", "log"];
+const OTHER_VARIABLES: [&str; 5] = ["api_key", "isa", "cache_dir", "test_model", "log"];
 
 /// Settings whose text is taken as it is, even where it looks like a number.
 const TEXT_SETTINGS: [&str; 3] = ["listen", "data_dir", "scripted"];
@@ -192,14 +192,9 @@ impl Config {
             None if Path::new(DEFAULT_FILE).is_file() => sources = sources.merge(Toml::file_exact(DEFAULT_FILE)),
             None => {}
         }
-        let sources = sources
-            .merge(Variables::new(variables))
-            .merge(Serialized::defaults(flags));
+        let sources = sources.merge(Variables::new(variables)).merge(Serialized::defaults(flags));
         let config: Self = sources.extract().map_err(|error: figment::Error| {
-            let each: Vec<_> = error
-                .into_iter()
-                .map(|error| error.to_string().trim().to_owned())
-                .collect();
+            let each: Vec<_> = error.into_iter().map(|error| error.to_string().trim().to_owned()).collect();
             Error::Read(each.join("; "))
         })?;
         config.check()?;
@@ -280,8 +275,7 @@ fn variable_value(name: &str, text: &str) -> Value {
     } else if TEXT_SETTINGS.contains(&name) {
         Value::from(text)
     } else {
-        text.parse()
-            .unwrap_or_else(|never: std::convert::Infallible| match never {})
+        text.parse().unwrap_or_else(|never: std::convert::Infallible| match never {})
     }
 }
 
@@ -304,9 +298,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("settings.toml");
         std::fs::write(&path, file).unwrap();
-        let variables = variables
-            .iter()
-            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        let variables = variables.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
         Config::load(Some(&path), variables, flags)
     }
 
@@ -322,21 +314,9 @@ mod tests {
     #[test]
     fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
         let file = "silence_ms = 1\nthreads = 2\nlisten = '127.0.0.1:1'";
-        let variables = [
-            ("MIDSTREAM_THREADS", "3"),
-            ("MIDSTREAM_LISTEN", "127.0.0.1:2"),
-            ("HOME", "/"),
-        ];
+        let variables = [("MIDSTREAM_THREADS", "3"), ("MIDSTREAM_LISTEN", "127.0.0.1:2"), ("HOME", "/")];
         let listen = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 3)));
-        let config = load(
-            file,
-            &variables,
-            Flags {
-                listen,
-                ..Flags::default()
-            },
-        )
-        .unwrap();
+        let config = load(file, &variables, Flags { listen, ..Flags::default() }).unwrap();
         assert_eq!((config.silence_ms, config.threads, config.listen.port()), (1, 3, 3));
         assert_eq!(config.kv_bytes, Config::default().kv_bytes);
     }
@@ -344,10 +324,7 @@ mod tests {
     #[test]
     fn lists_come_as_one_text_as_a_list_and_with_commas() {
         assert_eq!(load("models = 'a'", &[], Flags::default()).unwrap().models, ["a"]);
-        assert_eq!(
-            load("models = ['a', 'b']", &[], Flags::default()).unwrap().models,
-            ["a", "b"]
-        );
+        assert_eq!(load("models = ['a', 'b']", &[], Flags::default()).unwrap().models, ["a", "b"]);
         let config = load("", &[("MIDSTREAM_API_KEYS", "123, x")], Flags::default()).unwrap();
         assert_eq!(config.api_keys, [ApiKey::new("123"), ApiKey::new("x")]);
     }
@@ -364,6 +341,7 @@ mod tests {
     #[test]
     fn variables_of_others_with_our_prefix_are_left_alone() {
         let variables = [
+            ("MIDSTREAM_API_KEY", "of the chat"),
             ("MIDSTREAM_ISA", "scalar"),
             ("MIDSTREAM_CACHE_DIR", "/tmp"),
             ("MIDSTREAM_SERVICE_HOST", "10.0.0.1"),
@@ -374,10 +352,7 @@ mod tests {
 
     #[test]
     fn a_queue_without_room_is_refused() {
-        assert_eq!(
-            refusal("reader_queue_events = 0", &[]),
-            "the setting reader_queue_events must be at least 1"
-        );
+        assert_eq!(refusal("reader_queue_events = 0", &[]), "the setting reader_queue_events must be at least 1");
         assert!(refusal("group_commit_window_ms = 11", &[]).contains("at most 10 ms"));
     }
 
@@ -386,10 +361,7 @@ mod tests {
         assert!(refusal("listen = '0.0.0.0:80'", &[]).contains("no API keys are configured, so 0.0.0.0:80"));
         assert!(refusal("listen = '[::]:80'", &[]).contains("loopback only"));
         for listen in ["127.0.0.2:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
-            assert!(
-                load(&format!("listen = '{listen}'"), &[], Flags::default()).is_ok(),
-                "{listen}"
-            );
+            assert!(load(&format!("listen = '{listen}'"), &[], Flags::default()).is_ok(), "{listen}");
         }
         assert!(load("listen = '0.0.0.0:80'\napi_keys = 'k'", &[], Flags::default()).is_ok());
     }
@@ -404,37 +376,20 @@ mod tests {
     fn a_named_file_must_exist_and_the_usual_one_need_not() {
         assert_eq!(Config::load(None, [], Flags::default()).unwrap(), Config::default());
         let absent = Config::load(Some(Path::new("/no/such.toml")), [], Flags::default());
-        assert_eq!(
-            absent.unwrap_err().to_string(),
-            "the configuration file /no/such.toml does not exist"
-        );
+        assert_eq!(absent.unwrap_err().to_string(), "the configuration file /no/such.toml does not exist");
     }
 
     #[test]
     fn the_example_file_sets_every_name_to_its_default() {
         let example = include_str!("../midstream.example.toml");
         let is_setting = |line: &str| !line.starts_with([' ', '#']);
-        let settings = example
-            .lines()
-            .filter_map(|line| line.strip_prefix('#'))
-            .filter(|line| is_setting(line));
+        let settings = example.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| is_setting(line));
         let settings: Vec<_> = settings.collect();
         let config = load(&settings.join("\n"), &[], Flags::default()).unwrap();
         let models = vec![crate::models::DEFAULT_MODEL.to_owned()];
         let scripted = Some(PathBuf::from("replies.json"));
-        assert_eq!(
-            config,
-            Config {
-                models,
-                scripted,
-                ..Config::default()
-            }
-        );
+        assert_eq!(config, Config { models, scripted, ..Config::default() });
         let debugged = format!("{:?}", Config::default());
-        assert_eq!(
-            settings.len(),
-            debugged.matches(": ").count(),
-            "a setting is missing in the example"
-        );
+        assert_eq!(settings.len(), debugged.matches(": ").count(), "a setting is missing in the example");
     }
 }
