@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use axum::body::{Body, to_bytes};
 use axum::http::uri::{Authority, Scheme};
-use axum::http::{HeaderValue, Method, Request, Uri, header};
+use axum::http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{self, client::IntoClientRequest};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
 /// The conversation's connection.
@@ -57,7 +57,8 @@ impl Client {
         let port = self.authority.port_u16().unwrap_or(80);
         let host = self.authority.host().trim_matches(['[', ']']);
         let stream = TcpStream::connect((host, port)).await;
-        let stream = stream.with_context(|| format!("cannot reach {self}; is `midstream serve` running there?"))?;
+        let unreachable = |error| anyhow!("cannot reach {self} ({error}); is `midstream serve` running there?");
+        let stream = stream.map_err(unreachable)?;
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         request = request.header(header::HOST, self.authority.as_str());
         if let Some(credential) = &self.credential {
@@ -102,7 +103,10 @@ impl Client {
         }
         match connect_async(request).await {
             Ok((socket, _)) => Ok(socket),
-            Err(error) => Err(anyhow::Error::new(error).context(format!("cannot join {conversation} on {self}"))),
+            Err(tungstenite::Error::Http(answer)) if answer.status() == StatusCode::NOT_FOUND => {
+                bail!("{self} has no conversation {conversation}")
+            }
+            Err(error) => Err(anyhow!("cannot join {conversation} on {self} ({error})")),
         }
     }
 }

@@ -142,7 +142,10 @@ impl Session {
         let delta = || frame["delta"].as_str().unwrap_or_default().to_owned();
         match kind {
             "response.created" => {
-                self.active = Some(response.to_owned());
+                // A repeated request may be answered after the events that it caused were all seen.
+                if self.ended.as_deref() != Some(response) {
+                    self.active = Some(response.to_owned());
+                }
                 self.unanswered.retain(|unanswered| unanswered.frame["type"] != "response.create");
                 self.send_queued()
             }

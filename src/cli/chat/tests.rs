@@ -278,7 +278,8 @@ async fn without_a_server_it_says_what_to_start() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     let error = format!("{:#}", ask(&url).await.0.unwrap_err());
-    assert!(error.starts_with(&format!("cannot reach {url}; is `midstream serve` running there?")), "{error}");
+    assert!(error.starts_with(&format!("cannot reach {url} (")), "{error}");
+    assert!(error.ends_with("is `midstream serve` running there?"), "{error}");
 }
 
 #[test]
