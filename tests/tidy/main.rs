@@ -172,6 +172,22 @@ fn every_folder_of_src_is_on_the_map() {
 }
 
 #[test]
+fn every_setting_is_read_somewhere() {
+    let all = sources("src/");
+    let config = all.iter().find(|file| file.path == "src/config.rs").unwrap();
+    let settings = config.text.split("pub struct Config {").nth(1).unwrap().split("\n}").next().unwrap();
+    let mut findings = Findings::default();
+    for line in settings.lines().filter_map(|line| line.trim().strip_prefix("pub ")) {
+        let use_of_it = format!(".{}", line.split(':').next().unwrap());
+        let reads = |file: &Source| words(file.production(), &use_of_it).next().is_some();
+        if !all.iter().any(|file| file.path != config.path && reads(file)) {
+            findings.add(&config.path, 1, &use_of_it, "nothing reads the setting, so it promises what does not happen");
+        }
+    }
+    findings.report();
+}
+
+#[test]
 fn no_large_file_is_in_git() {
     let mut findings = Findings::default();
     for path in tracked() {

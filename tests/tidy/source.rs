@@ -97,7 +97,7 @@ pub(crate) fn is_word(letter: char) -> bool {
 pub(crate) fn words(text: &str, word: &str) -> impl Iterator<Item = usize> {
     text.match_indices(word).map(|(start, _)| start).filter(move |start| {
         let (before, after) = (&text[..*start], &text[start + word.len()..]);
-        let begins = !before.ends_with(|letter: char| is_word(letter) || letter == '$');
+        let begins = !word.starts_with(is_word) || !before.ends_with(|letter: char| is_word(letter) || letter == '$');
         let ends = !word.ends_with(is_word) || !after.starts_with(is_word);
         begins && ends
     })
