@@ -19,10 +19,7 @@ const BATCHES: [usize; 5] = [1, 4, 8, 16, 128];
 const TIME: Duration = Duration::from_millis(150);
 
 fn main() {
-    let words: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|word| !word.starts_with("--"))
-        .collect();
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let matches = |line: &str| words.iter().all(|word| line.contains(word.as_str()));
     for size in [1, Team::default_size()] {
         let team = Team::new(size);
@@ -52,16 +49,8 @@ fn models(team: &Team, isa: Isa) -> String {
     let matrix =
         |format, rows, cols| WeightMatrix::new(isa, format, rows, cols, &file_bytes(format, rows * cols)).unwrap();
     let layer = || {
-        [
-            (576, 576),
-            (192, 576),
-            (192, 576),
-            (576, 576),
-            (1536, 576),
-            (1536, 576),
-            (576, 1536),
-        ]
-        .map(|(rows, cols)| matrix(Format::Q4_1, rows, cols))
+        [(576, 576), (192, 576), (192, 576), (576, 576), (1536, 576), (1536, 576), (576, 1536)]
+            .map(|(rows, cols)| matrix(Format::Q4_1, rows, cols))
     };
     let layers: Vec<[WeightMatrix; 7]> = (0..30).map(|_| layer()).collect();
     let head = matrix(Format::Q8_0, 49_152, 576);
@@ -76,32 +65,14 @@ fn models(team: &Team, isa: Isa) -> String {
             for [wq, wk, wv, wo, wgate, wup, wdown] in &layers {
                 rms_norm_rows(team, isa, &x, &norm, 1e-5, &mut h);
                 let mut products = [
-                    Product {
-                        weights: wq,
-                        out: &mut q,
-                    },
-                    Product {
-                        weights: wk,
-                        out: &mut k,
-                    },
-                    Product {
-                        weights: wv,
-                        out: &mut v,
-                    },
+                    Product { weights: wq, out: &mut q },
+                    Product { weights: wk, out: &mut k },
+                    Product { weights: wv, out: &mut v },
                 ];
                 matmul_all(team, &h, m, &mut products, &mut scratch);
                 matmul(team, wo, &q, m, &mut h, &mut scratch);
                 rms_norm_rows(team, isa, &x, &norm, 1e-5, &mut h);
-                let mut products = [
-                    Product {
-                        weights: wgate,
-                        out: &mut gate,
-                    },
-                    Product {
-                        weights: wup,
-                        out: &mut up,
-                    },
-                ];
+                let mut products = [Product { weights: wgate, out: &mut gate }, Product { weights: wup, out: &mut up }];
                 matmul_all(team, &h, m, &mut products, &mut scratch);
                 silu_mul_rows(team, isa, &mut gate, &up, 1536);
                 matmul(team, wdown, &gate, m, &mut h, &mut scratch);
@@ -116,13 +87,7 @@ fn models(team: &Team, isa: Isa) -> String {
 /// Small scales and quants that are not all alike; values do not matter for speed, subnormals would.
 fn file_bytes(format: Format, values: usize) -> Vec<u8> {
     (0..values / format.block_len() * format.block_bytes())
-        .map(|i| {
-            if (i % format.block_bytes()).is_multiple_of(2) {
-                (i / 7) as u8
-            } else {
-                0x20
-            }
-        })
+        .map(|i| if (i % format.block_bytes()).is_multiple_of(2) { (i / 7) as u8 } else { 0x20 })
         .collect()
 }
 
@@ -145,18 +110,11 @@ fn attentions(team: &Team, isa: Isa) -> String {
     let mut line = String::new();
     for (rows, len) in [(1, 128), (1, 2048), (64, 1024)] {
         let blocks = 2048 / block_size;
-        let pool: Vec<u16> = (0..blocks * n_kv_heads * block_size * head_dim)
-            .map(|i| f32_to_f16((i % 13) as f32 * 0.1))
-            .collect();
+        let pool: Vec<u16> =
+            (0..blocks * n_kv_heads * block_size * head_dim).map(|i| f32_to_f16((i % 13) as f32 * 0.1)).collect();
         let q: Vec<f32> = (0..rows * n_heads * head_dim).map(|i| (i % 11) as f32 * 0.1).collect();
         let table: Vec<u32> = (0..blocks as u32).rev().collect();
-        let seen = vec![
-            AttentionRow {
-                block_table: &table,
-                len
-            };
-            rows
-        ];
+        let seen = vec![AttentionRow { block_table: &table, len }; rows];
         let args = AttentionArgs {
             q: &q,
             n_heads,

@@ -37,10 +37,7 @@ for_each_isa! {
 #[inline(always)]
 fn quantise_body<S: Simd>(row: &[f32], blocks: &mut [ActivationBlock]) {
     let (chunks, rest) = row.as_chunks::<BLOCK>();
-    assert!(
-        rest.is_empty() && chunks.len() == blocks.len(),
-        "a block for every 32 activations"
-    );
+    assert!(rest.is_empty() && chunks.len() == blocks.len(), "a block for every 32 activations");
     for (values, block) in chunks.iter().zip(blocks) {
         quantise_block(values, block);
     }
@@ -70,9 +67,7 @@ fn quantise_block(values: &[f32; BLOCK], block: &mut ActivationBlock) {
     for (quant, value) in quants.iter_mut().zip(values) {
         // Leaves the nearest integer (ties to even) in the low bits.
         let shifted = value * inverse + ROUNDING;
-        *quant = (shifted.to_bits() as i32)
-            .wrapping_sub(ROUNDING.to_bits() as i32)
-            .clamp(-127, 127);
+        *quant = (shifted.to_bits() as i32).wrapping_sub(ROUNDING.to_bits() as i32).clamp(-127, 127);
     }
     for (byte, quant) in block.values.iter_mut().zip(&quants) {
         *byte = *quant as i8;
@@ -97,9 +92,7 @@ mod tests {
 
     #[test]
     fn values_come_back_within_half_a_step_and_the_same_on_every_isa() {
-        let row: Vec<f32> = (0..320_u32)
-            .map(|i| (i as f32 * 0.7).sin() * (i as f32 - 100.0))
-            .collect();
+        let row: Vec<f32> = (0..320_u32).map(|i| (i as f32 * 0.7).sin() * (i as f32 - 100.0)).collect();
         let reference = quantised(Isa::SCALAR, &row);
         for isa in Isa::available() {
             for (i, block) in quantised(isa, &row).iter().enumerate() {

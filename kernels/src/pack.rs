@@ -40,14 +40,7 @@ impl PackedLayout {
     const fn new(sizes: [usize; 5], zero_point: i32) -> Self {
         let [header_bytes, subs, low_bytes, high_bytes, scale_bytes] = sizes;
         let sub_bytes = low_bytes + high_bytes + scale_bytes;
-        Self {
-            header_bytes,
-            subs,
-            low_bytes,
-            high_bytes,
-            sub_bytes,
-            zero_point,
-        }
+        Self { header_bytes, subs, low_bytes, high_bytes, sub_bytes, zero_point }
     }
 
     /// The layout of a quantised format; F32 and F16 have none.
@@ -144,10 +137,7 @@ struct SubBits {
 }
 
 fn file_bits(format: Format, block: &[u8], sub: usize) -> SubBits {
-    let mut bits = SubBits {
-        low: [0; SUB],
-        high: [0; 8],
-    };
+    let mut bits = SubBits { low: [0; SUB], high: [0; 8] };
     match format {
         Format::Q4_0 => bits.low[..16].copy_from_slice(&block[2..18]),
         Format::Q4_1 => bits.low[..16].copy_from_slice(&block[4..20]),
@@ -222,20 +212,13 @@ pub(crate) struct Factors {
 /// Reads the factors of one sub-block. `scales` is its part behind the low and high bits.
 pub(crate) fn factors(format: Format, header: &[u8], scales: &[u8]) -> Factors {
     let half = |bytes: &[u8], at: usize| f16_to_f32(u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]));
-    let mut found = Factors {
-        scales: [[0.0; PANEL]; 2],
-        mins: [0.0; PANEL],
-    };
+    let mut found = Factors { scales: [[0.0; PANEL]; 2], mins: [0.0; PANEL] };
     for lane in 0..PANEL {
         let (first, second, min) = match format {
             Format::Q4_1 => (half(scales, lane), half(scales, lane), half(scales, PANEL + lane)),
             Format::Q4_K => {
                 let scale = half(header, lane) * f32::from(scales[lane]);
-                (
-                    scale,
-                    scale,
-                    -(half(header, PANEL + lane) * f32::from(scales[PANEL + lane])),
-                )
+                (scale, scale, -(half(header, PANEL + lane) * f32::from(scales[PANEL + lane])))
             }
             Format::Q6_K => {
                 let scale = |at: usize| half(header, lane) * f32::from(scales[at].cast_signed());

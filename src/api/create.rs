@@ -45,12 +45,7 @@ impl Key {
         fingerprint: [u8; 32],
     ) -> Option<Self> {
         key.map(|key| Self {
-            scope: KeyScope {
-                principal: principal.to_owned(),
-                conversation,
-                operation,
-                key,
-            },
+            scope: KeyScope { principal: principal.to_owned(), conversation, operation, key },
             fingerprint,
         })
     }
@@ -136,11 +131,7 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
 
 /// A conversation that begins with these items.
 pub(crate) fn open(principal: &str, items: Vec<Item>) -> Open {
-    Open {
-        principal: principal.to_owned(),
-        metadata: Map::new(),
-        items,
-    }
+    Open { principal: principal.to_owned(), metadata: Map::new(), items }
 }
 
 /// Puts the response where the request wants it: a new conversation, the end of one, or a fork.

@@ -14,10 +14,7 @@ pub(super) struct Calls {
 impl Calls {
     /// Announces a call.
     pub(super) fn start(&mut self, name: &str) {
-        self.pieces.push(Piece::ToolCallStarted {
-            index: self.next,
-            name: name.to_owned(),
-        });
+        self.pieces.push(Piece::ToolCallStarted { index: self.next, name: name.to_owned() });
         self.open = Some((self.next, Vec::new(), 0));
         self.next += 1;
     }
@@ -34,20 +31,13 @@ impl Calls {
         self.flush();
         if let Some((index, arguments, _)) = self.open.take() {
             let arguments = String::from_utf8_lossy(&arguments).into_owned();
-            self.pieces.push(Piece::ToolCallDone {
-                index,
-                arguments,
-                complete,
-            });
+            self.pieces.push(Piece::ToolCallDone { index, arguments, complete });
         }
     }
 
     /// Whether there are pieces to be given out.
     pub(super) fn has_news(&self) -> bool {
-        let unsent = self
-            .open
-            .as_ref()
-            .is_some_and(|(_, arguments, passed)| *passed < arguments.len());
+        let unsent = self.open.as_ref().is_some_and(|(_, arguments, passed)| *passed < arguments.len());
         unsent || !self.pieces.is_empty()
     }
 
@@ -68,10 +58,7 @@ impl Calls {
         {
             let fragment = String::from_utf8_lossy(&arguments[*passed..]).into_owned();
             *passed = arguments.len();
-            self.pieces.push(Piece::ToolCallArguments {
-                index: *index,
-                fragment,
-            });
+            self.pieces.push(Piece::ToolCallArguments { index: *index, fragment });
         }
     }
 }

@@ -61,10 +61,7 @@ pub(super) struct JsonScanner {
 
 impl JsonScanner {
     pub(super) fn new() -> Self {
-        Self {
-            state: State::Value,
-            open: Vec::new(),
-        }
+        Self { state: State::Value, open: Vec::new() }
     }
 
     /// Whether the next byte is inside a string.
@@ -88,10 +85,7 @@ impl JsonScanner {
             State::ValueOrEnd if byte == b']' => self.close(Bracket::Array),
             State::Value | State::ValueOrEnd => self.value(byte),
             State::KeyOrEnd if byte == b'}' => self.close(Bracket::Object),
-            State::KeyOrEnd | State::Key if byte == b'"' => self.go(State::Text {
-                key: true,
-                escape: Escape::None,
-            }),
+            State::KeyOrEnd | State::Key if byte == b'"' => self.go(State::Text { key: true, escape: Escape::None }),
             State::Colon if byte == b':' => self.go(State::Value),
             State::CommaOrEnd => match (byte, self.open.last()) {
                 (b',', Some(Bracket::Object)) => self.go(State::Key),
@@ -119,10 +113,7 @@ impl JsonScanner {
                 self.open.push(Bracket::Array);
                 self.go(State::ValueOrEnd)
             }
-            b'"' => self.go(State::Text {
-                key: false,
-                escape: Escape::None,
-            }),
+            b'"' => self.go(State::Text { key: false, escape: Escape::None }),
             b'-' => self.go(State::Number(Number::Minus)),
             b'0' => self.go(State::Number(Number::Zero)),
             b'1'..=b'9' => self.go(State::Number(Number::Integer)),
@@ -170,11 +161,7 @@ impl JsonScanner {
     }
 
     fn close(&mut self, bracket: Bracket) -> Scan {
-        if self.open.pop() == Some(bracket) {
-            self.value_ended()
-        } else {
-            Scan::Invalid
-        }
+        if self.open.pop() == Some(bracket) { self.value_ended() } else { Scan::Invalid }
     }
 
     fn value_ended(&mut self) -> Scan {

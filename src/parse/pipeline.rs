@@ -36,13 +36,7 @@ pub struct Pipeline {
 impl Pipeline {
     /// A pipeline at the beginning of an answer.
     pub fn new(config: PipelineConfig) -> Self {
-        let PipelineConfig {
-            tool_format,
-            reasoning,
-            starts_in_reasoning,
-            stop,
-            tools,
-        } = config;
+        let PipelineConfig { tool_format, reasoning, starts_in_reasoning, stop, tools } = config;
         Self {
             detokenizer: Detokenizer::new(),
             splitter: Splitter::new(tool_format, reasoning, starts_in_reasoning, tools),
@@ -69,11 +63,7 @@ impl Pipeline {
         self.detokenizer.finish(&mut text);
         self.advance(&text, out);
         if !self.stop.stopped() {
-            let mut sink = Sink {
-                stop: &mut self.stop,
-                calls: &mut self.calls,
-                out,
-            };
+            let mut sink = Sink { stop: &mut self.stop, calls: &mut self.calls, out };
             self.splitter.finish(cut, &mut sink);
             self.stop.release(out);
         }
@@ -101,11 +91,7 @@ impl Pipeline {
     }
 
     fn advance(&mut self, text: &str, out: &mut Vec<Piece>) {
-        let mut sink = Sink {
-            stop: &mut self.stop,
-            calls: &mut self.calls,
-            out,
-        };
+        let mut sink = Sink { stop: &mut self.stop, calls: &mut self.calls, out };
         self.splitter.push(text, &mut sink);
     }
 

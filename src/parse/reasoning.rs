@@ -13,9 +13,6 @@ pub(super) struct Markers {
 pub(super) fn markers(format: ReasoningFormat) -> Option<Markers> {
     match format {
         ReasoningFormat::None => None,
-        ReasoningFormat::Qwen3 => Some(Markers {
-            open: "<think>",
-            close: "</think>",
-        }),
+        ReasoningFormat::Qwen3 => Some(Markers { open: "<think>", close: "</think>" }),
     }
 }

@@ -189,14 +189,9 @@ impl Splitter {
     /// The markers that count here.
     fn markers(&self) -> impl Iterator<Item = &'static str> {
         let inside = self.in_reasoning();
-        let think = self
-            .reasoning
-            .map(|markers| if inside { markers.close } else { markers.open });
+        let think = self.reasoning.map(|markers| if inside { markers.close } else { markers.open });
         let calls = if inside { &[] } else { families::markers(self.format) };
-        think
-            .filter(|_| inside || self.lead != Lead::Text)
-            .into_iter()
-            .chain(calls.iter().copied())
+        think.filter(|_| inside || self.lead != Lead::Text).into_iter().chain(calls.iter().copied())
     }
 
     fn has_markers(&self) -> bool {
@@ -264,14 +259,8 @@ impl Splitter {
     }
 
     fn marker(&mut self, marker: &str) {
-        let reasoning = self
-            .reasoning
-            .filter(|markers| marker == markers.open || marker == markers.close);
-        let mut raw = if std::mem::take(&mut self.line_end) {
-            "\n".to_owned()
-        } else {
-            String::new()
-        };
+        let reasoning = self.reasoning.filter(|markers| marker == markers.open || marker == markers.close);
+        let mut raw = if std::mem::take(&mut self.line_end) { "\n".to_owned() } else { String::new() };
         raw.push_str(&std::mem::take(&mut self.partial));
         if reasoning.is_some() && self.in_reasoning() {
             self.back_to_text(Lead::Reasoning);
@@ -280,11 +269,7 @@ impl Splitter {
             self.skip_line_end = true;
             self.mode = Mode::Reasoning;
         } else if let Some(parser) = families::open(self.format) {
-            self.mode = Mode::Call(Candidate {
-                parser,
-                marker: raw.len(),
-                raw,
-            });
+            self.mode = Mode::Call(Candidate { parser, marker: raw.len(), raw });
         }
     }
 
@@ -293,11 +278,7 @@ impl Splitter {
             && let Ok(first) = u8::try_from(first)
             && let Some(parser) = families::open_bare(self.format, first, &self.tools)
         {
-            self.mode = Mode::Call(Candidate {
-                parser,
-                raw: String::new(),
-                marker: 0,
-            });
+            self.mode = Mode::Call(Candidate { parser, raw: String::new(), marker: 0 });
         }
     }
 
@@ -320,11 +301,7 @@ impl Splitter {
                 Step::Another(kept) => {
                     self.back_to_text(Lead::Call);
                     if let Some(parser) = families::open(self.format) {
-                        self.mode = Mode::Call(Candidate {
-                            parser,
-                            raw: String::new(),
-                            marker: 0,
-                        });
+                        self.mode = Mode::Call(Candidate { parser, raw: String::new(), marker: 0 });
                     }
                     return Taken::Again(String::from_utf8_lossy(&kept).into_owned());
                 }

@@ -23,11 +23,7 @@ impl Search {
             matched += usize::from(bytes[index] == bytes[matched]);
             fallback[index] = matched;
         }
-        Self {
-            stop,
-            fallback,
-            matched: 0,
-        }
+        Self { stop, fallback, matched: 0 }
     }
 
     /// Takes a byte; true when the stop string is complete.
@@ -52,16 +48,8 @@ pub(super) struct StopFilter {
 
 impl StopFilter {
     pub(super) fn new(stops: Vec<String>) -> Self {
-        let searches = stops
-            .into_iter()
-            .filter(|stop| !stop.is_empty())
-            .map(Search::new)
-            .collect();
-        Self {
-            searches,
-            kept: String::new(),
-            stopped: false,
-        }
+        let searches = stops.into_iter().filter(|stop| !stop.is_empty()).map(Search::new).collect();
+        Self { searches, kept: String::new(), stopped: false }
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -85,10 +73,7 @@ impl StopFilter {
         let before = self.kept.len() - text.len();
         for (index, byte) in text.bytes().enumerate() {
             // Of those that complete together the longest began first.
-            let complete = self
-                .searches
-                .iter_mut()
-                .filter_map(|search| search.push(byte).then_some(&*search));
+            let complete = self.searches.iter_mut().filter_map(|search| search.push(byte).then_some(&*search));
             if let Some(search) = complete.max_by_key(|search| search.stop.len()) {
                 let stop = search.stop.clone();
                 self.kept.truncate(before + index + 1 - stop.len());
@@ -146,26 +131,11 @@ mod tests {
 
     #[test]
     fn a_stop_string_over_borders_is_not_shown() {
-        assert_eq!(
-            run(&["STOP"], &["aS", "T", "OPb"]),
-            ("a".to_owned(), Some("STOP".to_owned()), false)
-        );
-        assert_eq!(
-            run(&["aab"], &["aaab"]),
-            ("a".to_owned(), Some("aab".to_owned()), false)
-        );
-        assert_eq!(
-            run(&["bc", "abc"], &["abc"]),
-            (String::new(), Some("abc".to_owned()), false)
-        );
-        assert_eq!(
-            run(&["abcd", "b"], &["abcd"]),
-            ("a".to_owned(), Some("b".to_owned()), false)
-        );
-        assert_eq!(
-            run(&["é!"], &["xé", "é!"]),
-            ("xé".to_owned(), Some("é!".to_owned()), false)
-        );
+        assert_eq!(run(&["STOP"], &["aS", "T", "OPb"]), ("a".to_owned(), Some("STOP".to_owned()), false));
+        assert_eq!(run(&["aab"], &["aaab"]), ("a".to_owned(), Some("aab".to_owned()), false));
+        assert_eq!(run(&["bc", "abc"], &["abc"]), (String::new(), Some("abc".to_owned()), false));
+        assert_eq!(run(&["abcd", "b"], &["abcd"]), ("a".to_owned(), Some("b".to_owned()), false));
+        assert_eq!(run(&["é!"], &["xé", "é!"]), ("xé".to_owned(), Some("é!".to_owned()), false));
     }
 
     #[test]

@@ -5,10 +5,7 @@ use proptest::prelude::*;
 use super::{Piece, Pipeline, PipelineConfig, ReasoningFormat};
 
 fn config() -> PipelineConfig {
-    PipelineConfig {
-        tools: vec!["read".to_owned()],
-        ..PipelineConfig::default()
-    }
+    PipelineConfig { tools: vec!["read".to_owned()], ..PipelineConfig::default() }
 }
 
 /// The pieces of an output in chunks of bytes, neighbours of a kind joined.
@@ -30,10 +27,7 @@ fn coalesce(pieces: Vec<Piece>) -> Vec<Piece> {
                 last.push_str(&more);
             }
             (
-                Some(Piece::ToolCallArguments {
-                    index: last_index,
-                    fragment: last,
-                }),
+                Some(Piece::ToolCallArguments { index: last_index, fragment: last }),
                 Piece::ToolCallArguments { index, fragment },
             ) if *last_index == index => last.push_str(&fragment),
             (_, piece) => joined.push(piece),
@@ -58,11 +52,7 @@ fn short(pieces: &[Piece]) -> Vec<String> {
                 assert_eq!(open_index, index);
                 arguments.push_str(fragment);
             }
-            Piece::ToolCallDone {
-                index,
-                arguments,
-                complete,
-            } => {
+            Piece::ToolCallDone { index, arguments, complete } => {
                 let (open_index, name, fragments) = open.take().expect("only a started call ends");
                 assert_eq!((open_index, &fragments), (*index, arguments));
                 let parsed = serde_json::from_str::<serde_json::Value>(arguments);
@@ -99,10 +89,7 @@ const CALL: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n<
 fn reasoning_calls_and_text_keep_their_order() {
     check("Hello\n\nworld\n", &["T:Hello\n\nworld\n"]);
     check(CALL, &["C:f({\"a\": 1})"]);
-    check(
-        &format!("Sure.\n{CALL}\n{CALL}\n"),
-        &["T:Sure.", "C:f({\"a\": 1})", "C:f({\"a\": 1})"],
-    );
+    check(&format!("Sure.\n{CALL}\n{CALL}\n"), &["T:Sure.", "C:f({\"a\": 1})", "C:f({\"a\": 1})"]);
     check(
         &format!("<think>\nwhy\n</think>\n\n{CALL}\n<think>\nand\n</think>\n\n{CALL}\nDone."),
         &["R:why", "C:f({\"a\": 1})", "R:and", "C:f({\"a\": 1})", "T:\nDone."],
@@ -115,49 +102,22 @@ fn reasoning_calls_and_text_keep_their_order() {
 
 #[test]
 fn an_answer_that_begins_in_reasoning_stays_there_until_the_marker() {
-    let inside = PipelineConfig {
-        starts_in_reasoning: true,
-        ..config()
-    };
-    assert_eq!(
-        run(&inside, "a <think> b\n</think>\n\nc", false),
-        ["R:a <think> b", "T:c"]
-    );
+    let inside = PipelineConfig { starts_in_reasoning: true, ..config() };
+    assert_eq!(run(&inside, "a <think> b\n</think>\n\nc", false), ["R:a <think> b", "T:c"]);
     assert_eq!(run(&inside, "only thoughts", false), ["R:only thoughts"]);
     assert_eq!(run(&inside, &format!("a {CALL}"), false), [format!("R:a {CALL}")]);
 }
 
 #[test]
 fn a_call_may_be_written_in_several_ways() {
-    check(
-        "<tool_call>{\"arguments\":{\"b\":[]},\"name\":\"f\"}</tool_call>",
-        &["C:f({\"b\":[]})"],
-    );
-    check(
-        "<tool_call>{\"name\":\"f\",\"parameters\":{}}</tool_call>",
-        &["C:f({})"],
-    );
-    check(
-        "<tool_call>{\"id\":[1,\"x\"],\"name\":\"f\",\"arguments\":{}, \"n\":1}</tool_call>",
-        &["C:f({})"],
-    );
+    check("<tool_call>{\"arguments\":{\"b\":[]},\"name\":\"f\"}</tool_call>", &["C:f({\"b\":[]})"]);
+    check("<tool_call>{\"name\":\"f\",\"parameters\":{}}</tool_call>", &["C:f({})"]);
+    check("<tool_call>{\"id\":[1,\"x\"],\"name\":\"f\",\"arguments\":{}, \"n\":1}</tool_call>", &["C:f({})"]);
     check("<tool_call>{\"name\":\"f\"}</tool_call>", &["C:f({})"]);
-    check(
-        "<tool_call>{\"name\":\"f\",\"arguments\":null}</tool_call>",
-        &["C:f({})"],
-    );
-    check(
-        "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}</tool_call>",
-        &["C:f({\"a\":1})"],
-    );
-    check(
-        "<tool_call>{\"name\":\"\\u0066\\u00fc\",\"arguments\":{}}</tool_call>",
-        &["C:fü({})"],
-    );
-    check(
-        "<tool_call>{\"name\":\"f\",\"arguments\":{}}\n{\"name\":\"g\"}\n</tool_call>",
-        &["C:f({})", "C:g({})"],
-    );
+    check("<tool_call>{\"name\":\"f\",\"arguments\":null}</tool_call>", &["C:f({})"]);
+    check("<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}</tool_call>", &["C:f({\"a\":1})"]);
+    check("<tool_call>{\"name\":\"\\u0066\\u00fc\",\"arguments\":{}}</tool_call>", &["C:fü({})"]);
+    check("<tool_call>{\"name\":\"f\",\"arguments\":{}}\n{\"name\":\"g\"}\n</tool_call>", &["C:f({})", "C:g({})"]);
     check("<tool_call>{\"name\":\"f\",\"arguments\":{}}", &["C:f({})"]);
     check("<tool_call>{\"name\":\"f\",\"arguments\":{}</tool_call>", &["C:f({})"]);
 }
@@ -167,15 +127,9 @@ fn a_bare_object_that_is_the_whole_answer_is_a_call_of_a_declared_tool() {
     let object = "{\"name\": \"read\", \"arguments\": {\"a\": 1}}";
     check(object, &["C:read({\"a\": 1})"]);
     check(&format!("\n```json\n{object}\n```\n"), &["C:read({\"a\": 1})"]);
-    check(
-        &format!("<think>\n\n</think>\n\n{object} is it."),
-        &[&format!("T:{object} is it.")],
-    );
+    check(&format!("<think>\n\n</think>\n\n{object} is it."), &[&format!("T:{object} is it.")]);
     check(&format!("{object} is it."), &[&format!("T:{object} is it.")]);
-    check(
-        "{\"name\": \"Ann\", \"arguments\": {}}",
-        &["T:{\"name\": \"Ann\", \"arguments\": {}}"],
-    );
+    check("{\"name\": \"Ann\", \"arguments\": {}}", &["T:{\"name\": \"Ann\", \"arguments\": {}}"]);
     check("{\"a\": 1}", &["T:{\"a\": 1}"]);
     check("```rust\nfn f() {}\n```", &["T:```rust\nfn f() {}\n```"]);
     check_cut(object, &[&format!("T:{object}")]);
@@ -184,22 +138,13 @@ fn a_bare_object_that_is_the_whole_answer_is_a_call_of_a_declared_tool() {
 #[test]
 fn markers_that_are_not_followed_by_a_call_are_text() {
     check("Use <tool_call> to call.", &["T:Use <tool_call> to call."]);
-    check(
-        &format!("Use <tool_call>, as in {CALL}"),
-        &["T:Use <tool_call>, as in ", "C:f({\"a\": 1})"],
-    );
+    check(&format!("Use <tool_call>, as in {CALL}"), &["T:Use <tool_call>, as in ", "C:f({\"a\": 1})"]);
     check("a </tool_call> b <think> c", &["T:a </tool_call> b <think> c"]);
     check("<<tool_call", &["T:<<tool_call"]);
     check("x\n<tool_call>\n[]", &["T:x\n<tool_call>\n[]"]);
-    check(
-        "<tool_call>{\"arguments\":{}}</tool_call>",
-        &["T:<tool_call>{\"arguments\":{}}</tool_call>"],
-    );
+    check("<tool_call>{\"arguments\":{}}</tool_call>", &["T:<tool_call>{\"arguments\":{}}</tool_call>"]);
     check("<tool_call>{\"name\":\"\"}", &["T:<tool_call>{\"name\":\"\"}"]);
-    check(
-        &format!("<tool_call>{{\"name {CALL}"),
-        &["T:<tool_call>{\"name ", "C:f({\"a\": 1})"],
-    );
+    check(&format!("<tool_call>{{\"name {CALL}"), &["T:<tool_call>{\"name ", "C:f({\"a\": 1})"]);
     check("<tool_call>é", &["T:<tool_call>é"]);
 }
 
@@ -211,77 +156,45 @@ fn markers_inside_values_are_data() {
         &[&format!("C:f({arguments})")],
     );
     let spaces = "{ \"a\" :\t\"  x\\n \" , \"b\": 1.50e2, \"c\": \"null\" }";
-    check(
-        &format!("<tool_call>{{\"name\":\"f\",\"arguments\":{spaces}}}</tool_call>"),
-        &[&format!("C:f({spaces})")],
-    );
+    check(&format!("<tool_call>{{\"name\":\"f\",\"arguments\":{spaces}}}</tool_call>"), &[&format!("C:f({spaces})")]);
 }
 
 #[test]
 fn a_call_that_ends_early_or_breaks_is_incomplete() {
     check("<tool_call>{\"name\":\"f\",\"arguments\":{\"a", &["C!:f({\"a)"]);
     check_cut("<tool_call>{\"name\":\"f\",\"arguments\":{}}", &["C!:f({})"]);
-    check_cut(
-        "<tool_call>{\"name\":\"f\",\"argu",
-        &["T:<tool_call>{\"name\":\"f\",\"argu"],
-    );
-    check(
-        "<tool_call>{\"name\":\"f\",\"arguments\":{",
-        &["T:<tool_call>{\"name\":\"f\",\"arguments\":{"],
-    );
+    check_cut("<tool_call>{\"name\":\"f\",\"argu", &["T:<tool_call>{\"name\":\"f\",\"argu"]);
+    check("<tool_call>{\"name\":\"f\",\"arguments\":{", &["T:<tool_call>{\"name\":\"f\",\"arguments\":{"]);
     check(
         "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":oops</t}}</tool_call>\nText",
         &["C!:f({\"a\":oops</t}})", "T:\nText"],
     );
-    check(
-        "<tool_call>{\"name\":\"f\",\"arguments\":{}} and so on",
-        &["C:f({})", "T: and so on"],
-    );
+    check("<tool_call>{\"name\":\"f\",\"arguments\":{}} and so on", &["C:f({})", "T: and so on"]);
 }
 
 #[test]
 fn raw_line_ends_in_strings_are_escaped() {
-    check(
-        "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"x\ny\"}}</tool_call>",
-        &["C:f({\"a\":\"x\\u000ay\"})"],
-    );
+    check("<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"x\ny\"}}</tool_call>", &["C:f({\"a\":\"x\\u000ay\"})"]);
 }
 
 #[test]
 fn stop_strings_end_the_text_only() {
-    let stopping = PipelineConfig {
-        stop: vec!["STOP".to_owned(), "\"a\"".to_owned()],
-        ..config()
-    };
+    let stopping = PipelineConfig { stop: vec!["STOP".to_owned(), "\"a\"".to_owned()], ..config() };
     assert_eq!(run(&stopping, "go STOP on", false), ["T:go ", "S:STOP"]);
-    assert_eq!(
-        run(&stopping, "<think>\nSTOP\n</think>\n\nSTO\nP", false),
-        ["R:STOP", "T:STO\nP"]
-    );
-    assert_eq!(
-        run(&stopping, &format!("ST{CALL}OP"), false),
-        ["T:ST", "C:f({\"a\": 1})", "T:OP"]
-    );
+    assert_eq!(run(&stopping, "<think>\nSTOP\n</think>\n\nSTO\nP", false), ["R:STOP", "T:STO\nP"]);
+    assert_eq!(run(&stopping, &format!("ST{CALL}OP"), false), ["T:ST", "C:f({\"a\": 1})", "T:OP"]);
     let mut out = Vec::new();
     let mut pipeline = Pipeline::new(stopping);
     pipeline.push(b"STOP", &mut out);
     pipeline.push(CALL.as_bytes(), &mut out);
     pipeline.finish(&mut out, false);
     assert!(pipeline.stopped() && !pipeline.held());
-    assert_eq!(
-        out,
-        [Piece::Stopped {
-            stop: "STOP".to_owned()
-        }]
-    );
+    assert_eq!(out, [Piece::Stopped { stop: "STOP".to_owned() }]);
 }
 
 #[test]
 fn nothing_is_held_longer_than_needed() {
-    let mut pipeline = Pipeline::new(PipelineConfig {
-        stop: vec!["END".to_owned()],
-        ..config()
-    });
+    let mut pipeline = Pipeline::new(PipelineConfig { stop: vec!["END".to_owned()], ..config() });
     let mut out = Vec::new();
     let mut held = |text: &str| {
         pipeline.push(text.as_bytes(), &mut out);
@@ -315,14 +228,8 @@ fn arguments_stream_as_they_are_generated() {
     assert_eq!(
         out,
         [
-            Piece::ToolCallStarted {
-                index: 0,
-                name: "f".to_owned()
-            },
-            Piece::ToolCallArguments {
-                index: 0,
-                fragment: "{\"a\":\"x".to_owned()
-            },
+            Piece::ToolCallStarted { index: 0, name: "f".to_owned() },
+            Piece::ToolCallArguments { index: 0, fragment: "{\"a\":\"x".to_owned() },
         ]
     );
     assert!(pipeline.in_call() && !pipeline.in_reasoning());
@@ -332,23 +239,13 @@ fn arguments_stream_as_they_are_generated() {
 fn work_is_linear_even_for_hostile_output() {
     const BYTES: usize = 1 << 15;
     let opening = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"";
-    for unit in [
-        "<tool_call>",
-        "<",
-        "<tool_call>{\"",
-        "<tool_call>{\"arguments\":[",
-        "\n",
-        "<tool_call>{\"x\":\"",
-        CALL,
-    ] {
+    for unit in
+        ["<tool_call>", "<", "<tool_call>{\"", "<tool_call>{\"arguments\":[", "\n", "<tool_call>{\"x\":\"", CALL]
+    {
         for prefix in ["", opening, "<think>", "x", "{\"arguments\":["] {
             let output = format!("{prefix}{}", unit.repeat(BYTES / unit.len()));
             let (_, pipeline) = pieces(config(), output.as_bytes().chunks(1), false);
-            assert!(
-                pipeline.work() < output.len() * 16,
-                "{prefix}{unit}: {}",
-                pipeline.work()
-            );
+            assert!(pipeline.work() < output.len() * 16, "{prefix}{unit}: {}", pipeline.work());
         }
     }
     let long = format!("{opening}{}\"}}}}</tool_call>", "y".repeat(1 << 18));

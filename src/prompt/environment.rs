@@ -89,9 +89,7 @@ mod tests {
     use super::*;
 
     fn render(source: &str, context: &serde_json::Value) -> Result<String, Error> {
-        environment(source)?
-            .get_template(TEMPLATE)?
-            .render(values::plain(context))
+        environment(source)?.get_template(TEMPLATE)?.render(values::plain(context))
     }
 
     #[track_caller]
@@ -101,11 +99,7 @@ mod tests {
 
     #[test]
     fn generation_blocks_keep_their_white_space_marks() {
-        check(
-            "a {%- generation -%} b {%- endgeneration %} c",
-            &serde_json::json!({}),
-            "ab c",
-        );
+        check("a {%- generation -%} b {%- endgeneration %} c", &serde_json::json!({}), "ab c");
         check("a{% generation %}b{% endgeneration %}c", &serde_json::json!({}), "abc");
         check("{{ '{% x' }}", &serde_json::json!({}), "{% x");
     }
@@ -134,11 +128,7 @@ mod tests {
     #[test]
     fn python_methods_and_json_filters_work() {
         check("{{ ' a,b '.strip().split(',')[-1] }}", &serde_json::json!({}), "b");
-        check(
-            "{{ ('{\"a\": [1]}' | from_json)['a'][0] }}",
-            &serde_json::json!({}),
-            "1",
-        );
+        check("{{ ('{\"a\": [1]}' | from_json)['a'][0] }}", &serde_json::json!({}), "1");
         check(
             "{% for k, v in map.items() %}{{ k }}={{ v }};{% endfor %}",
             &serde_json::json!({"map": {"b": 1, "a": 2}}),
@@ -149,9 +139,6 @@ mod tests {
     #[test]
     fn endless_work_is_cut_off() {
         let source = "{% for a in range(10000) %}{% for b in range(10000) %}{{ b }}{% endfor %}{% endfor %}";
-        assert_eq!(
-            render(source, &serde_json::json!({})).unwrap_err().kind(),
-            ErrorKind::OutOfFuel
-        );
+        assert_eq!(render(source, &serde_json::json!({})).unwrap_err().kind(), ErrorKind::OutOfFuel);
     }
 }

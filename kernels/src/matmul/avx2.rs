@@ -141,36 +141,24 @@ fn factors<P: Packed>(header: &[u8], scales: &[u8], first: usize) -> Factors {
     match P::FORMAT {
         Format::Q4_1 => {
             let scale = halves(scales, 0);
-            Factors {
-                scales: [scale, scale],
-                mins: halves(scales, 32),
-            }
+            Factors { scales: [scale, scale], mins: halves(scales, 32) }
         }
         Format::Q4_K => {
             let scale = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes(0)));
             let min = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes(16)));
             let scale = _mm256_mul_ps(halves(header, 0), scale);
             let min = _mm256_mul_ps(halves(header, 32), min);
-            Factors {
-                scales: [scale, scale],
-                mins: _mm256_sub_ps(_mm256_set1_ps(-0.0), min),
-            }
+            Factors { scales: [scale, scale], mins: _mm256_sub_ps(_mm256_set1_ps(-0.0), min) }
         }
         Format::Q6_K => {
             let scale = halves(header, 0);
             let first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes(0)));
             let second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes(16)));
-            Factors {
-                scales: [_mm256_mul_ps(scale, first), _mm256_mul_ps(scale, second)],
-                mins: zero,
-            }
+            Factors { scales: [_mm256_mul_ps(scale, first), _mm256_mul_ps(scale, second)], mins: zero }
         }
         _ => {
             let scale = halves(scales, 0);
-            Factors {
-                scales: [scale, scale],
-                mins: zero,
-            }
+            Factors { scales: [scale, scale], mins: zero }
         }
     }
 }
@@ -184,20 +172,12 @@ fn add_block<P: Packed>(sum: __m256, weights: &[__m256i; 8], factors: &Factors, 
         for half in 0..2 {
             let product = dot::<P>(weights, row, 4 * half, 4);
             let product = _mm256_add_epi32(product, zero_point::<P>(row.half_sums[half]));
-            sum = _mm256_fmadd_ps(
-                _mm256_cvtepi32_ps(product),
-                _mm256_mul_ps(factors.scales[half], scale),
-                sum,
-            );
+            sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), _mm256_mul_ps(factors.scales[half], scale), sum);
         }
     } else {
         let product = dot::<P>(weights, row, 0, 8);
         let product = _mm256_add_epi32(product, zero_point::<P>(row.half_sums[0] + row.half_sums[1]));
-        sum = _mm256_fmadd_ps(
-            _mm256_cvtepi32_ps(product),
-            _mm256_mul_ps(factors.scales[0], scale),
-            sum,
-        );
+        sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), _mm256_mul_ps(factors.scales[0], scale), sum);
     }
     if P::HAS_MIN {
         sum = _mm256_fmadd_ps(factors.mins, _mm256_set1_ps(row.scaled_sum), sum);
@@ -209,11 +189,7 @@ fn add_block<P: Packed>(sum: __m256, weights: &[__m256i; 8], factors: &Factors, 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn zero_point<P: Packed>(sum: i32) -> __m256i {
-    if P::FORMAT == Format::Q8_0 {
-        _mm256_setzero_si256()
-    } else {
-        _mm256_set1_epi32(-P::LAYOUT.zero_point * sum)
-    }
+    if P::FORMAT == Format::Q8_0 { _mm256_setzero_si256() } else { _mm256_set1_epi32(-P::LAYOUT.zero_point * sum) }
 }
 
 /// The exact integer products of groups `first..first + count`.

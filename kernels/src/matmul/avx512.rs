@@ -126,36 +126,24 @@ fn factors<P: Packed>(header: &[u8], scales: &[u8]) -> Factors {
     match P::FORMAT {
         Format::Q4_1 => {
             let scale = load_halves(&scales[..32]);
-            Factors {
-                scales: [scale, scale],
-                mins: load_halves(&scales[32..64]),
-            }
+            Factors { scales: [scale, scale], mins: load_halves(&scales[32..64]) }
         }
         Format::Q4_K => {
             let scale = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_bytes(&scales[..16])));
             let min = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_bytes(&scales[16..32])));
             let scale = _mm512_mul_ps(load_halves(&header[..32]), scale);
             let min = _mm512_mul_ps(load_halves(&header[32..64]), min);
-            Factors {
-                scales: [scale, scale],
-                mins: _mm512_sub_ps(_mm512_set1_ps(-0.0), min),
-            }
+            Factors { scales: [scale, scale], mins: _mm512_sub_ps(_mm512_set1_ps(-0.0), min) }
         }
         Format::Q6_K => {
             let scale = load_halves(&header[..32]);
             let first = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_bytes(&scales[..16])));
             let second = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_bytes(&scales[16..32])));
-            Factors {
-                scales: [_mm512_mul_ps(scale, first), _mm512_mul_ps(scale, second)],
-                mins: zero,
-            }
+            Factors { scales: [_mm512_mul_ps(scale, first), _mm512_mul_ps(scale, second)], mins: zero }
         }
         _ => {
             let scale = load_halves(&scales[..32]);
-            Factors {
-                scales: [scale, scale],
-                mins: zero,
-            }
+            Factors { scales: [scale, scale], mins: zero }
         }
     }
 }
@@ -172,11 +160,7 @@ fn add_block<P: Packed>(sum: __m512, weights: &[__m512i; 8], factors: &Factors, 
             for g in 4 * half..4 * half + 4 {
                 product = _mm512_dpbusd_epi32(product, weights[g], _mm512_set1_epi32(row.quad(g)));
             }
-            sum = _mm512_fmadd_ps(
-                _mm512_cvtepi32_ps(product),
-                _mm512_mul_ps(factors.scales[half], scale),
-                sum,
-            );
+            sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(product), _mm512_mul_ps(factors.scales[half], scale), sum);
         }
     } else {
         // Two chains: a lone row is bound by the latency of one.

@@ -44,22 +44,10 @@ pub fn matmul(team: &Team, weights: &WeightMatrix, x: &[f32], m: usize, out: &mu
 pub fn matmul_all(team: &Team, x: &[f32], m: usize, products: &mut [Product<'_>], scratch: &mut Scratch) {
     let Some(first) = products.first() else { return };
     let cols = first.weights.cols();
-    assert_eq!(
-        Some(x.len()),
-        m.checked_mul(cols),
-        "m rows of as many activations as the weights have columns"
-    );
+    assert_eq!(Some(x.len()), m.checked_mul(cols), "m rows of as many activations as the weights have columns");
     for product in products.iter() {
-        assert_eq!(
-            product.weights.cols(),
-            cols,
-            "matrices of one call have the same columns"
-        );
-        assert_eq!(
-            Some(product.out.len()),
-            m.checked_mul(product.weights.rows()),
-            "m rows of results"
-        );
+        assert_eq!(product.weights.cols(), cols, "matrices of one call have the same columns");
+        assert_eq!(Some(product.out.len()), m.checked_mul(product.weights.rows()), "m rows of results");
     }
     if m == 0 {
         return;
@@ -111,10 +99,7 @@ struct Job<'a> {
 
 impl<'a> Job<'a> {
     fn new(product: &'a mut Product<'_>) -> Self {
-        Self {
-            weights: product.weights,
-            out: SharedSlice::new(product.out),
-        }
+        Self { weights: product.weights, out: SharedSlice::new(product.out) }
     }
 }
 

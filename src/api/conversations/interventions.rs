@@ -41,11 +41,7 @@ pub(crate) async fn create(
     let (receipt, replayed) = perform(&app, &handle, intervene, key.as_ref(), &body).await?;
     let receipt = shown(&handle, &receipt).await?;
     let response = (StatusCode::ACCEPTED, Json(receipt)).into_response();
-    Ok(if replayed {
-        idempotency::replayed(response)
-    } else {
-        response
-    })
+    Ok(if replayed { idempotency::replayed(response) } else { response })
 }
 
 /// `GET /v1/interventions/{id}`
@@ -90,11 +86,7 @@ pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -
         let at = format!("input[{place}].type");
         return Err(invalid(at, "an intervention takes messages only"));
     }
-    Ok(Intervene {
-        intervention_id: InterventionId::draw(fresh),
-        response_id,
-        items,
-    })
+    Ok(Intervene { intervention_id: InterventionId::draw(fresh), response_id, items })
 }
 
 /// Intervenes; true if the key had been used before. The key is looked up before the request is judged.
@@ -110,19 +102,9 @@ pub(super) async fn perform(
             let receipt = handle.intervene(intervene?, claim).await;
             Ok((receipt.map_err(|reject| with_input(reject, body))?, false))
         }
-        Claimed::Replay(KeyedAnswer::Intervened {
-            response,
-            intervention,
-            successor,
-            seq,
-            ..
-        }) => {
-            let receipt = Receipt {
-                intervention_id: intervention,
-                response_id: response,
-                successor_id: successor,
-                seq,
-            };
+        Claimed::Replay(KeyedAnswer::Intervened { response, intervention, successor, seq, .. }) => {
+            let receipt =
+                Receipt { intervention_id: intervention, response_id: response, successor_id: successor, seq };
             Ok((receipt, true))
         }
         Claimed::Replay(_) => Err(wrong_operation()),

@@ -99,12 +99,7 @@ async fn answer(
 
 fn stream(app: &App, follow: Follow, permit: Option<OwnedSemaphorePermit>) -> Response {
     // The response itself says `response.in_progress` after silence; this is for proxies, should that be late.
-    sse(
-        follow.events(),
-        app.limits.silence * 2,
-        Event::default().comment("ping"),
-        permit,
-    )
+    sse(follow.events(), app.limits.silence * 2, Event::default().comment("ping"), permit)
 }
 
 /// The response object of this state.

@@ -41,10 +41,7 @@ const END_TEXTS: &[&str] = &[
 impl Tokenizer {
     /// The tokenizer of a model file.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, Error> {
-        let mut loader = Loader {
-            gguf,
-            warnings: Vec::new(),
-        };
+        let mut loader = Loader { gguf, warnings: Vec::new() };
         match gguf.require(MODEL_KEY)?.as_str() {
             Some("gpt2") => loader.byte_pair(),
             Some("llama") => loader.sentence_piece(),
@@ -105,11 +102,7 @@ impl Loader<'_> {
         let vocabulary = self.vocabulary(Alphabet::Metaspace)?;
         let scores = self.gguf.f32s(SCORES_KEY)?.unwrap_or_default().to_vec();
         if scores.len() != vocabulary.len() {
-            return Err(Error::Length {
-                key: SCORES_KEY,
-                found: scores.len(),
-                expected: vocabulary.len(),
-            });
+            return Err(Error::Length { key: SCORES_KEY, found: scores.len(), expected: vocabulary.len() });
         }
         let mut hash = Hash::default();
         hash.text("llama");
@@ -132,11 +125,7 @@ impl Loader<'_> {
         let kinds = match self.gguf.u32s(TYPES_KEY)? {
             None => vec![Kind::Normal; texts.len()],
             Some(numbers) if numbers.len() != texts.len() => {
-                return Err(Error::Length {
-                    key: TYPES_KEY,
-                    found: numbers.len(),
-                    expected: texts.len(),
-                });
+                return Err(Error::Length { key: TYPES_KEY, found: numbers.len(), expected: texts.len() });
             }
             Some(numbers) => (0u32..)
                 .zip(numbers)
@@ -151,9 +140,7 @@ impl Loader<'_> {
         let key = format!("tokenizer.ggml.{name}_token_id");
         let id = self.gguf.u32(&key)?;
         if let Some(id) = id.filter(|&id| id as usize >= vocab_size) {
-            self.warnings.push(format!(
-                "{key} is {id}, but there are only {vocab_size} tokens; it is ignored"
-            ));
+            self.warnings.push(format!("{key} is {id}, but there are only {vocab_size} tokens; it is ignored"));
             return Ok(None);
         }
         Ok(id)
@@ -169,10 +156,7 @@ impl Loader<'_> {
         let bos = self.token("bos", vocabulary.len())?;
         let eos = self.token("eos", vocabulary.len())?;
         let end_of_generation = self.end_of_generation(&vocabulary, eos)?;
-        let add_bos = self
-            .gguf
-            .bool("tokenizer.ggml.add_bos_token")?
-            .unwrap_or(add_bos_default);
+        let add_bos = self.gguf.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos_default);
         for (text, id) in vocabulary.texts().iter().zip(0u32..) {
             hash.text(text);
             hash.bytes(&[vocabulary.kind(id).map_or(0, |kind| kind as u8)]);

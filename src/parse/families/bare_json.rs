@@ -29,12 +29,7 @@ pub(super) struct BareJson {
 
 impl BareJson {
     pub(super) fn new(tools: Vec<String>) -> Self {
-        Self {
-            tools,
-            state: State::Fence(Vec::new()),
-            fenced: false,
-            object: CallObject::new(),
-        }
+        Self { tools, state: State::Fence(Vec::new()), fenced: false, object: CallObject::new() }
     }
 
     fn fence(&mut self, byte: u8) -> Step {
@@ -56,20 +51,12 @@ impl BareJson {
         }
         line.push(byte);
         let begins = |whole: &[u8]| whole.starts_with(line) || line.starts_with(whole);
-        if line.len() <= 16 && begins(FENCE) {
-            Step::More
-        } else {
-            Step::NotACall
-        }
+        if line.len() <= 16 && begins(FENCE) { Step::More } else { Step::NotACall }
     }
 
     fn object(&mut self, byte: u8) -> Step {
         let step = self.object.push(byte);
-        if self
-            .object
-            .name()
-            .is_some_and(|name| !self.tools.iter().any(|tool| tool == name))
-        {
+        if self.object.name().is_some_and(|name| !self.tools.iter().any(|tool| tool == name)) {
             return Step::NotACall;
         }
         match step {

@@ -80,10 +80,7 @@ impl CallObject {
     /// opening bracket.
     pub(super) fn announced(&self) -> Option<(&str, &[u8])> {
         let ready = self.arguments_complete || self.streams && self.solid > 1;
-        self.name
-            .as_deref()
-            .filter(|_| ready)
-            .map(|name| (name, self.arguments.as_slice()))
+        self.name.as_deref().filter(|_| ready).map(|name| (name, self.arguments.as_slice()))
     }
 
     pub(super) fn arguments_complete(&self) -> bool {
@@ -100,11 +97,7 @@ impl CallObject {
                 }
                 text.escaped = byte == b'\\' && !text.escaped;
                 text.raw.push(byte);
-                if text.raw.len() > NAME_BYTES_MAX {
-                    ObjectStep::Invalid
-                } else {
-                    ObjectStep::More
-                }
+                if text.raw.len() > NAME_BYTES_MAX { ObjectStep::Invalid } else { ObjectStep::More }
             }
             State::Value(field, scanner) => {
                 let field = *field;
@@ -151,11 +144,7 @@ impl CallObject {
                     return ObjectStep::Invalid;
                 }
                 self.state = State::CommaOrEnd;
-                if scan == Scan::DoneBefore {
-                    self.push(byte)
-                } else {
-                    ObjectStep::More
-                }
+                if scan == Scan::DoneBefore { self.push(byte) } else { ObjectStep::More }
             }
         }
     }
@@ -196,9 +185,7 @@ impl CallObject {
     }
 
     fn end_name(&mut self) -> bool {
-        self.name = serde_json::from_slice::<String>(&self.name_raw)
-            .ok()
-            .filter(|name| !name.is_empty());
+        self.name = serde_json::from_slice::<String>(&self.name_raw).ok().filter(|name| !name.is_empty());
         self.name.is_some()
     }
 

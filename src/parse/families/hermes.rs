@@ -39,12 +39,7 @@ pub(super) struct Hermes {
 
 impl Hermes {
     pub(super) fn new() -> Self {
-        Self {
-            state: State::Before(0),
-            object: CallObject::new(),
-            passed: 0,
-            announced: false,
-        }
+        Self { state: State::Before(0), object: CallObject::new(), passed: 0, announced: false }
     }
 
     fn object(&mut self, byte: u8, calls: &mut Calls) -> Step {
@@ -60,20 +55,12 @@ impl Hermes {
         match step {
             ObjectStep::More => Step::More,
             ObjectStep::Complete => {
-                self.state = State::Tail {
-                    kept: Vec::new(),
-                    matched: 0,
-                    closed: true,
-                };
+                self.state = State::Tail { kept: Vec::new(), matched: 0, closed: true };
                 Step::More
             }
             ObjectStep::Invalid if !self.announced => Step::NotACall,
             ObjectStep::Invalid if self.object.arguments_complete() => {
-                self.state = State::Tail {
-                    kept: Vec::new(),
-                    matched: 0,
-                    closed: false,
-                };
+                self.state = State::Tail { kept: Vec::new(), matched: 0, closed: false };
                 self.tail(byte, calls)
             }
             ObjectStep::Invalid => {
@@ -103,11 +90,7 @@ impl Hermes {
         }
         let (kept, first, closed) = (std::mem::take(kept), *matched == 0, *closed);
         calls.done(closed);
-        if closed && first && byte == b'{' {
-            Step::Another(kept)
-        } else {
-            Step::EndedBefore(kept)
-        }
+        if closed && first && byte == b'{' { Step::Another(kept) } else { Step::EndedBefore(kept) }
     }
 
     fn broken(&mut self, byte: u8, calls: &mut Calls) -> Step {
@@ -137,11 +120,7 @@ impl CallParser for Hermes {
         match &mut self.state {
             State::Before(space) if byte.is_ascii_whitespace() => {
                 *space += 1;
-                if *space > SPACE_BYTES_MAX {
-                    Step::NotACall
-                } else {
-                    Step::More
-                }
+                if *space > SPACE_BYTES_MAX { Step::NotACall } else { Step::More }
             }
             State::Before(_) => {
                 self.state = State::Object;
