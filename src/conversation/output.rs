@@ -136,7 +136,7 @@ impl Draft {
         } else {
             ItemStatus::Incomplete
         };
-        self.close_item(response_id, status);
+        self.close_item_as(response_id, status);
         if complete {
             self.push(Event::ToolCallRequested {
                 response_id,

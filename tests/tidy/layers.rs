@@ -74,8 +74,8 @@ pub(crate) const LAYERS: &[Layer] = &[
             "actors", "clock", "config", "conversation", "engine", "error", "ids", "parse", "prompt", "protocol",
         ],
         crates: &[
-            "axum", "futures_util", "hyper", "hyper_util", "serde", "serde_json", "sha2", "thiserror", "tokio",
-            "tracing",
+            "axum", "futures_util", "hyper", "hyper_util", "serde", "serde_json", "serde_path_to_error", "sha2",
+            "thiserror", "tokio", "tracing",
         ],
         pure: false,
     },
