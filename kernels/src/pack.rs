@@ -176,19 +176,30 @@ fn file_bits(format: Format, block: &[u8], sub: usize) -> SubBits {
     bits
 }
 
-/// One value of a packed sub-block, unsigned.
-pub(crate) fn quant_at(format: Format, packed: &[u8], column: usize, lane: usize) -> u8 {
-    let (group, byte) = (column / 4, 4 * lane + column % 4);
-    if format == Format::Q8_0 {
-        return packed[64 * group + byte];
+/// One row's values of a packed sub-block, unsigned, in column order.
+#[inline]
+pub(crate) fn lane_quants(format: Format, packed: &[u8], lane: usize) -> [u8; SUB] {
+    let runs = packed.as_chunks::<{ 4 * PANEL }>().0;
+    let word = |run: usize| runs[run].as_chunks::<4>().0[lane];
+    let mut quants = [0; SUB];
+    for (group, quants) in quants.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        if format == Format::Q8_0 {
+            *quants = word(group);
+            continue;
+        }
+        let shift = 4 * (group / 4);
+        *quants = word(group % 4).map(|low| low >> shift & 15);
+        // Where the high bits lie, how far up, and which they are.
+        let (run, shift, mask) = match format {
+            Format::Q5_0 => (4, group, 1),
+            Format::Q6_K => (4 + group / 4, 2 * (group % 4), 3),
+            _ => continue,
+        };
+        for (quant, high) in quants.iter_mut().zip(word(run)) {
+            *quant |= (high >> shift & mask) << 4;
+        }
     }
-    let low = packed[64 * (group % 4) + byte] >> (4 * (group / 4)) & 15;
-    let high = match format {
-        Format::Q5_0 => packed[256 + byte] >> group & 1,
-        Format::Q6_K => packed[256 + 64 * (group / 4) + byte] >> (2 * (group % 4)) & 3,
-        _ => 0,
-    };
-    low | high << 4
+    quants
 }
 
 /// The factors of a sub-block's sixteen rows: a value is `scales[half] * (quant - zero point) + min`, in f32.
@@ -241,8 +252,9 @@ pub(crate) fn unpack_row(format: Format, panel: &[u8], lane: usize, out: &mut [f
         let (header, subs) = block.split_at(layout.header_bytes);
         for (packed, out) in subs.chunks_exact(layout.sub_bytes).zip(&mut subs_out) {
             let found = factors(format, header, &packed[layout.low_bytes + layout.high_bytes..]);
+            let quants = lane_quants(format, packed, lane);
             for (column, out) in out.iter_mut().enumerate() {
-                let quant = i32::from(quant_at(format, packed, column, lane)) - layout.zero_point;
+                let quant = i32::from(quants[column]) - layout.zero_point;
                 let scaled = found.scales[column / 16][lane] * quant as f32;
                 // Adding a zero minimum would turn -0 into 0.
                 let has_min = matches!(format, Format::Q4_1 | Format::Q4_K);

@@ -109,7 +109,7 @@ impl Draft {
             return;
         };
         let status = if complete { ItemStatus::Completed } else { ItemStatus::Incomplete };
-        self.close_item(response_id, status);
+        self.close_item_as(response_id, status);
         if complete {
             self.push(Event::ToolCallRequested { response_id, call_id, attempt: 1 });
         }

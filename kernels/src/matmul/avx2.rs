@@ -13,7 +13,7 @@ use std::arch::x86_64::{
     _mm256_slli_epi16, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_sub_ps, _mm256_xor_si256,
 };
 
-use super::{Packed, PanelOut, for_row_tiles, row_blocks};
+use super::{Packed, PanelOut, for_row_tiles, prefetch, row_blocks};
 use crate::Format;
 use crate::activation::ActivationBlock;
 
@@ -23,7 +23,7 @@ pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], bl
     let rows = activations.len() / blocks;
     for_row_tiles!(rows, |at, COUNT| {
         for first in [0, 8] {
-            let sums = tile::<P, COUNT>(panel, first, row_blocks(activations, at, blocks));
+            let sums = tile::<P, COUNT>(panel, first, row_blocks(activations, at, blocks), at == 0 && first == 0);
             for (r, sum) in sums.into_iter().enumerate() {
                 let mut lanes = [0.0; 8];
                 // SAFETY: the array has eight elements.
@@ -36,7 +36,12 @@ pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], bl
 
 /// The sums of rows `first..first + 8` of the panel.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn tile<P: Packed, const R: usize>(panel: &[u8], first: usize, mut rows: [&[ActivationBlock]; R]) -> [__m256; R] {
+fn tile<P: Packed, const R: usize>(
+    panel: &[u8],
+    first: usize,
+    mut rows: [&[ActivationBlock]; R],
+    fetch: bool,
+) -> [__m256; R] {
     let layout = const { P::LAYOUT };
     let blocks = panel.len() / layout.block_bytes() * layout.subs;
     // Lets the compiler drop the bounds checks below.
@@ -47,6 +52,9 @@ fn tile<P: Packed, const R: usize>(panel: &[u8], first: usize, mut rows: [&[Acti
     for (index, block) in panel.chunks_exact(layout.block_bytes()).enumerate() {
         let (header, subs) = block.split_at(layout.header_bytes);
         for (sub, packed) in subs.chunks_exact(layout.sub_bytes).enumerate() {
+            if fetch {
+                prefetch(packed);
+            }
             let weights = weights::<P>(packed, first);
             let factors = factors::<P>(header, &packed[layout.low_bytes + layout.high_bytes..], first);
             for r in 0..R {

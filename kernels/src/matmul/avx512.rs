@@ -9,7 +9,7 @@ use std::arch::x86_64::{
     _mm512_ternarylogic_epi32,
 };
 
-use super::{Packed, PanelOut, for_row_tiles, row_blocks};
+use super::{Packed, PanelOut, for_row_tiles, prefetch, row_blocks};
 use crate::Format;
 use crate::activation::ActivationBlock;
 
@@ -18,7 +18,7 @@ use crate::activation::ActivationBlock;
 pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], blocks: usize, out: &PanelOut<'_>) {
     let rows = activations.len() / blocks;
     for_row_tiles!(rows, |at, COUNT| {
-        let sums = tile::<P, COUNT>(panel, row_blocks(activations, at, blocks));
+        let sums = tile::<P, COUNT>(panel, row_blocks(activations, at, blocks), at == 0);
         for (r, sum) in sums.into_iter().enumerate() {
             let mut lanes = [0.0; 16];
             // SAFETY: the array has sixteen elements.
@@ -29,7 +29,7 @@ pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], bl
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn tile<P: Packed, const R: usize>(panel: &[u8], mut rows: [&[ActivationBlock]; R]) -> [__m512; R] {
+fn tile<P: Packed, const R: usize>(panel: &[u8], mut rows: [&[ActivationBlock]; R], fetch: bool) -> [__m512; R] {
     let layout = const { P::LAYOUT };
     let blocks = panel.len() / layout.block_bytes() * layout.subs;
     // Lets the compiler drop the bounds checks below.
@@ -40,6 +40,9 @@ fn tile<P: Packed, const R: usize>(panel: &[u8], mut rows: [&[ActivationBlock]; 
     for (index, block) in panel.chunks_exact(layout.block_bytes()).enumerate() {
         let (header, subs) = block.split_at(layout.header_bytes);
         for (sub, packed) in subs.chunks_exact(layout.sub_bytes).enumerate() {
+            if fetch {
+                prefetch(packed);
+            }
             let weights = weights::<P>(packed);
             let factors = factors::<P>(header, &packed[layout.low_bytes + layout.high_bytes..]);
             for r in 0..R {

@@ -229,3 +229,20 @@ fn row_blocks<const R: usize>(activations: &[ActivationBlock], at: usize, blocks
     }
     rows
 }
+
+/// How far ahead weights are asked for when they come from memory: the processor's own prefetching stops at every page,
+/// which costs small batches up to a third of their speed.
+#[cfg(target_arch = "x86_64")]
+const AHEAD_BYTES: usize = 8192;
+
+/// Asks for the weights `AHEAD_BYTES` behind these.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch(packed: &[u8]) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    for line in (0..packed.len()).step_by(64) {
+        let ahead = packed.as_ptr().wrapping_add(AHEAD_BYTES + line);
+        // SAFETY: a prefetch changes nothing the program sees and may have any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) };
+    }
+}

@@ -5,7 +5,8 @@ use super::{CallParser, Step};
 use crate::parse::calls::Calls;
 
 pub(super) const OPEN: &str = "<tool_call>";
-const CLOSE: &[u8] = b"</tool_call>";
+/// The marker that closes a call.
+pub(super) const CLOSE: &str = "</tool_call>";
 /// White space that may stand between the marker and the object.
 const SPACE_BYTES_MAX: usize = 64;
 
@@ -77,7 +78,7 @@ impl Hermes {
             kept.push(byte);
             return Step::More;
         }
-        if CLOSE.get(*matched) == Some(&byte) {
+        if CLOSE.as_bytes().get(*matched) == Some(&byte) {
             kept.push(byte);
             *matched += 1;
             if *matched < CLOSE.len() {
@@ -96,7 +97,7 @@ impl Hermes {
         let State::Broken { matched } = &mut self.state else {
             return Step::More;
         };
-        if CLOSE[*matched] == byte {
+        if CLOSE.as_bytes()[*matched] == byte {
             *matched += 1;
             if *matched == CLOSE.len() {
                 calls.done(false);
@@ -104,9 +105,9 @@ impl Hermes {
             }
             return Step::More;
         }
-        calls.append(&CLOSE[..*matched]);
+        calls.append(&CLOSE.as_bytes()[..*matched]);
         // The marker's first byte occurs in it only once, so nothing shorter can have begun.
-        *matched = usize::from(byte == CLOSE[0]);
+        *matched = usize::from(byte == CLOSE.as_bytes()[0]);
         if *matched == 0 {
             calls.append(&[byte]);
         }
@@ -138,7 +139,7 @@ impl CallParser for Hermes {
         match &self.state {
             State::Tail { closed, .. } => calls.done(*closed && !cut),
             State::Broken { matched } => {
-                calls.append(&CLOSE[..*matched]);
+                calls.append(&CLOSE.as_bytes()[..*matched]);
                 calls.done(false);
             }
             State::Before(_) | State::Object => calls.done(false),

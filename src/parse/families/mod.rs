@@ -45,6 +45,14 @@ pub(super) fn markers(format: ToolFormat) -> &'static [&'static str] {
     }
 }
 
+/// The markers that close a call.
+pub(super) fn closing_markers(format: ToolFormat) -> &'static [&'static str] {
+    match format {
+        ToolFormat::None => &[],
+        ToolFormat::Hermes => &[hermes::CLOSE],
+    }
+}
+
 /// A parser for what follows an opening marker.
 pub(super) fn open(format: ToolFormat) -> Option<Box<dyn CallParser>> {
     match format {
