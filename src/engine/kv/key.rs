@@ -58,13 +58,7 @@ mod tests {
     use super::*;
 
     fn parts<'a>(tokens: &'a [u32]) -> KeyParts<'a> {
-        KeyParts {
-            model: "m",
-            kv_type: "f16",
-            salt: 0,
-            parent: None,
-            tokens,
-        }
+        KeyParts { model: "m", kv_type: "f16", salt: 0, parent: None, tokens }
     }
 
     #[test]
@@ -75,21 +69,11 @@ mod tests {
             base,
             KeyParts { model: "n", ..base },
             KeyParts { kv_type: "q8", ..base },
-            KeyParts {
-                model: "mf",
-                kv_type: "16",
-                ..base
-            },
+            KeyParts { model: "mf", kv_type: "16", ..base },
             KeyParts { salt: 1, ..base },
             KeyParts { parent, ..base },
-            KeyParts {
-                tokens: &[1, 2],
-                ..base
-            },
-            KeyParts {
-                tokens: &[1, 3, 2],
-                ..base
-            },
+            KeyParts { tokens: &[1, 2], ..base },
+            KeyParts { tokens: &[1, 3, 2], ..base },
         ]
         .map(|parts| block_key(&parts));
         let distinct: std::collections::HashSet<_> = keys.iter().collect();

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::super::backend::cpu::CpuBackend;
 use super::super::contract::ModelInfo;
 use super::super::gguf::Gguf;
-use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig, blocks_for};
+use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig};
 use super::super::model::{Description, ModelError};
 use super::super::scheduler::{Limits, Scheduler};
 use super::super::tokenizer::{self, Tokenizer};
@@ -23,10 +23,8 @@ use crate::prompt::{ChatTemplate, TemplateError};
 const NUMERICS_VERSION: u32 = 1;
 /// How keys and values are stored.
 const KV_TYPE: &str = "f16";
-/// Contexts of KV that are kept by default, if memory allows.
-const KV_CONTEXTS: usize = 4;
-/// Most memory for KV by default, where nothing was configured.
-const KV_BYTES_DEFAULT_MAX: usize = 2 << 30;
+/// Memory for KV where nothing was configured.
+const KV_BYTES_DEFAULT: usize = 1 << 30;
 /// Bytes of each weight that go into the fingerprint: enough to tell two trainings of one model apart.
 const FINGERPRINT_BYTES: usize = 4096;
 
@@ -39,9 +37,10 @@ pub struct LoadOptions {
     pub threads: Option<usize>,
     /// Most tokens that prompt and answer may have together; by default, and at most, what the model was made for.
     pub context_length: Option<usize>,
-    /// Tokens whose KV is kept in memory, for all sequences and the prefix cache together; by default four
-    /// contexts, but no more than 2 GiB.
-    pub kv_tokens: Option<usize>,
+    /// Memory for KV, for all sequences and the prefix cache together. Taken from the system as it fills.
+    pub kv_bytes: usize,
+    /// Sequences that wait or run; the next one is refused as overload.
+    pub sequences_max: usize,
     /// Most sequences in one step.
     pub step_sequences: usize,
     /// Most tokens in one step: a longer prompt is run in several, between which others go on.
@@ -54,7 +53,8 @@ impl Default for LoadOptions {
             id: None,
             threads: None,
             context_length: None,
-            kv_tokens: None,
+            kv_bytes: KV_BYTES_DEFAULT,
+            sequences_max: 256,
             step_sequences: 32,
             step_tokens: 128,
         }
@@ -107,15 +107,13 @@ pub enum LoadError {
 impl LocalEngine {
     /// Loads the model in `path` and starts its thread.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, LoadError> {
-        let unreadable = |reason: &dyn ToString| LoadError::Read {
-            path: path.display().to_string(),
-            reason: reason.to_string(),
-        };
+        let unreadable =
+            |reason: &dyn ToString| LoadError::Read { path: path.display().to_string(), reason: reason.to_string() };
         let file = File::open(path).map_err(|error| unreadable(&error))?;
         let map = Mmap::new(&file).map_err(|error| unreadable(&error))?;
         map.advise(Advice::Sequential);
         let (model, scheduler, backend) = prepare(path, map.as_slice(), options)?;
-        Self::start(model, scheduler, backend).map_err(LoadError::Start)
+        Self::start(model, scheduler, backend, options.sequences_max).map_err(LoadError::Start)
     }
 }
 
@@ -143,11 +141,7 @@ pub(super) fn prepare(
     let team = Team::new(options.threads.unwrap_or_else(Team::default_size));
     let fingerprint = fingerprint(&gguf, &description, file, isa);
     let blocks = kv_blocks(&description, options);
-    let pool = BlockPool::new(PoolConfig {
-        blocks,
-        model: fingerprint.clone(),
-        kv_type: KV_TYPE.to_owned(),
-    });
+    let pool = BlockPool::new(PoolConfig { blocks, model: fingerprint.clone(), kv_type: KV_TYPE.to_owned() });
     let made_for = description.sizes.context_length;
     let limits = Limits {
         sequences: options.step_sequences.clamp(1, stats::BATCH_MAX),
@@ -172,45 +166,27 @@ pub(super) fn prepare(
 }
 
 fn id_from(path: &Path) -> String {
-    path.file_stem()
-        .map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
+    path.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
-/// How many KV blocks to make room for.
+/// How many KV blocks fit into the memory for KV: whole blocks, one at least.
 fn kv_blocks(description: &Description, options: &LoadOptions) -> usize {
     let sizes = &description.sizes;
-    let context = options
-        .context_length
-        .unwrap_or(sizes.context_length)
-        .min(sizes.context_length);
-    let tokens = options.kv_tokens.unwrap_or_else(|| {
-        let token_bytes = description.layers.len() * 2 * size_of::<u16>() * sizes.kv_heads * sizes.head_dim;
-        context
-            .saturating_mul(KV_CONTEXTS)
-            .min(KV_BYTES_DEFAULT_MAX / token_bytes)
-    });
-    blocks_for(tokens).max(1)
+    let token_bytes = description.layers.len() * 2 * size_of::<u16>() * sizes.kv_heads * sizes.head_dim;
+    // Numbered in 32 bits; far more than any memory holds.
+    (options.kv_bytes / (token_bytes * BLOCK_TOKENS)).clamp(1, u32::MAX as usize)
 }
 
 /// How the model marks its reasoning, as far as its template shows.
 fn reasoning(template: &ChatTemplate) -> ReasoningFormat {
     let marks = template.knows_reasoning() || template.source().contains("</think>");
-    if marks {
-        ReasoningFormat::Qwen3
-    } else {
-        ReasoningFormat::None
-    }
+    if marks { ReasoningFormat::Qwen3 } else { ReasoningFormat::None }
 }
 
 /// Names everything that decides about the tokens: header (metadata, tokenizer, template, shapes), weights,
 /// instruction set, KV type, numerics. Of the weights, the beginning of each and the file's size stand for all.
 fn fingerprint(gguf: &Gguf, description: &Description, file: &[u8], isa: Isa) -> String {
-    let header_end = gguf
-        .tensors()
-        .iter()
-        .map(|tensor| tensor.range.start)
-        .min()
-        .unwrap_or(file.len());
+    let header_end = gguf.tensors().iter().map(|tensor| tensor.range.start).min().unwrap_or(file.len());
     let mut hash = Sha256::new();
     hash.update((file.len() as u64).to_le_bytes());
     hash.update((header_end as u64).to_le_bytes());
@@ -219,9 +195,5 @@ fn fingerprint(gguf: &Gguf, description: &Description, file: &[u8], isa: Isa) ->
         let bytes = file.get(tensor.range.clone()).unwrap_or_default();
         hash.update(&bytes[..bytes.len().min(FINGERPRINT_BYTES)]);
     }
-    format!(
-        "gguf-{:x}-{}-{KV_TYPE}-n{NUMERICS_VERSION}",
-        hash.finalize(),
-        isa.name()
-    )
+    format!("gguf-{:x}-{}-{KV_TYPE}-n{NUMERICS_VERSION}", hash.finalize(), isa.name())
 }

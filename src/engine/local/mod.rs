@@ -13,7 +13,7 @@ mod stats;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,10 +30,6 @@ use run::Runner;
 use stats::Counters;
 pub use stats::EngineStats;
 
-/// Sequences that wait or run; the next one is refused as overload.
-const SEQUENCES_MAX: u64 = 1024;
-/// Room of the channel of submissions. Never the limit: each holds one of [`SEQUENCES_MAX`].
-const INBOX_CAPACITY: usize = SEQUENCES_MAX as usize;
 /// Places in a sequence's channel beyond what was asked for: `Started` and `Finished` always fit.
 const EXTRA_EVENTS: usize = 2;
 /// A step that takes longer than this means that the engine hangs.
@@ -46,6 +42,7 @@ pub struct LocalEngine {
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
     next_id: AtomicU64,
+    sequences_max: usize,
 }
 
 /// What the engine's thread and everybody else see of each other.
@@ -55,7 +52,7 @@ struct Shared {
     wake: Notify,
     stopping: AtomicBool,
     /// Sequences submitted and not yet finished.
-    live: AtomicU64,
+    live: AtomicUsize,
     started: Instant,
     /// When the running step began, in milliseconds after `started`, plus 1; 0 when none runs.
     step_began: AtomicU64,
@@ -70,14 +67,20 @@ struct Submission {
 }
 
 impl LocalEngine {
-    /// Starts the thread that runs `backend` as `scheduler` plans.
-    fn start(model: ModelInfo, scheduler: Scheduler, backend: impl Backend) -> std::io::Result<Self> {
-        let (sender, inbox) = mpsc::channel(INBOX_CAPACITY);
+    /// Starts the thread that runs `backend` as `scheduler` plans. At most `sequences_max` wait or run.
+    fn start(
+        model: ModelInfo,
+        scheduler: Scheduler,
+        backend: impl Backend,
+        sequences_max: usize,
+    ) -> std::io::Result<Self> {
+        // Never the limit: each submission in it is one of `sequences_max`.
+        let (sender, inbox) = mpsc::channel(sequences_max.max(1));
         let shared = Arc::new(Shared {
             counters: Counters::default(),
             wake: Notify::new(),
             stopping: AtomicBool::new(false),
-            live: AtomicU64::new(0),
+            live: AtomicUsize::new(0),
             started: clock::monotonic(),
             step_began: AtomicU64::new(0),
         });
@@ -85,16 +88,8 @@ impl LocalEngine {
         let waiting = tokio::runtime::Builder::new_current_thread().build()?;
         let runner = Runner::new(scheduler, backend, inbox, Arc::clone(&shared));
         let name = "local-engine".to_owned();
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || runner.run(&waiting))?;
-        Ok(Self {
-            model,
-            inbox: Some(sender),
-            thread: Some(thread),
-            shared,
-            next_id: AtomicU64::new(0),
-        })
+        let thread = std::thread::Builder::new().name(name).spawn(move || runner.run(&waiting))?;
+        Ok(Self { model, inbox: Some(sender), thread: Some(thread), shared, next_id: AtomicU64::new(0), sequences_max })
     }
 
     /// What the engine has done since it started.
@@ -117,23 +112,15 @@ impl Engine for LocalEngine {
                 context_length: self.model.context_length,
             });
         }
-        let inbox = self
-            .inbox
-            .as_ref()
-            .ok_or_else(|| EngineError::Unavailable("it was stopped".to_owned()))?;
-        if self.shared.live.fetch_add(1, Ordering::SeqCst) >= SEQUENCES_MAX {
+        let inbox = self.inbox.as_ref().ok_or_else(|| EngineError::Unavailable("it was stopped".to_owned()))?;
+        if self.shared.live.fetch_add(1, Ordering::SeqCst) >= self.sequences_max {
             self.shared.live.fetch_sub(1, Ordering::SeqCst);
             return Err(EngineError::Overloaded);
         }
         let (events, readable) = mpsc::channel(request.channel_capacity.max(1) + EXTRA_EVENTS);
         let aborted = Arc::new(AtomicBool::new(false));
         let id = SequenceId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let submission = Submission {
-            id,
-            request,
-            events,
-            aborted: Arc::clone(&aborted),
-        };
+        let submission = Submission { id, request, events, aborted: Arc::clone(&aborted) };
         if let Err(refused) = inbox.try_send(submission) {
             self.shared.live.fetch_sub(1, Ordering::SeqCst);
             return Err(match refused {
@@ -146,10 +133,7 @@ impl Engine for LocalEngine {
             aborted.store(true, Ordering::SeqCst);
             shared.wake.notify_one();
         });
-        Ok(Generation {
-            events: readable,
-            abort,
-        })
+        Ok(Generation { events: readable, abort })
     }
 
     fn health(&self) -> Result<(), String> {
@@ -178,10 +162,7 @@ impl Shared {
         let began = self.step_began.load(Ordering::SeqCst);
         let running = Duration::from_millis((self.since_start_ms() + 1).saturating_sub(began)) + longer;
         if began > 0 && running > STEP_DURATION_MAX {
-            return Err(format!(
-                "a step of the engine has been running for {} s",
-                running.as_secs()
-            ));
+            return Err(format!("a step of the engine has been running for {} s", running.as_secs()));
         }
         Ok(())
     }
@@ -200,9 +181,6 @@ impl Drop for LocalEngine {
 
 impl std::fmt::Debug for LocalEngine {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("LocalEngine")
-            .field("model", &self.model.id)
-            .finish_non_exhaustive()
+        formatter.debug_struct("LocalEngine").field("model", &self.model.id).finish_non_exhaustive()
     }
 }

@@ -15,21 +15,13 @@ fn load(file: &[u8], isa: Isa, threads: usize) -> CpuBackend {
 }
 
 fn tokens(seed: u32, count: usize) -> Vec<u32> {
-    (0..count as u32)
-        .map(|index| (index * 31 + seed * 17 + index * index) % 259)
-        .collect()
+    (0..count as u32).map(|index| (index * 31 + seed * 17 + index * index) % 259).collect()
 }
 
 /// Tokens `start..end` of a sequence whose blocks are numbered from `first` in steps of `stride`.
 fn chunk(all: &[u32], start: usize, end: usize, first: u32, stride: u32) -> Chunk {
     let blocks = (0..blocks_for(all.len()) as u32).map(|index| BlockId((first + index * stride) % BLOCKS as u32));
-    Chunk {
-        sequence: SequenceId(0),
-        start,
-        tokens: all[start..end].to_vec(),
-        blocks: blocks.collect(),
-        samples: true,
-    }
+    Chunk { sequence: SequenceId(0), start, tokens: all[start..end].to_vec(), blocks: blocks.collect(), samples: true }
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {
@@ -38,9 +30,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 
 /// The logits behind every position, computed one token at a time.
 fn one_by_one(backend: &mut CpuBackend, all: &[u32]) -> Vec<Vec<u32>> {
-    (0..all.len())
-        .map(|at| bits(backend.forward(&[chunk(all, at, at + 1, 0, 1)]).unwrap()))
-        .collect()
+    (0..all.len()).map(|at| bits(backend.forward(&[chunk(all, at, at + 1, 0, 1)]).unwrap())).collect()
 }
 
 /// Computes the sequence in chunks and checks the logits behind each against `expected`.
@@ -78,15 +68,11 @@ fn check_mixed_step(backend: &mut CpuBackend, all: &[u32], expected: &[Vec<u32>]
     let others: Vec<Vec<u32>> = (10..14).map(|seed| tokens(seed, 40)).collect();
     backend.forward(&[chunk(all, 0, 48, 0, 1)]).unwrap();
     let mut step = vec![chunk(&others[0], 0, 40, 10, 1), chunk(all, 48, 49, 0, 1)];
-    step.extend(
-        others[1..]
-            .iter()
-            .zip([20, 30, 50])
-            .map(|(other, first)| chunk(other, 0, 5, first, 1)),
-    );
+    step.extend(others[1..].iter().zip([20, 30, 50]).map(|(other, first)| chunk(other, 0, 5, first, 1)));
+    let vocabulary = backend.vocabulary();
     let logits = backend.forward(&step).unwrap();
-    assert_eq!(logits.len(), step.len() * VOCABULARY);
-    assert_eq!(bits(&logits[VOCABULARY..2 * VOCABULARY]), expected[48]);
+    assert_eq!(logits.len(), step.len() * vocabulary);
+    assert_eq!(bits(&logits[vocabulary..2 * vocabulary]), expected[48]);
     // A follower adopts the first three blocks and runs only its own tail, in a step with others.
     let mut follower = chunk(all, 48, 70, 0, 1);
     for (index, block) in follower.blocks.iter_mut().enumerate().skip(3) {
@@ -94,17 +80,13 @@ fn check_mixed_step(backend: &mut CpuBackend, all: &[u32], expected: &[Vec<u32>]
     }
     let step = [chunk(&others[1], 5, 9, 20, 1), follower, chunk(&others[2], 5, 6, 30, 1)];
     let logits = backend.forward(&step).unwrap();
-    assert_eq!(bits(&logits[VOCABULARY..2 * VOCABULARY]), expected[69]);
+    assert_eq!(bits(&logits[vocabulary..2 * vocabulary]), expected[69]);
 }
 
 #[test]
 fn logits_do_not_depend_on_batch_chunks_threads_or_cache_in_any_format() {
     for kind in kinds() {
-        check_invariance(Tiny {
-            kind,
-            seed: 3,
-            ..Tiny::default()
-        });
+        check_invariance(Tiny { kind, seed: 3, ..Tiny::default() });
     }
 }
 
@@ -112,14 +94,7 @@ fn logits_do_not_depend_on_batch_chunks_threads_or_cache_in_any_format() {
 fn logits_do_not_depend_on_batch_chunks_threads_or_cache_in_any_architecture() {
     for architecture in ["llama", "qwen2"] {
         for (heads, kv_heads, own_output) in [(4, 4, true), (8, 1, false), (2, 1, true)] {
-            check_invariance(Tiny {
-                architecture,
-                heads,
-                kv_heads,
-                own_output,
-                seed: 5,
-                ..Tiny::default()
-            });
+            check_invariance(Tiny { architecture, heads, kv_heads, own_output, seed: 5, ..Tiny::default() });
         }
     }
 }
@@ -149,21 +124,11 @@ fn a_token_outside_the_vocabulary_or_a_missing_block_is_an_error() {
 #[test]
 fn the_numbers_are_those_of_a_plain_implementation() {
     for (architecture, scaling) in [("llama", None), ("qwen2", None), ("llama", Some(4.0))] {
-        let tiny = Tiny {
-            architecture,
-            kind: TensorType::F32,
-            heads: 8,
-            kv_heads: 2,
-            seed: 9,
-            ..Tiny::default()
-        };
+        let tiny = Tiny { architecture, kind: TensorType::F32, heads: 8, kv_heads: 2, seed: 9, ..Tiny::default() };
         let mut writer = tiny.writer();
         if let Some(factor) = scaling {
             writer = writer
-                .entry(
-                    "llama.rope.scaling.type",
-                    crate::engine::gguf::Value::String("linear".to_owned()),
-                )
+                .entry("llama.rope.scaling.type", crate::engine::gguf::Value::String("linear".to_owned()))
                 .entry("llama.rope.scaling.factor", crate::engine::gguf::Value::F32(factor));
         }
         let file = writer.finish();
@@ -173,12 +138,25 @@ fn the_numbers_are_those_of_a_plain_implementation() {
         let expected = plain::logits(&file, &all);
         let scale = expected.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
         for (token, (found, wanted)) in logits.iter().zip(&expected).enumerate() {
-            assert!(
-                (found - wanted).abs() < 0.01 * scale,
-                "{architecture} token {token}: {found} instead of {wanted}"
-            );
+            assert!((found - wanted).abs() < 0.01 * scale, "{architecture} token {token}: {found} instead of {wanted}");
         }
     }
+}
+
+#[test]
+fn logits_of_the_default_model_do_not_depend_on_batch_chunks_threads_or_cache() {
+    let path = std::env::var_os("MIDSTREAM_TEST_MODEL").unwrap_or_else(|| {
+        panic!("MIDSTREAM_TEST_MODEL must name SmolLM2-135M-Instruct.Q4_1.gguf; scripts/test fetches it and sets it")
+    });
+    let file = std::fs::read(path).unwrap();
+    let isa = Isa::select().unwrap();
+    let all = tokens(6, 70);
+    let mut single = load(&file, isa, 1);
+    let expected = one_by_one(&mut single, &all);
+    check_chunks(&mut single, &all, &[70], &expected);
+    let mut team = load(&file, isa, 2);
+    check_chunks(&mut team, &all, &[33, 16, 21], &expected);
+    check_mixed_step(&mut team, &all, &expected);
 }
 
 /// The decoder written down as plainly as possible, over f32 weights.
@@ -195,18 +173,12 @@ mod plain {
     }
 
     fn product(weights: &[f32], x: &[f32]) -> Vec<f32> {
-        weights
-            .chunks(x.len())
-            .map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum())
-            .collect()
+        weights.chunks(x.len()).map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect()
     }
 
     fn norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
         let mean = x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32;
-        x.iter()
-            .zip(weight)
-            .map(|(x, w)| x / (mean + epsilon).sqrt() * w)
-            .collect()
+        x.iter().zip(weight).map(|(x, w)| x / (mean + epsilon).sqrt() * w).collect()
     }
 
     fn turn(x: &mut [f32], position: usize, head_dim: usize, sizes: &Sizes, neighbours: bool) {
@@ -215,11 +187,7 @@ mod plain {
                 let frequency = f64::from(sizes.rope_base).powf(-2.0 * pair as f64 / head_dim as f64);
                 let angle = position as f64 * frequency / f64::from(sizes.rope_divisor);
                 let (sin, cos) = (angle.sin() as f32, angle.cos() as f32);
-                let (i, j) = if neighbours {
-                    (2 * pair, 2 * pair + 1)
-                } else {
-                    (pair, pair + head_dim / 2)
-                };
+                let (i, j) = if neighbours { (2 * pair, 2 * pair + 1) } else { (pair, pair + head_dim / 2) };
                 (head[i], head[j]) = (head[i] * cos - head[j] * sin, head[i] * sin + head[j] * cos);
             }
         }
@@ -232,17 +200,13 @@ mod plain {
         let neighbours = description.architecture.name == "llama";
         let embedding = values(file, &description.embedding);
         let width = sizes.embedding;
-        let mut stream: Vec<Vec<f32>> = tokens
-            .iter()
-            .map(|token| embedding[*token as usize * width..][..width].to_vec())
-            .collect();
+        let mut stream: Vec<Vec<f32>> =
+            tokens.iter().map(|token| embedding[*token as usize * width..][..width].to_vec()).collect();
         for layer in &description.layers {
             let project = |linear: &crate::engine::model::Linear, x: &[f32]| {
                 let mut out = product(&values(file, &linear.weight), x);
                 if let Some(bias) = &linear.bias {
-                    out.iter_mut()
-                        .zip(values(file, bias))
-                        .for_each(|(out, bias)| *out += bias);
+                    out.iter_mut().zip(values(file, bias)).for_each(|(out, bias)| *out += bias);
                 }
                 out
             };
@@ -265,10 +229,7 @@ mod plain {
             }
         }
         let last = stream.last().unwrap();
-        product(
-            &embedding,
-            &norm(last, &values(file, &description.output_norm), sizes.rms_epsilon),
-        )
+        product(&embedding, &norm(last, &values(file, &description.output_norm), sizes.rms_epsilon))
     }
 
     fn add(x: &mut [f32], y: &[f32]) {
@@ -286,15 +247,69 @@ mod plain {
             };
             let weights: Vec<f32> = keys.iter().map(score).collect();
             let total: f32 = weights.iter().sum();
-            out.extend(part.clone().map(|at| {
-                weights
-                    .iter()
-                    .zip(values)
-                    .map(|(weight, value)| weight * value[at])
-                    .sum::<f32>()
-                    / total
-            }));
+            out.extend(
+                part.clone().map(|at| {
+                    weights.iter().zip(values).map(|(weight, value)| weight * value[at]).sum::<f32>() / total
+                }),
+            );
         }
         out
     }
+}
+
+#[test]
+fn temp_compare() {
+    use crate::engine::gguf::Writer;
+    let file = std::fs::read(std::env::var("MIDSTREAM_TEST_MODEL").unwrap()).unwrap();
+    let gguf = Gguf::parse(&file).unwrap();
+    let mut w = Writer::new();
+    for (k, v) in gguf.metadata() {
+        w = w.entry(k.clone(), v.clone());
+    }
+    for t in gguf.tensors() {
+        let n: usize = t.shape.iter().product();
+        let mut out = vec![0.0_f32; n];
+        midstream_kernels::dequantise(
+            midstream_kernels::Format::from_gguf_type(t.kind.id() as u32).unwrap(),
+            &file[t.range.clone()],
+            &mut out,
+        )
+        .unwrap();
+        w = w.tensor(t.name.clone(), &t.shape, TensorType::F32, out.iter().flat_map(|x| x.to_le_bytes()).collect());
+    }
+    let exact = w.finish();
+    drop(w);
+    let isa = Isa::available().pop().unwrap();
+    let mut a = load(&file, isa, 2);
+    let mut b = load(&exact, isa, 2);
+    let golden: serde_json::Value =
+        serde_json::from_str(include_str!("../../../../tests/golden/smollm2_top_tokens.json")).unwrap();
+    let (mut n, mut d_al, mut d_bl, mut d_ab, mut d_log) = (0, 0.0, 0.0, 0.0, 0.0);
+    for text in golden.as_array().unwrap() {
+        let ids: Vec<u32> = text["ids"].as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect();
+        for (at, top) in text["top"].as_array().unwrap().iter().enumerate() {
+            let (t1, t2, m) =
+                (top[0].as_u64().unwrap() as usize, top[1].as_u64().unwrap() as usize, top[2].as_f64().unwrap());
+            let la = a.forward(&[chunk(&ids, at, at + 1, 0, 1)]).unwrap().to_vec();
+            let lb = b.forward(&[chunk(&ids, at, at + 1, 0, 1)]).unwrap().to_vec();
+            let (ma, mb) = (f64::from(la[t1] - la[t2]), f64::from(lb[t1] - lb[t2]));
+            n += 1;
+            d_al += (ma - m).abs();
+            d_bl += (mb - m).abs();
+            d_ab += (ma - mb).abs();
+            d_log += la.iter().zip(&lb).map(|(x, y)| f64::from((x - y).abs())).sum::<f64>() / la.len() as f64;
+            let best = |l: &[f32]| midstream_kernels::argmax(l);
+            if m > 0.4 && (best(&la) != t1 || best(&lb) != t1) {
+                println!("at {at}: llama {t1}/{t2} {m}; ours {} {ma:.3}; exact {} {mb:.3}", best(&la), best(&lb));
+            }
+        }
+    }
+    let n = f64::from(n);
+    println!(
+        "margins: ours-llama {} exact-llama {} ours-exact {}; logits ours-exact {}",
+        d_al / n,
+        d_bl / n,
+        d_ab / n,
+        d_log / n
+    );
 }
