@@ -121,7 +121,13 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
 
 fn load_model(config: &Config, id: &str, path: &Path) -> anyhow::Result<LocalEngine> {
     let threads = (config.threads > 0).then_some(config.threads);
-    let options = LoadOptions { id: Some(id.to_owned()), threads, ..LoadOptions::default() };
+    let options = LoadOptions {
+        id: Some(id.to_owned()),
+        threads,
+        kv_bytes: config.kv_bytes,
+        sequences_max: config.engine_inbox_requests,
+        ..LoadOptions::default()
+    };
     LocalEngine::load(path, &options).with_context(|| format!("loading {}", path.display()))
 }
 
@@ -143,7 +149,8 @@ async fn wait_for(mut flag: watch::Receiver<bool>) {
 fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
     let models: Vec<_> = catalog.list().map(|engine| engine.model().id.as_str()).collect();
     let model = models.first().copied().unwrap_or_default();
-    let body = format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Say hello in one sentence."}}]}}"#);
+    let body =
+        format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Say hello in one sentence."}}]}}"#);
     let mut out = std::io::stdout().lock();
     writeln!(out, "midstream listens on http://{address}")?;
     writeln!(out, "models: {}", models.join(", "))?;

@@ -2,8 +2,8 @@
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
-use axum::http::{StatusCode, header};
 use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -56,11 +56,7 @@ pub(crate) fn object(bytes: &[u8]) -> Result<Value, Reject> {
     }
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| Reject::new(Code::InvalidInput, format!("the body is not valid JSON: {error}")))?;
-    if value.is_object() {
-        Ok(value)
-    } else {
-        Err(Reject::new(Code::InvalidInput, "the body must be a JSON object"))
-    }
+    if value.is_object() { Ok(value) } else { Err(Reject::new(Code::InvalidInput, "the body must be a JSON object")) }
 }
 
 /// Reads a known type out of JSON; the error names the field.
@@ -76,10 +72,7 @@ pub(crate) fn cursor(text: &str, param: &str) -> Result<u64, Reject> {
     let (epoch, seq) = text.split_once('-').unwrap_or(("0", text));
     match (epoch.parse::<u64>(), seq.parse()) {
         (Ok(_), Ok(seq)) => Ok(seq),
-        _ => Err(invalid(
-            param,
-            format!("{param}: {text:?} is no cursor; give the seq of the last event seen"),
-        )),
+        _ => Err(invalid(param, format!("{param}: {text:?} is no cursor; give the seq of the last event seen"))),
     }
 }
 

@@ -6,12 +6,11 @@ use super::App;
 use super::errors::invalid;
 use super::input::{self, Knobs};
 use super::object::transcript;
-use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader};
+use crate::actors::{Claim, ConversationHandle, KeyClaim, KeyScope, KeyedAnswer, Open, Operation, Reader};
 use crate::conversation::{Create, Item, Reject, ResponseConfig, State};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
 use crate::protocol::responses::CreateResponse;
-use crate::store::{KeyScope, KeyedAnswer, Operation};
 
 /// Fields that the response object repeats and nothing here interprets.
 const ECHOED: [&str; 11] = [
@@ -45,12 +44,7 @@ impl Key {
         fingerprint: [u8; 32],
     ) -> Option<Self> {
         key.map(|key| Self {
-            scope: KeyScope {
-                principal: principal.to_owned(),
-                conversation,
-                operation,
-                key,
-            },
+            scope: KeyScope { principal: principal.to_owned(), conversation, operation, key },
             fingerprint,
         })
     }
@@ -136,11 +130,7 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
 
 /// A conversation that begins with these items.
 pub(crate) fn open(principal: &str, items: Vec<Item>) -> Open {
-    Open {
-        principal: principal.to_owned(),
-        metadata: Map::new(),
-        items,
-    }
+    Open { principal: principal.to_owned(), metadata: Map::new(), items }
 }
 
 /// Puts the response where the request wants it: a new conversation, the end of one, or a fork.

@@ -40,10 +40,9 @@ pub(crate) fn openai(state: &State, recorded: &Recorded) -> Option<StreamEvent> 
             Ending::Failed { .. } => StreamBody::Failed { response: whole() },
             Ending::Incomplete { .. } | Ending::Cancelled => StreamBody::Incomplete { response: whole() },
         },
-        Event::OutputItemAdded { item, .. } => StreamBody::OutputItemAdded {
-            output_index: response.output_item(item.id)?.0,
-            item: object::item(item),
-        },
+        Event::OutputItemAdded { item, .. } => {
+            StreamBody::OutputItemAdded { output_index: response.output_item(item.id)?.0, item: object::item(item) }
+        }
         Event::OutputItemDone { item_id, .. } => {
             let (output_index, output) = response.output_item(*item_id)?;
             let item = object::item(&output.item);
@@ -67,19 +66,9 @@ fn content_part(response: &Response, item_id: ItemId, done: bool) -> Option<Stre
     };
     let (item_id, content_index) = (item.wire_id(), 0);
     Some(if done {
-        StreamBody::ContentPartDone {
-            item_id,
-            output_index,
-            content_index,
-            part,
-        }
+        StreamBody::ContentPartDone { item_id, output_index, content_index, part }
     } else {
-        StreamBody::ContentPartAdded {
-            item_id,
-            output_index,
-            content_index,
-            part,
-        }
+        StreamBody::ContentPartAdded { item_id, output_index, content_index, part }
     })
 }
 
@@ -87,24 +76,9 @@ fn delta(response: &Response, item_id: ItemId, text: &str) -> Option<StreamBody>
     let (output_index, OutputItem { item, .. }) = response.output_item(item_id)?;
     let (item_id, content_index, delta) = (item.wire_id(), 0, text.to_owned());
     Some(match &item.body {
-        ItemBody::Reasoning { .. } => StreamBody::ReasoningTextDelta {
-            item_id,
-            output_index,
-            content_index,
-            delta,
-        },
-        ItemBody::FunctionCall { .. } => StreamBody::FunctionCallArgumentsDelta {
-            item_id,
-            output_index,
-            delta,
-        },
-        _ => StreamBody::OutputTextDelta {
-            item_id,
-            output_index,
-            content_index,
-            delta,
-            logprobs: [],
-        },
+        ItemBody::Reasoning { .. } => StreamBody::ReasoningTextDelta { item_id, output_index, content_index, delta },
+        ItemBody::FunctionCall { .. } => StreamBody::FunctionCallArgumentsDelta { item_id, output_index, delta },
+        _ => StreamBody::OutputTextDelta { item_id, output_index, content_index, delta, logprobs: [] },
     })
 }
 
@@ -112,25 +86,11 @@ fn done(response: &Response, item_id: ItemId) -> Option<StreamBody> {
     let (output_index, OutputItem { item, .. }) = response.output_item(item_id)?;
     let (item_id, content_index, text) = (item.wire_id(), 0, item.text());
     Some(match &item.body {
-        ItemBody::Reasoning { .. } => StreamBody::ReasoningTextDone {
-            item_id,
-            output_index,
-            content_index,
-            text,
-        },
-        ItemBody::FunctionCall { name, .. } => StreamBody::FunctionCallArgumentsDone {
-            item_id,
-            output_index,
-            name: name.clone(),
-            arguments: text,
-        },
-        _ => StreamBody::OutputTextDone {
-            item_id,
-            output_index,
-            content_index,
-            text,
-            logprobs: [],
-        },
+        ItemBody::Reasoning { .. } => StreamBody::ReasoningTextDone { item_id, output_index, content_index, text },
+        ItemBody::FunctionCall { name, .. } => {
+            StreamBody::FunctionCallArgumentsDone { item_id, output_index, name: name.clone(), arguments: text }
+        }
+        _ => StreamBody::OutputTextDone { item_id, output_index, content_index, text, logprobs: [] },
     })
 }
 
@@ -147,11 +107,7 @@ fn native(state: &State, event: &Event) -> Value {
             json!({"type": "response.resumed", "attempt": attempt, "exact": exact})
         }
         Event::CancelRequested { .. } => json!({"type": "response.cancel.requested"}),
-        Event::ToolCallRequested {
-            response_id,
-            call_id,
-            attempt,
-        } => {
+        Event::ToolCallRequested { response_id, call_id, attempt } => {
             let call = state.response(*response_id).and_then(|response| {
                 let outputs = response.output.iter().rev();
                 outputs.map(|output| &output.item).find(|item| is_call(item, &call_id.0))
@@ -165,13 +121,7 @@ fn native(state: &State, event: &Event) -> Value {
                 "arguments": arguments,
             })
         }
-        Event::ToolCallClosed {
-            call_id,
-            attempt,
-            reason,
-            output,
-            ..
-        } => json!({
+        Event::ToolCallClosed { call_id, attempt, reason, output, .. } => json!({
             "type": "tool_call.closed",
             "call_id": call_id,
             "attempt": attempt,
@@ -179,19 +129,12 @@ fn native(state: &State, event: &Event) -> Value {
             "by_seq": state.last_seq,
             "output": object::item(output),
         }),
-        Event::InterventionAccepted {
-            intervention_id, items, ..
-        } => json!({
+        Event::InterventionAccepted { intervention_id, items, .. } => json!({
             "type": "intervention.accepted",
             "intervention_id": intervention_id,
             "input": object::items(items),
         }),
-        Event::InterventionCommitted {
-            intervention_id,
-            response_id,
-            successor_id,
-            cut,
-        } => json!({
+        Event::InterventionCommitted { intervention_id, response_id, successor_id, cut } => json!({
             "type": "intervention.committed",
             "intervention_id": intervention_id,
             "successor_id": successor_id,

@@ -21,9 +21,7 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Reject> {
     let Some(value) = headers.get("idempotency-key") else {
         return Ok(None);
     };
-    let text = value
-        .to_str()
-        .map_err(|_| invalid("Idempotency-Key", "the Idempotency-Key must be visible ASCII"))?;
+    let text = value.to_str().map_err(|_| invalid("Idempotency-Key", "the Idempotency-Key must be visible ASCII"))?;
     checked(text, "Idempotency-Key").map(Some)
 }
 

@@ -15,19 +15,11 @@ const STOPS_MAX: usize = 16;
 
 /// A completed item with a fresh id: what clients call their items is not ours to keep.
 fn fresh_item(body: ItemBody, fresh: &mut FreshIds) -> Item {
-    Item {
-        id: ItemId::draw(fresh),
-        status: ItemStatus::Completed,
-        body,
-    }
+    Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body }
 }
 
 /// The input of a request: a bare text is a user message.
-pub(crate) fn items(
-    input: Option<&TextOr<InputItem>>,
-    field: &str,
-    fresh: &mut FreshIds,
-) -> Result<Vec<Item>, Reject> {
+pub(crate) fn items(input: Option<&TextOr<InputItem>>, field: &str, fresh: &mut FreshIds) -> Result<Vec<Item>, Reject> {
     match input {
         None => Ok(Vec::new()),
         Some(TextOr::Text(text)) if text.is_empty() => Err(invalid(field, format!("{field} is empty; say something"))),
@@ -49,9 +41,7 @@ pub(crate) fn item_list(list: &[InputItem], field: &str, fresh: &mut FreshIds) -
 /// What an item says; nothing for reasoning that nobody can read.
 fn item_body(wire: &InputItem, path: &str) -> Result<Option<ItemBody>, Reject> {
     let needed = |value: &Option<String>, name: &str| {
-        value
-            .clone()
-            .ok_or_else(|| invalid(format!("{path}.{name}"), format!("{path}.{name} is missing")))
+        value.clone().ok_or_else(|| invalid(format!("{path}.{name}"), format!("{path}.{name} is missing")))
     };
     match wire.kind.as_deref().unwrap_or("message") {
         "message" => {
@@ -150,11 +140,7 @@ fn chat_bodies(message: &ChatMessage, path: &str) -> Result<Vec<ItemBody>, Rejec
             let at = format!("{path}.tool_call_id");
             let call_id = message.tool_call_id.clone();
             let call_id = call_id.ok_or_else(|| invalid(at.clone(), format!("{at} is missing")))?;
-            return Ok(vec![ItemBody::FunctionCallOutput {
-                call_id: CallId(call_id),
-                output: text,
-                synthetic: false,
-            }]);
+            return Ok(vec![ItemBody::FunctionCallOutput { call_id: CallId(call_id), output: text, synthetic: false }]);
         }
         role => {
             let message = format!("{path}.role: {role:?} is none of system, developer, user, assistant, tool");
@@ -173,10 +159,7 @@ fn assistant_bodies(message: &ChatMessage, text: String, path: &str) -> Result<V
     let calls = message.tool_calls.as_deref().unwrap_or_default();
     if !text.is_empty() || calls.is_empty() && bodies.is_empty() {
         let content = vec![Content::Text { text }];
-        bodies.push(ItemBody::Message {
-            role: Role::Assistant,
-            content,
-        });
+        bodies.push(ItemBody::Message { role: Role::Assistant, content });
     }
     for (position, call) in calls.iter().enumerate() {
         let at = format!("{path}.tool_calls[{position}].function");
@@ -210,10 +193,7 @@ fn tool_definition(tool: &Value, position: usize) -> Result<ToolDefinition, Reje
     let text = |name: &str| match function.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(_) => Err(invalid(
-            format!("{path}.{name}"),
-            format!("{path}.{name} must be a string"),
-        )),
+        Some(_) => Err(invalid(format!("{path}.{name}"), format!("{path}.{name} must be a string"))),
     };
     let name = text("name")?.filter(|name| !name.is_empty());
     Ok(ToolDefinition {
@@ -264,10 +244,7 @@ pub(crate) fn stops(stop: Option<&TextOr<String>>) -> Result<Vec<String>, Reject
         return Err(invalid("stop", message));
     }
     match stops.iter().position(String::is_empty) {
-        Some(position) => Err(invalid(
-            format!("stop[{position}]"),
-            "an empty stop string would end every answer",
-        )),
+        Some(position) => Err(invalid(format!("stop[{position}]"), "an empty stop string would end every answer")),
         None => Ok(stops),
     }
 }

@@ -19,6 +19,9 @@ mod openai;
 mod operations;
 mod stream;
 
+#[cfg(test)]
+mod frame_tests;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;

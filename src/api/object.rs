@@ -30,10 +30,7 @@ pub(crate) fn response(state: &State, response: &Response) -> wire::Response {
         completed_at: response.ended_ms.filter(|_| completed).map(|at_ms| at_ms / 1000),
         status: response.status.as_str(),
         background: config.background,
-        error: error.map(|error| wire::ResponseError {
-            code: error.code.as_str(),
-            message: error.message.clone(),
-        }),
+        error: error.map(|error| wire::ResponseError { code: error.code.as_str(), message: error.message.clone() }),
         incomplete_details: reason.map(|reason| wire::IncompleteDetails { reason }),
         instructions: config.instructions.clone(),
         max_output_tokens: config.max_output_tokens,
@@ -41,10 +38,7 @@ pub(crate) fn response(state: &State, response: &Response) -> wire::Response {
         model: config.model.clone(),
         output: response.output.iter().map(|output| item(&output.item)).collect(),
         previous_response_id: response.previous.map(|id| id.to_string()),
-        conversation: state
-            .id
-            .filter(|_| config.store)
-            .map(|id| wire::ConversationRef { id: id.to_string() }),
+        conversation: state.id.filter(|_| config.store).map(|id| wire::ConversationRef { id: id.to_string() }),
         store: config.store,
         temperature: widened(temperature),
         top_p: widened(top_p),
@@ -100,13 +94,9 @@ fn widened(number: f32) -> f64 {
 fn usage(usage: &Usage) -> wire::Usage {
     wire::Usage {
         input_tokens: usage.input_tokens,
-        input_tokens_details: wire::InputDetails {
-            cached_tokens: usage.cached_tokens,
-        },
+        input_tokens_details: wire::InputDetails { cached_tokens: usage.cached_tokens },
         output_tokens: usage.output_tokens,
-        output_tokens_details: wire::OutputDetails {
-            reasoning_tokens: usage.reasoning_tokens,
-        },
+        output_tokens_details: wire::OutputDetails { reasoning_tokens: usage.reasoning_tokens },
         total_tokens: usage.input_tokens + usage.output_tokens,
     }
 }
@@ -128,23 +118,16 @@ pub(crate) fn item(item: &Item) -> WireItem {
             encrypted_content: None,
             status,
         },
-        ItemBody::FunctionCall {
-            call_id,
-            name,
-            arguments,
-        } => WireItem::FunctionCall {
+        ItemBody::FunctionCall { call_id, name, arguments } => WireItem::FunctionCall {
             id,
             call_id: call_id.to_string(),
             name: name.clone(),
             arguments: arguments.clone(),
             status,
         },
-        ItemBody::FunctionCallOutput { call_id, output, .. } => WireItem::FunctionCallOutput {
-            id,
-            call_id: call_id.to_string(),
-            output: output.clone(),
-            status,
-        },
+        ItemBody::FunctionCallOutput { call_id, output, .. } => {
+            WireItem::FunctionCallOutput { id, call_id: call_id.to_string(), output: output.clone(), status }
+        }
     }
 }
 
@@ -203,11 +186,7 @@ pub(crate) fn intervention(id: InterventionId, intervention: &Intervention) -> w
         InterventionStatus::Accepted => None,
         InterventionStatus::Committed { successor_id, .. } => Some(successor_id.to_string()),
     };
-    let status = if successor_id.is_some() {
-        "committed"
-    } else {
-        "accepted"
-    };
+    let status = if successor_id.is_some() { "committed" } else { "accepted" };
     wire_conversation::Intervention {
         object: "intervention",
         id: id.to_string(),
@@ -223,10 +202,8 @@ pub(crate) fn intervention(id: InterventionId, intervention: &Intervention) -> w
 
 /// Where the conversation stands.
 pub(crate) fn snapshot(state: &State) -> wire_conversation::Snapshot {
-    let undecided = state
-        .interventions
-        .iter()
-        .filter(|(_, intervention)| intervention.status == InterventionStatus::Accepted);
+    let undecided =
+        state.interventions.iter().filter(|(_, intervention)| intervention.status == InterventionStatus::Accepted);
     wire_conversation::Snapshot {
         kind: "conversation.snapshot",
         conversation_id: state.id.map(|id| id.to_string()),

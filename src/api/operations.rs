@@ -33,10 +33,7 @@ pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Value>, Native
 pub(crate) fn refusal(phase: Phase) -> Option<Reject> {
     match phase {
         Phase::Ready => None,
-        Phase::Recovering => Some(Reject::new(
-            Code::Recovering,
-            "the server is reading its journal; try again soon",
-        )),
+        Phase::Recovering => Some(Reject::new(Code::Recovering, "the server is reading its journal; try again soon")),
         Phase::Draining => Some(Reject::new(Code::Draining, "the server is stopping; try again soon")),
     }
 }

@@ -84,14 +84,7 @@ pub(crate) struct Follow {
 impl Follow {
     /// Follows the response from the beginning, or behind an event.
     pub(crate) fn new(reader: Reader, id: ResponseId, after: Option<u64>) -> Self {
-        Self {
-            reader,
-            id,
-            after,
-            waiting: VecDeque::new(),
-            ended: false,
-            last_number: 0,
-        }
+        Self { reader, id, after, waiting: VecDeque::new(), ended: false, last_number: 0 }
     }
 
     /// Waits until the response shows a sign of life; one that fails before it is a refusal and not a stream.

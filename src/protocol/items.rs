@@ -121,10 +121,6 @@ pub enum Part {
 impl Part {
     /// Text by the model.
     pub fn output(text: impl Into<String>) -> Self {
-        Self::OutputText {
-            text: text.into(),
-            annotations: [],
-            logprobs: [],
-        }
+        Self::OutputText { text: text.into(), annotations: [], logprobs: [] }
     }
 }

@@ -203,60 +203,19 @@ pub enum StreamBody {
     #[serde(rename = "response.output_item.done")]
     OutputItemDone { output_index: usize, item: Item },
     #[serde(rename = "response.content_part.added")]
-    ContentPartAdded {
-        item_id: String,
-        output_index: usize,
-        content_index: usize,
-        part: Part,
-    },
+    ContentPartAdded { item_id: String, output_index: usize, content_index: usize, part: Part },
     #[serde(rename = "response.content_part.done")]
-    ContentPartDone {
-        item_id: String,
-        output_index: usize,
-        content_index: usize,
-        part: Part,
-    },
+    ContentPartDone { item_id: String, output_index: usize, content_index: usize, part: Part },
     #[serde(rename = "response.output_text.delta")]
-    OutputTextDelta {
-        item_id: String,
-        output_index: usize,
-        content_index: usize,
-        delta: String,
-        logprobs: [(); 0],
-    },
+    OutputTextDelta { item_id: String, output_index: usize, content_index: usize, delta: String, logprobs: [(); 0] },
     #[serde(rename = "response.output_text.done")]
-    OutputTextDone {
-        item_id: String,
-        output_index: usize,
-        content_index: usize,
-        text: String,
-        logprobs: [(); 0],
-    },
+    OutputTextDone { item_id: String, output_index: usize, content_index: usize, text: String, logprobs: [(); 0] },
     #[serde(rename = "response.reasoning_text.delta")]
-    ReasoningTextDelta {
-        item_id: String,
-        output_index: usize,
-        content_index: usize,
-        delta: String,
-    },
+    ReasoningTextDelta { item_id: String, output_index: usize, content_index: usize, delta: String },
     #[serde(rename = "response.reasoning_text.done")]
-    ReasoningTextDone {
-        item_id: String,
-        output_index: usize,
-        content_index: usize,
-        text: String,
-    },
+    ReasoningTextDone { item_id: String, output_index: usize, content_index: usize, text: String },
     #[serde(rename = "response.function_call_arguments.delta")]
-    FunctionCallArgumentsDelta {
-        item_id: String,
-        output_index: usize,
-        delta: String,
-    },
+    FunctionCallArgumentsDelta { item_id: String, output_index: usize, delta: String },
     #[serde(rename = "response.function_call_arguments.done")]
-    FunctionCallArgumentsDone {
-        item_id: String,
-        output_index: usize,
-        name: String,
-        arguments: String,
-    },
+    FunctionCallArgumentsDone { item_id: String, output_index: usize, name: String, arguments: String },
 }

@@ -56,10 +56,7 @@ mod tests {
 
     #[test]
     fn a_text_and_a_list_are_told_apart() {
-        assert_eq!(
-            serde_json::from_str::<TextOr<u8>>("\"a\"").unwrap(),
-            TextOr::Text("a".to_owned())
-        );
+        assert_eq!(serde_json::from_str::<TextOr<u8>>("\"a\"").unwrap(), TextOr::Text("a".to_owned()));
         assert_eq!(serde_json::from_str::<TextOr<u8>>("[1]").unwrap(), TextOr::List(vec![1]));
     }
 

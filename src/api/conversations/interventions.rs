@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
-use crate::actors::ConversationHandle;
+use crate::actors::{ConversationHandle, KeyedAnswer, Operation};
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, decode};
@@ -17,7 +17,6 @@ use crate::conversation::{Intervene, ItemBody, Receipt, Reject};
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
 use crate::protocol::conversations as wire;
-use crate::store::{KeyedAnswer, Operation};
 
 /// `POST /v1/responses/{id}/interventions`
 pub(crate) async fn create(
@@ -41,11 +40,7 @@ pub(crate) async fn create(
     let (receipt, replayed) = perform(&app, &handle, intervene, key.as_ref(), &body).await?;
     let receipt = shown(&handle, &receipt).await?;
     let response = (StatusCode::ACCEPTED, Json(receipt)).into_response();
-    Ok(if replayed {
-        idempotency::replayed(response)
-    } else {
-        response
-    })
+    Ok(if replayed { idempotency::replayed(response) } else { response })
 }
 
 /// `GET /v1/interventions/{id}`
@@ -90,11 +85,7 @@ pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -
         let at = format!("input[{place}].type");
         return Err(invalid(at, "an intervention takes messages only"));
     }
-    Ok(Intervene {
-        intervention_id: InterventionId::draw(fresh),
-        response_id,
-        items,
-    })
+    Ok(Intervene { intervention_id: InterventionId::draw(fresh), response_id, items })
 }
 
 /// Intervenes; true if the key had been used before. The key is looked up before the request is judged.
@@ -110,19 +101,9 @@ pub(super) async fn perform(
             let receipt = handle.intervene(intervene?, claim).await;
             Ok((receipt.map_err(|reject| with_input(reject, body))?, false))
         }
-        Claimed::Replay(KeyedAnswer::Intervened {
-            response,
-            intervention,
-            successor,
-            seq,
-            ..
-        }) => {
-            let receipt = Receipt {
-                intervention_id: intervention,
-                response_id: response,
-                successor_id: successor,
-                seq,
-            };
+        Claimed::Replay(KeyedAnswer::Intervened { response, intervention, successor, seq, .. }) => {
+            let receipt =
+                Receipt { intervention_id: intervention, response_id: response, successor_id: successor, seq };
             Ok((receipt, true))
         }
         Claimed::Replay(_) => Err(wrong_operation()),

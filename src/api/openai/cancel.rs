@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::responses::not_found;
-use crate::actors::ConversationHandle;
+use crate::actors::{ConversationHandle, KeyedAnswer, Operation};
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, decode, flag};
@@ -19,7 +19,6 @@ use crate::api::{idempotency, object};
 use crate::conversation::{CancelOutcome, Reject};
 use crate::ids::ResponseId;
 use crate::protocol::conversations::Cancel;
-use crate::store::{KeyedAnswer, Operation};
 
 /// `POST /v1/responses/{id}/cancel`
 pub(crate) async fn cancel(
@@ -44,11 +43,7 @@ pub(crate) async fn cancel(
     let done = perform(&app, &handle, Some(id), key.as_ref(), waits).await?;
     let status = if done.is_final { StatusCode::OK } else { StatusCode::ACCEPTED };
     let response = (status, Json(done.object)).into_response();
-    Ok(if done.replayed {
-        idempotency::replayed(response)
-    } else {
-        response
-    })
+    Ok(if done.replayed { idempotency::replayed(response) } else { response })
 }
 
 /// Refuses what this version does not do.
@@ -88,21 +83,13 @@ pub(crate) async fn perform(
         }
         Claimed::Replay(_) => return Err(wrong_operation()),
     };
-    let state = if waits {
-        handle.ended(id).await?
-    } else {
-        handle.state().await?
-    };
+    let state = if waits { handle.ended(id).await? } else { handle.state().await? };
     let response = state.response(id).ok_or_else(|| not_found(id))?;
     let mut object = serde_json::to_value(object::response(&state, response)).unwrap_or_default();
     if let Some(note) = note {
         object["cancel"] = note;
     }
-    Ok(Cancelled {
-        object,
-        is_final: response.status.is_terminal(),
-        replayed,
-    })
+    Ok(Cancelled { object, is_final: response.status.is_terminal(), replayed })
 }
 
 /// What is said about a cancel that did not end the response.
@@ -114,11 +101,7 @@ fn note(outcome: CancelOutcome) -> Option<Value> {
     }
 }
 
-async fn repeated_note(
-    handle: &ConversationHandle,
-    id: ResponseId,
-    outcome: &str,
-) -> Result<Option<Value>, Reject> {
+async fn repeated_note(handle: &ConversationHandle, id: ResponseId, outcome: &str) -> Result<Option<Value>, Reject> {
     match outcome {
         "already_cancelled" => Ok(note(CancelOutcome::AlreadyCancelled)),
         "too_late" => {

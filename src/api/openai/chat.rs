@@ -8,21 +8,20 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::chat_stream::ChatStream;
-use crate::actors::{ConversationHandle, Reader};
+use crate::actors::{ConversationHandle, KeyedAnswer, Operation, Reader};
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
+use crate::api::idempotency;
 use crate::api::input::{self, Knobs};
 use crate::api::stream::finish;
-use crate::api::idempotency;
 use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig, ResponseStatus};
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
 };
-use crate::store::{KeyedAnswer, Operation};
 
 /// `POST /v1/chat/completions`
 pub(crate) async fn create(
@@ -156,10 +155,7 @@ fn completion(response: &conversation::Response) -> Completion {
             ItemBody::FunctionCall { call_id, name, .. } => message.tool_calls.push(AnswerCall {
                 id: call_id.to_string(),
                 kind: "function",
-                function: ChatFunction {
-                    name: name.clone(),
-                    arguments: text,
-                },
+                function: ChatFunction { name: name.clone(), arguments: text },
             }),
             _ => message.content.get_or_insert_default().push_str(&text),
         }
@@ -172,12 +168,7 @@ fn completion(response: &conversation::Response) -> Completion {
         object: "chat.completion",
         created: response.created_ms / 1000,
         model: response.config.model.clone(),
-        choices: [Choice {
-            index: 0,
-            message,
-            logprobs: None,
-            finish_reason: finish_reason(response),
-        }],
+        choices: [Choice { index: 0, message, logprobs: None, finish_reason: finish_reason(response) }],
         usage: usage(&response.usage),
         system_fingerprint: response.config.fingerprint.clone(),
     }
@@ -201,11 +192,7 @@ pub(super) fn usage(usage: &conversation::Usage) -> Usage {
         prompt_tokens: usage.input_tokens,
         completion_tokens: usage.output_tokens,
         total_tokens: usage.input_tokens + usage.output_tokens,
-        prompt_tokens_details: PromptDetails {
-            cached_tokens: usage.cached_tokens,
-        },
-        completion_tokens_details: CompletionDetails {
-            reasoning_tokens: usage.reasoning_tokens,
-        },
+        prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens },
+        completion_tokens_details: CompletionDetails { reasoning_tokens: usage.reasoning_tokens },
     }
 }

@@ -28,12 +28,7 @@ pub(super) struct ChatStream {
 impl ChatStream {
     /// Waits until the response shows a sign of life; one that fails before it is a refusal and not a stream.
     pub(super) async fn begin(reader: Reader, id: ResponseId, with_usage: bool) -> Result<Self, Reject> {
-        let mut stream = Self {
-            reader,
-            encoder: Encoder::new(id, with_usage),
-            waiting: VecDeque::new(),
-            ended: false,
-        };
+        let mut stream = Self { reader, encoder: Encoder::new(id, with_usage), waiting: VecDeque::new(), ended: false };
         while stream.waiting.is_empty() && !stream.ended {
             stream.read().await;
         }
@@ -84,12 +79,7 @@ struct Encoder {
 
 impl Encoder {
     fn new(id: ResponseId, with_usage: bool) -> Self {
-        Self {
-            id,
-            with_usage,
-            opened: false,
-            failure: None,
-        }
+        Self { id, with_usage, opened: false, failure: None }
     }
 
     /// Adds the chunks of one event; true after the last.
@@ -105,10 +95,7 @@ impl Encoder {
                         index: call_index(response, item.id),
                         id: Some(call_id.to_string()),
                         kind: Some("function"),
-                        function: FunctionDelta {
-                            name: Some(name.clone()),
-                            arguments: String::new(),
-                        },
+                        function: FunctionDelta { name: Some(name.clone()), arguments: String::new() },
                     };
                     self.push_delta(state, call_delta(delta), out);
                 }
@@ -130,11 +117,7 @@ impl Encoder {
     fn open(&mut self, state: &State, out: &mut VecDeque<Event>) {
         if !self.opened {
             self.opened = true;
-            let delta = Delta {
-                role: Some("assistant"),
-                content: Some(String::new()),
-                ..Delta::default()
-            };
+            let delta = Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
             out.push_back(data(&self.chunk(state, delta, None)));
         }
     }
@@ -144,13 +127,7 @@ impl Encoder {
         out.push_back(data(&self.chunk(state, delta, None)));
     }
 
-    fn close(
-        &mut self,
-        state: &State,
-        response: &conversation::Response,
-        ending: &Ending,
-        out: &mut VecDeque<Event>,
-    ) {
+    fn close(&mut self, state: &State, response: &conversation::Response, ending: &Ending, out: &mut VecDeque<Event>) {
         if let Ending::Failed { error } = ending {
             let reject = failed(error, self.id);
             if self.opened {
@@ -181,12 +158,7 @@ impl Encoder {
             created: response.map_or(0, |response| response.created_ms / 1000),
             model: response.map(|response| response.config.model.clone()).unwrap_or_default(),
             system_fingerprint: response.map(|response| response.config.fingerprint.clone()).unwrap_or_default(),
-            choices: vec![ChunkChoice {
-                index: 0,
-                delta,
-                logprobs: None,
-                finish_reason,
-            }],
+            choices: vec![ChunkChoice { index: 0, delta, logprobs: None, finish_reason }],
             usage: no_usage_yet,
         }
     }
@@ -196,31 +168,19 @@ fn text_delta(response: &conversation::Response, item_id: ItemId, text: &str) ->
     let (_, output) = response.output_item(item_id)?;
     let text = text.to_owned();
     Some(match &output.item.body {
-        ItemBody::Reasoning { .. } => Delta {
-            reasoning_content: Some(text),
-            ..Delta::default()
-        },
+        ItemBody::Reasoning { .. } => Delta { reasoning_content: Some(text), ..Delta::default() },
         ItemBody::FunctionCall { .. } => call_delta(CallDelta {
             index: call_index(response, item_id),
             id: None,
             kind: None,
-            function: FunctionDelta {
-                name: None,
-                arguments: text,
-            },
+            function: FunctionDelta { name: None, arguments: text },
         }),
-        _ => Delta {
-            content: Some(text),
-            ..Delta::default()
-        },
+        _ => Delta { content: Some(text), ..Delta::default() },
     })
 }
 
 fn call_delta(delta: CallDelta) -> Delta {
-    Delta {
-        tool_calls: vec![delta],
-        ..Delta::default()
-    }
+    Delta { tool_calls: vec![delta], ..Delta::default() }
 }
 
 /// Position among the answer's calls.

@@ -11,10 +11,7 @@ use crate::protocol::models::{Model, ModelList};
 
 /// All models.
 pub(crate) async fn list(State(app): State<App>) -> Json<ModelList> {
-    Json(ModelList {
-        object: "list",
-        data: app.catalog.list().map(|engine| model(engine.model())).collect(),
-    })
+    Json(ModelList { object: "list", data: app.catalog.list().map(|engine| model(engine.model())).collect() })
 }
 
 /// One model; its id may have slashes.

@@ -9,7 +9,7 @@ use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::actors::{ConversationHandle, Reader};
+use crate::actors::{ConversationHandle, KeyedAnswer, Operation, Reader};
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, decode, flag};
@@ -22,7 +22,6 @@ use crate::conversation::{self, Reject};
 use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::protocol::responses::CreateResponse;
-use crate::store::{KeyedAnswer, Operation};
 
 /// How the client wants the answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,12 +98,7 @@ async fn answer(
 
 fn stream(app: &App, follow: Follow, permit: Option<OwnedSemaphorePermit>) -> Response {
     // The response itself says `response.in_progress` after silence; this is for proxies, should that be late.
-    sse(
-        follow.events(),
-        app.limits.silence * 2,
-        Event::default().comment("ping"),
-        permit,
-    )
+    sse(follow.events(), app.limits.silence * 2, Event::default().comment("ping"), permit)
 }
 
 /// The response object of this state.

@@ -10,6 +10,8 @@ mod run;
 mod stats;
 
 #[cfg(test)]
+mod agreement;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

@@ -32,7 +32,7 @@ fn prompt(seed: u32, length: u32) -> Arc<[u32]> {
     (0..length).map(|index| (seed * 37 + index * 13 + index * index) % 256).collect()
 }
 
-fn request(prompt: Arc<[u32]>, max_tokens: u32) -> GenerationRequest {
+pub(super) fn request(prompt: Arc<[u32]>, max_tokens: u32) -> GenerationRequest {
     GenerationRequest {
         prompt,
         resumed: Arc::new([]),
@@ -46,9 +46,9 @@ fn request(prompt: Arc<[u32]>, max_tokens: u32) -> GenerationRequest {
 }
 
 #[derive(Debug, PartialEq)]
-struct Answer {
+pub(super) struct Answer {
     cached: Option<u32>,
-    tokens: Vec<u32>,
+    pub(super) tokens: Vec<u32>,
     finish: Option<FinishReason>,
 }
 
@@ -65,7 +65,7 @@ fn read(mut generation: Generation) -> Answer {
     answer
 }
 
-fn generate(engine: &LocalEngine, request: GenerationRequest) -> Answer {
+pub(super) fn generate(engine: &LocalEngine, request: GenerationRequest) -> Answer {
     read(engine.submit(request).unwrap())
 }
 
@@ -320,7 +320,7 @@ fn an_unreadable_file_is_named() {
 }
 
 /// The default model; its file is named by a variable, because it is fetched and not kept with the sources.
-fn real_model(options: &LoadOptions) -> LocalEngine {
+pub(super) fn real_model(options: &LoadOptions) -> LocalEngine {
     let path = std::env::var_os("MIDSTREAM_TEST_MODEL").unwrap_or_else(|| {
         panic!("MIDSTREAM_TEST_MODEL must name SmolLM2-135M-Instruct.Q4_1.gguf; scripts/test fetches it and sets it")
     });

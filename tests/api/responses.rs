@@ -1,0 +1,270 @@
+//! `/v1/responses`.
+
+use serde_json::{Value, json};
+
+use crate::support::{Server, text_of};
+
+#[tokio::test]
+async fn a_whole_response_has_every_field_that_sdks_require() {
+    let server = Server::start().await;
+    let body = json!({"input": "hi", "instructions": "Be brief.", "temperature": 0.7, "metadata": {"a": "b"}});
+    let answer = server.post("/v1/responses", body).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let response = &answer.body;
+    for field in [
+        "id", "object", "created_at", "status", "error", "incomplete_details", "instructions", "metadata", "model",
+        "output", "parallel_tool_calls", "temperature", "tool_choice", "tools", "top_p", "usage", "conversation",
+        "previous_response_id", "background", "store", "completed_at", "text", "reasoning", "truncation",
+        "max_output_tokens", "service_tier", "top_logprobs",
+    ] {
+        assert!(response.get(field).is_some(), "{field} is missing");
+    }
+    assert_eq!((&response["object"], &response["status"]), (&json!("response"), &json!("completed")));
+    assert_eq!((&response["temperature"], &response["top_p"]), (&json!(0.7), &json!(1.0)));
+    assert_eq!(response["metadata"], json!({"a": "b"}));
+    let message = &response["output"][0];
+    assert_eq!((&message["type"], &message["role"], &message["status"]), (&json!("message"), &json!("assistant"), &json!("completed")));
+    let part = json!({"type": "output_text", "text": "Hello, world", "annotations": [], "logprobs": []});
+    assert_eq!(message["content"], json!([part]));
+    let usage = &response["usage"];
+    assert!(usage["input_tokens_details"]["cached_tokens"].is_u64());
+    assert!(usage["output_tokens_details"]["reasoning_tokens"].is_u64());
+    assert!(response["conversation"]["id"].as_str().unwrap().starts_with("conv_"));
+    assert_eq!(server.get(&format!("/v1/responses/{}", answer.id())).await.body, *response);
+}
+
+#[tokio::test]
+async fn a_stream_has_openais_events_in_openais_order_numbered_from_zero() {
+    let server = Server::start().await;
+    let mut stream = server.post_stream("/v1/responses", json!({"input": "hi", "stream": true})).await;
+    let events = stream.rest().await;
+    assert!(events.iter().all(|event| event.event.as_deref() == event.json()["type"].as_str()));
+    let events: Vec<Value> = events.iter().map(|event| event.json()).collect();
+    let mut kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    kinds.dedup();
+    assert_eq!(
+        kinds,
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added",
+            "response.output_text.delta",
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.completed",
+        ]
+    );
+    let numbers: Vec<u64> = events.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
+    assert_eq!(text_of(&events), "Hello, world");
+    assert!(events.iter().all(|event| event.get("seq").is_none()), "our own fields are not for this stream");
+}
+
+#[tokio::test]
+async fn a_stored_response_is_replayed_from_any_number_with_the_same_bytes() {
+    let server = Server::start().await;
+    let live = server.post_stream("/v1/responses", json!({"input": "think", "stream": true})).await.rest_json().await;
+    let id = live[0]["response"]["id"].as_str().unwrap();
+    let all = server.get_stream(&format!("/v1/responses/{id}?stream=true")).await.rest_json().await;
+    assert_eq!(all, live);
+    let tail = server.get_stream(&format!("/v1/responses/{id}?stream=true&starting_after=3")).await;
+    let mut tail = tail;
+    assert_eq!(tail.rest_json().await, live[4..]);
+    let last = live.len() - 1;
+    let path = format!("/v1/responses/{id}?stream=true&starting_after={last}");
+    assert!(server.get_stream(&path).await.rest().await.is_empty());
+    let path = format!("/v1/responses/{id}?stream=true&starting_after={}", last + 1);
+    server.get(&path).await.assert_error(400, "cursor_in_future");
+}
+
+#[tokio::test]
+async fn a_background_response_is_queued_at_once_and_followed_to_its_end() {
+    let server = Server::start().await;
+    let queued = server.post("/v1/responses", json!({"input": "slow", "background": true})).await;
+    assert_eq!((queued.status, &queued.body["status"]), (200, &json!("queued")));
+    assert_eq!((&queued.body["output"], &queued.body["usage"]), (&json!([]), &Value::Null));
+    let path = format!("/v1/responses/{}?stream=true", queued.id());
+    let events = server.get_stream(&path).await.rest_json().await;
+    assert_eq!(text_of(&events), "one two three four");
+    assert_eq!(events.last().unwrap()["type"], "response.completed");
+}
+
+#[tokio::test]
+async fn the_last_response_is_continued_and_an_older_one_is_forked() {
+    let server = Server::start().await;
+    let first = server.post("/v1/responses", json!({"input": "hi"})).await;
+    let second = server.post("/v1/responses", json!({"input": "rain", "previous_response_id": first.id()})).await;
+    assert_eq!(second.body["conversation"], first.body["conversation"]);
+    assert_eq!(second.body["previous_response_id"], first.body["id"]);
+    let fork = server.post("/v1/responses", json!({"input": "French", "previous_response_id": first.id()})).await;
+    assert_eq!(fork.status, 200, "{}", fork.body);
+    assert_ne!(fork.body["conversation"], first.body["conversation"]);
+    let conversation = fork.body["conversation"]["id"].as_str().unwrap();
+    let items = server.get(&format!("/v1/conversations/{conversation}/items?order=asc")).await.body;
+    let texts: Vec<_> = items["data"].as_array().unwrap().iter().map(|item| &item["content"][0]["text"]).collect();
+    assert_eq!(texts, ["hi", "Hello, world", "French", "Bonjour"]);
+}
+
+#[tokio::test]
+async fn a_response_joins_a_conversation_by_id_or_object() {
+    let server = Server::start().await;
+    let conversation = server.conversation().await;
+    for parameter in [json!(conversation), json!({"id": conversation})] {
+        let answer = server.post("/v1/responses", json!({"input": "hi", "conversation": parameter})).await;
+        assert_eq!(answer.body["conversation"], json!({"id": conversation}), "{}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_is_not_stored_cannot_be_found_again() {
+    let server = Server::start().await;
+    let answer = server.post("/v1/responses", json!({"input": "hi", "store": false})).await;
+    assert_eq!((answer.status, &answer.body["store"]), (200, &json!(false)), "{}", answer.body);
+    assert_eq!(answer.body["conversation"], Value::Null);
+    server.get(&format!("/v1/responses/{}", answer.id())).await.assert_error(404, "response_not_found");
+}
+
+#[tokio::test]
+async fn an_unstored_response_still_reads_the_one_before_it() {
+    let server = Server::start().await;
+    let first = server.post("/v1/responses", json!({"input": "hi"})).await;
+    let body = json!({"input": "rain", "store": false, "previous_response_id": first.id()});
+    let second = server.post("/v1/responses", body).await;
+    assert_eq!(second.body["output"][0]["content"][0]["text"], "Take an umbrella.", "{}", second.body);
+    let prompt = |answer: &crate::support::Answer| answer.body["usage"]["input_tokens"].as_u64().unwrap();
+    assert!(prompt(&second) > prompt(&first) + 10, "the transcript is not in the prompt");
+}
+
+#[tokio::test]
+async fn a_call_waits_for_its_result_and_the_result_goes_on() {
+    let server = Server::start().await;
+    let tools = json!([{"type": "function", "name": "weather", "parameters": {"type": "object"}}, {"type": "web_search"}]);
+    let first = server.post("/v1/responses", json!({"input": "weather", "tools": tools})).await;
+    assert_eq!(first.body["status"], "completed");
+    assert_eq!(first.body["tools"], tools, "unknown tools are repeated");
+    let call = &first.body["output"][1];
+    assert_eq!((&call["type"], &call["name"]), (&json!("function_call"), &json!("weather")), "{}", first.body);
+    let result = json!({"type": "function_call_output", "call_id": call["call_id"], "output": "rain"});
+    let body = json!({"input": [result], "previous_response_id": first.id(), "tools": tools});
+    let second = server.post("/v1/responses", body.clone()).await;
+    assert_eq!(second.body["output"][0]["content"][0]["text"], "Take an umbrella.", "{}", second.body);
+    let unknown = json!({"type": "function_call_output", "call_id": "callnobodymade", "output": "rain"});
+    let body = json!({"input": [unknown], "previous_response_id": second.id()});
+    server.post("/v1/responses", body).await.assert_error(404, "tool_call_not_found");
+}
+
+#[tokio::test]
+async fn a_whole_transcript_of_an_agent_is_taken_as_input() {
+    let server = Server::start().await;
+    let body = json!({"store": false, "include": ["reasoning.encrypted_content"], "input": [
+        {"type": "message", "id": "msg_1", "role": "developer", "content": [{"type": "input_text", "text": "Rules."}]},
+        {"role": "user", "content": "weather"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": null, "encrypted_content": "x"},
+        {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "rain"}]},
+    ]});
+    let answer = server.post("/v1/responses", body).await;
+    assert_eq!(answer.body["output"][0]["content"][0]["text"], "Take an umbrella.", "{}", answer.body);
+}
+
+#[tokio::test]
+async fn a_cancel_ends_the_stream_as_incomplete_with_the_status_cancelled() {
+    let server = Server::start().await;
+    let mut stream = server.post_stream("/v1/responses", json!({"input": "endless", "stream": true})).await;
+    let created = stream.until("response.created").await;
+    let id = created["response"]["id"].as_str().unwrap();
+    stream.until("response.output_text.delta").await;
+    let cancelled = server.request(reqwest::Method::POST, &format!("/v1/responses/{id}/cancel")).send().await.unwrap();
+    let cancelled = crate::support::Answer::read(cancelled).await;
+    assert_eq!((cancelled.status, &cancelled.body["status"]), (200, &json!("cancelled")), "{}", cancelled.body);
+    assert!(cancelled.body.get("cancel").is_none());
+    assert!(!cancelled.body["output"][0]["content"][0]["text"].as_str().unwrap().is_empty(), "the partial text is kept");
+    let last = stream.rest_json().await.pop().unwrap();
+    assert_eq!((&last["type"], &last["response"]["status"]), (&json!("response.incomplete"), &json!("cancelled")));
+    assert_eq!(last["response"]["incomplete_details"], json!({"reason": "cancelled"}));
+    let again = server.post(&format!("/v1/responses/{id}/cancel"), json!({})).await;
+    assert_eq!((again.status, &again.body["cancel"]["outcome"]), (200, &json!("already_cancelled")));
+}
+
+#[tokio::test]
+async fn a_cancel_without_waiting_is_accepted_and_a_late_one_says_so() {
+    let server = Server::start().await;
+    let id = server.running("endless").await;
+    let accepted = server.post(&format!("/v1/responses/{id}/cancel?wait=false"), json!({})).await;
+    assert!(accepted.status == 202 || accepted.body["status"] == "cancelled", "{}", accepted.body);
+    let done = server.post("/v1/responses", json!({"input": "hi"})).await;
+    let late = server.post(&format!("/v1/responses/{}/cancel", done.id()), json!({})).await;
+    assert_eq!((late.status, &late.body["status"]), (200, &json!("completed")));
+    assert_eq!(late.body["cancel"]["outcome"], "too_late");
+}
+
+#[tokio::test]
+async fn an_unstored_response_ends_when_its_reader_leaves_and_a_background_one_does_not() {
+    let server = Server::start().await;
+    let id = server.running("slow").await;
+    let events = server.get_stream(&format!("/v1/responses/{id}?stream=true")).await.rest_json().await;
+    assert_eq!(text_of(&events), "one two three four");
+    let mut stream =
+        server.post_stream("/v1/responses", json!({"input": "endless", "stream": true, "store": false})).await;
+    stream.until("response.output_text.delta").await;
+    drop(stream);
+}
+
+#[tokio::test]
+async fn a_prompt_longer_than_the_context_is_refused_before_a_stream_begins() {
+    let server = Server::start().await;
+    let body = |stream: bool, background: bool| {
+        json!({"input": "x".repeat(800_000), "stream": stream, "background": background})
+    };
+    for stream in [false, true] {
+        server.post("/v1/responses", body(stream, false)).await.assert_error(400, "context_length_exceeded");
+    }
+    let queued = server.post("/v1/responses", body(false, true)).await;
+    let events = server.get_stream(&format!("/v1/responses/{}?stream=true", queued.id())).await.rest_json().await;
+    let last = events.last().unwrap();
+    assert_eq!(last["type"], "response.failed");
+    assert_eq!(last["response"]["error"]["code"], "context_length_exceeded");
+}
+
+#[tokio::test]
+async fn fields_that_exclude_each_other_are_refused() {
+    let server = Server::start().await;
+    let conversation = server.conversation().await;
+    let first = server.post("/v1/responses", json!({"input": "hi"})).await;
+    for (body, param) in [
+        (json!({"input": "a", "background": true, "store": false}), "background"),
+        (json!({"input": "a", "conversation": conversation, "store": false}), "store"),
+        (json!({"input": "a", "conversation": conversation, "previous_response_id": first.id()}), "previous_response_id"),
+        (json!({"input": ""}), "input"),
+        (json!({"input": []}), "input"),
+        (json!({}), "input"),
+        (json!({"input": [{"type": "item_reference", "id": "msg_1"}]}), "input[0].type"),
+        (json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}), "input[0].content[0].type"),
+    ] {
+        let answer = server.post("/v1/responses", body).await;
+        assert_eq!(answer.assert_error(400, "invalid_input")["param"], param, "{}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_previous_response_is_an_error_and_never_an_empty_start() {
+    let server = Server::start().await;
+    for id in ["resp_1", "resp_00000000000000000000000000000000", ""] {
+        let answer = server.post("/v1/responses", json!({"input": "a", "previous_response_id": id})).await;
+        let error = answer.assert_error(400, "previous_response_not_found");
+        assert_eq!(error["param"], "previous_response_id");
+    }
+}
+
+#[tokio::test]
+async fn a_second_response_in_a_running_conversation_is_refused_with_the_winner() {
+    let server = Server::start().await;
+    let conversation = server.conversation().await;
+    let body = json!({"input": "endless", "background": true, "conversation": conversation});
+    let first = server.post("/v1/responses", body.clone()).await;
+    let second = server.post("/v1/responses", body).await;
+    assert_eq!(second.assert_error(409, "conversation_busy")["active_id"], first.body["id"]);
+    assert_eq!(second.header("x-should-retry"), Some("false"));
+}

@@ -1,0 +1,336 @@
+//! A server on a free port, and small clients for its streams.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use midstream::actors::{self, Keys, Parts, RootHandle, Running};
+use midstream::api::{self, App, Limits, Phase};
+use midstream::clock::Clock;
+use midstream::config::Config;
+use midstream::engine::{Catalog, Engine, ScriptedEngine};
+use midstream::store::{Journal, MemoryJournal, Writer};
+use reqwest::{Client, Method, RequestBuilder, Response};
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+
+/// Nothing here takes this long, unless it hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the scripted model says. Every text is several deltas; `slow` takes its time, `endless` never ends by itself.
+fn script() -> Value {
+    let endless: Vec<String> = (0..4000).map(|number| format!("{number} ")).collect();
+    let call = |city: &str| format!(r#"<tool_call>{{"name": "weather", "arguments": {{"city": "{city}"}}}}</tool_call>"#);
+    json!([
+        {"match": "endless", "deltas": endless, "delay_ms": 5},
+        {"match": "slow", "deltas": ["one ", "two ", "three ", "four"], "delay_ms": 60},
+        {"match": "think", "deltas": ["<think>", "hm, ", "well", "</think>", "so ", "it is"]},
+        {"match": "broken", "deltas": [], "finish": "error"},
+        {"match": "breaks late", "deltas": ["so ", "far"], "finish": "error"},
+        {"match": "long", "deltas": ["cut ", "off"], "finish": "length"},
+        {"match": "weather", "deltas": ["Let me see. ", call("Oslo")]},
+        {"match": "twice", "deltas": [call("Oslo"), call("Rome")]},
+        {"match": "rain", "deltas": ["Take an umbrella."]},
+        {"match": "French", "deltas": ["Bon", "jour"]},
+        {"deltas": ["Hello", ", ", "world"]},
+    ])
+}
+
+/// A running server.
+pub(crate) struct Server {
+    pub(crate) address: String,
+    client: Client,
+    phase: watch::Sender<Phase>,
+    _root: RootHandle,
+}
+
+/// Settings that tests change.
+pub(crate) struct Setup {
+    pub(crate) body_bytes_max: usize,
+    pub(crate) ws_frame_bytes_max: usize,
+    pub(crate) silence: Duration,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { body_bytes_max: 1 << 20, ws_frame_bytes_max: 1 << 16, silence: Duration::from_secs(15) }
+    }
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(Setup::default()).await
+    }
+
+    pub(crate) async fn start_with(setup: Setup) -> Self {
+        let journal: Arc<dyn Journal> = Arc::new(MemoryJournal::new());
+        let config = Config { silence_ms: setup.silence.as_millis() as u64, ..Config::default() };
+        let writer = Writer::start(journal.clone(), config.journal_queue_batches).unwrap();
+        let engine: Arc<dyn Engine> = Arc::new(ScriptedEngine::from_json(&script().to_string()).unwrap());
+        let catalog = Arc::new(Catalog::new(vec![engine]));
+        let keys = Keys::new(journal.clone(), Clock::System, config.idempotency_kept_hours);
+        let limits = Limits {
+            body_bytes_max: setup.body_bytes_max,
+            ws_frame_bytes_max: setup.ws_frame_bytes_max,
+            requests_in_flight_max: config.requests_in_flight_max,
+            silence: setup.silence,
+        };
+        let parts = Parts {
+            journal,
+            writer,
+            catalog: catalog.clone(),
+            clock: Clock::System,
+            config: Arc::new(config),
+            running: Running::default(),
+        };
+        let root = actors::start(parts).await.unwrap();
+        let (phase, phases) = watch::channel(Phase::Ready);
+        let app = App::new(root.directory(), catalog, keys, limits, phases);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(api::serve(listener, api::router(app), std::future::pending()));
+        Self { address, client: Client::builder().no_proxy().build().unwrap(), phase, _root: root }
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.send_replace(phase);
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("http://{}{path}", self.address)).timeout(PATIENCE)
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        Answer::read(self.request(Method::GET, path).send().await.unwrap()).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
+        Answer::read(self.request(Method::POST, path).json(&body).send().await.unwrap()).await
+    }
+
+    pub(crate) async fn post_keyed(&self, path: &str, key: &str, body: Value) -> Answer {
+        let request = self.request(Method::POST, path).header("Idempotency-Key", key).json(&body);
+        Answer::read(request.send().await.unwrap()).await
+    }
+
+    /// A stream of server-sent events.
+    pub(crate) async fn stream(&self, request: RequestBuilder) -> Sse {
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 200, "{}", response.text().await.unwrap());
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Sse { response, buffer: String::new(), first_id: None }
+    }
+
+    pub(crate) async fn post_stream(&self, path: &str, body: Value) -> Sse {
+        self.stream(self.request(Method::POST, path).json(&body)).await
+    }
+
+    pub(crate) async fn get_stream(&self, path: &str) -> Sse {
+        self.stream(self.request(Method::GET, path)).await
+    }
+
+    /// A new conversation's id.
+    pub(crate) async fn conversation(&self) -> String {
+        let answer = self.post("/v1/conversations", json!({})).await;
+        answer.body["id"].as_str().unwrap().to_owned()
+    }
+
+    /// A background response that is being generated.
+    pub(crate) async fn running(&self, input: &str) -> String {
+        let body = json!({"input": input, "background": true, "stream": true});
+        let mut stream = self.post_stream("/v1/responses", body).await;
+        let event = stream.until("response.output_text.delta").await;
+        assert_eq!(event["type"], "response.output_text.delta");
+        let id = stream.first_id.clone();
+        id.unwrap()
+    }
+
+    pub(crate) async fn socket(&self, conversation: &str) -> Socket {
+        let url = format!("ws://{}/v1/conversations/{conversation}/ws", self.address);
+        Socket(tokio_tungstenite::connect_async(url).await.unwrap().0)
+    }
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: reqwest::header::HeaderMap,
+    pub(crate) body: Value,
+}
+
+impl Answer {
+    pub(crate) async fn read(response: Response) -> Self {
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await.unwrap();
+        let body = serde_json::from_str(&text).unwrap_or_else(|_| panic!("status {status}, no JSON: {text}"));
+        Self { status, headers, body }
+    }
+
+    pub(crate) fn id(&self) -> String {
+        self.body["id"].as_str().unwrap_or_else(|| panic!("no id: {}", self.body)).to_owned()
+    }
+
+    /// Checks an error's status and code, and that it says something.
+    #[track_caller]
+    pub(crate) fn assert_error(&self, status: u16, code: &str) -> &Value {
+        let error = &self.body["error"];
+        assert_eq!((self.status, error["code"].as_str()), (status, Some(code)), "{}", self.body);
+        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{}", self.body);
+        assert!(error["type"].is_string(), "{}", self.body);
+        error
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+}
+
+/// One event of a stream.
+#[derive(Clone, Debug)]
+pub(crate) struct SseEvent {
+    pub(crate) id: Option<String>,
+    pub(crate) event: Option<String>,
+    pub(crate) data: String,
+}
+
+impl SseEvent {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.data).unwrap_or_else(|_| panic!("no JSON: {}", self.data))
+    }
+}
+
+/// A stream of server-sent events.
+pub(crate) struct Sse {
+    response: Response,
+    buffer: String,
+    first_id: Option<String>,
+}
+
+impl Sse {
+    /// The next block, comments too; `None` at the end.
+    async fn block(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.buffer.find("\n\n") {
+                let block = self.buffer[..end].to_owned();
+                self.buffer.drain(..end + 2);
+                return Some(block);
+            }
+            let chunk = timeout(PATIENCE, self.response.chunk()).await.expect("the stream says nothing").unwrap()?;
+            self.buffer.push_str(std::str::from_utf8(&chunk).unwrap());
+        }
+    }
+
+    /// The next event; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Option<SseEvent> {
+        loop {
+            let block = self.block().await?;
+            let mut event = SseEvent { id: None, event: None, data: String::new() };
+            for line in block.lines() {
+                match line.split_once(": ") {
+                    Some(("id", text)) => event.id = Some(text.to_owned()),
+                    Some(("event", text)) => event.event = Some(text.to_owned()),
+                    Some(("data", text)) => event.data.push_str(text),
+                    _ => {}
+                }
+            }
+            if !event.data.is_empty() {
+                if self.first_id.is_none()
+                    && let Ok(value) = serde_json::from_str::<Value>(&event.data)
+                {
+                    self.first_id = value["response"]["id"].as_str().map(str::to_owned);
+                }
+                return Some(event);
+            }
+        }
+    }
+
+    /// Waits for a comment, as it comes after silence.
+    pub(crate) async fn comment(&mut self) -> String {
+        loop {
+            let block = self.block().await.expect("the stream ended");
+            if block.starts_with(':') {
+                return block;
+            }
+        }
+    }
+
+    /// Reads up to the first event of this type.
+    pub(crate) async fn until(&mut self, kind: &str) -> Value {
+        while let Some(event) = self.next().await {
+            let value = event.json();
+            if value["type"] == kind {
+                return value;
+            }
+        }
+        panic!("the stream ended without {kind}")
+    }
+
+    /// All events to the end.
+    pub(crate) async fn rest(&mut self) -> Vec<SseEvent> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            events.push(event);
+        }
+        events
+    }
+
+    /// The data of all events to the end.
+    pub(crate) async fn rest_json(&mut self) -> Vec<Value> {
+        self.rest().await.iter().filter(|event| event.data != "[DONE]").map(SseEvent::json).collect()
+    }
+}
+
+/// A conversation's socket.
+pub(crate) struct Socket(pub(crate) WebSocketStream<MaybeTlsStream<TcpStream>>);
+
+impl Socket {
+    pub(crate) async fn send(&mut self, frame: Value) {
+        self.0.send(Message::text(frame.to_string())).await.unwrap();
+    }
+
+    /// The next frame.
+    pub(crate) async fn next(&mut self) -> Value {
+        loop {
+            let message = timeout(PATIENCE, self.0.next()).await.expect("the socket says nothing");
+            match message.expect("the socket closed").unwrap() {
+                Message::Text(text) => return serde_json::from_str(&text).unwrap(),
+                Message::Close(frame) => panic!("the socket was closed: {frame:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads up to the first frame that is wanted, and gives all of them.
+    pub(crate) async fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let mut frames = Vec::new();
+        loop {
+            let frame = self.next().await;
+            let found = wanted(&frame);
+            frames.push(frame);
+            if found {
+                return frames;
+            }
+        }
+    }
+
+    /// Reads up to the first frame of this type and gives it.
+    pub(crate) async fn until_type(&mut self, kind: &str) -> Value {
+        self.until(|frame| frame["type"] == kind).await.pop().unwrap()
+    }
+
+    /// Reads up to the frame that answers this request.
+    pub(crate) async fn answer_to(&mut self, event_id: &str) -> Value {
+        self.until(|frame| frame["event_id"] == event_id).await.pop().unwrap()
+    }
+}
+
+/// All text deltas of a Responses stream, joined.
+pub(crate) fn text_of(events: &[Value]) -> String {
+    let deltas = events.iter().filter(|event| event["type"] == "response.output_text.delta");
+    deltas.map(|event| event["delta"].as_str().unwrap()).collect()
+}
