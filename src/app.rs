@@ -121,7 +121,13 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
 
 fn load_model(config: &Config, id: &str, path: &Path) -> anyhow::Result<LocalEngine> {
     let threads = (config.threads > 0).then_some(config.threads);
-    let options = LoadOptions { id: Some(id.to_owned()), threads, ..LoadOptions::default() };
+    let options = LoadOptions {
+        id: Some(id.to_owned()),
+        threads,
+        kv_bytes: config.kv_bytes,
+        sequences_max: config.engine_inbox_requests,
+        ..LoadOptions::default()
+    };
     LocalEngine::load(path, &options).with_context(|| format!("loading {}", path.display()))
 }
 
