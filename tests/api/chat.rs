@@ -48,8 +48,7 @@ async fn a_stream_begins_with_the_role_and_ends_with_usage_and_done() {
     assert!(events.iter().all(|event| event.event.is_none()));
     let chunks: Vec<Value> = events[..events.len() - 1].iter().map(|event| event.json()).collect();
     assert_eq!(chunks[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
-    let text: String =
-        chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
+    let text: String = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
     assert_eq!(text, "Hello, world");
     let (last, before) = (&chunks[chunks.len() - 1], &chunks[chunks.len() - 2]);
     assert_eq!((&before["choices"][0]["finish_reason"], &before["choices"][0]["delta"]), (&json!("stop"), &json!({})));
@@ -74,11 +73,8 @@ async fn calls_are_streamed_in_parts_and_end_with_tool_calls() {
     let mut body = streamed("twice");
     body["tools"] = json!([{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]);
     let chunks = server.post_stream("/v1/chat/completions", body.clone()).await.rest_json().await;
-    let parts: Vec<&Value> = chunks
-        .iter()
-        .filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array())
-        .flatten()
-        .collect();
+    let parts: Vec<&Value> =
+        chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array()).flatten().collect();
     for (index, city) in [(0, "Oslo"), (1, "Rome")] {
         let parts: Vec<_> = parts.iter().filter(|part| part["index"] == index).collect();
         assert_eq!((&parts[0]["type"], &parts[0]["function"]["name"]), (&json!("function"), &json!("weather")));

@@ -12,10 +12,33 @@ async fn a_whole_response_has_every_field_that_sdks_require() {
     assert_eq!(answer.status, 200, "{}", answer.body);
     let response = &answer.body;
     for field in [
-        "id", "object", "created_at", "status", "error", "incomplete_details", "instructions", "metadata", "model",
-        "output", "parallel_tool_calls", "temperature", "tool_choice", "tools", "top_p", "usage", "conversation",
-        "previous_response_id", "background", "store", "completed_at", "text", "reasoning", "truncation",
-        "max_output_tokens", "service_tier", "top_logprobs",
+        "id",
+        "object",
+        "created_at",
+        "status",
+        "error",
+        "incomplete_details",
+        "instructions",
+        "metadata",
+        "model",
+        "output",
+        "parallel_tool_calls",
+        "temperature",
+        "tool_choice",
+        "tools",
+        "top_p",
+        "usage",
+        "conversation",
+        "previous_response_id",
+        "background",
+        "store",
+        "completed_at",
+        "text",
+        "reasoning",
+        "truncation",
+        "max_output_tokens",
+        "service_tier",
+        "top_logprobs",
     ] {
         assert!(response.get(field).is_some(), "{field} is missing");
     }
@@ -23,7 +46,10 @@ async fn a_whole_response_has_every_field_that_sdks_require() {
     assert_eq!((&response["temperature"], &response["top_p"]), (&json!(0.7), &json!(1.0)));
     assert_eq!(response["metadata"], json!({"a": "b"}));
     let message = &response["output"][0];
-    assert_eq!((&message["type"], &message["role"], &message["status"]), (&json!("message"), &json!("assistant"), &json!("completed")));
+    assert_eq!(
+        (&message["type"], &message["role"], &message["status"]),
+        (&json!("message"), &json!("assistant"), &json!("completed"))
+    );
     let part = json!({"type": "output_text", "text": "Hello, world", "annotations": [], "logprobs": []});
     assert_eq!(message["content"], json!([part]));
     let usage = &response["usage"];
@@ -140,7 +166,8 @@ async fn an_unstored_response_still_reads_the_one_before_it() {
 #[tokio::test]
 async fn a_call_waits_for_its_result_and_the_result_goes_on() {
     let server = Server::start().await;
-    let tools = json!([{"type": "function", "name": "weather", "parameters": {"type": "object"}}, {"type": "web_search"}]);
+    let tools =
+        json!([{"type": "function", "name": "weather", "parameters": {"type": "object"}}, {"type": "web_search"}]);
     let first = server.post("/v1/responses", json!({"input": "weather", "tools": tools})).await;
     assert_eq!(first.body["status"], "completed");
     assert_eq!(first.body["tools"], tools, "unknown tools are repeated");
@@ -180,7 +207,10 @@ async fn a_cancel_ends_the_stream_as_incomplete_with_the_status_cancelled() {
     let cancelled = crate::support::Answer::read(cancelled).await;
     assert_eq!((cancelled.status, &cancelled.body["status"]), (200, &json!("cancelled")), "{}", cancelled.body);
     assert!(cancelled.body.get("cancel").is_none());
-    assert!(!cancelled.body["output"][0]["content"][0]["text"].as_str().unwrap().is_empty(), "the partial text is kept");
+    assert!(
+        !cancelled.body["output"][0]["content"][0]["text"].as_str().unwrap().is_empty(),
+        "the partial text is kept"
+    );
     let last = stream.rest_json().await.pop().unwrap();
     assert_eq!((&last["type"], &last["response"]["status"]), (&json!("response.incomplete"), &json!("cancelled")));
     assert_eq!(last["response"]["incomplete_details"], json!({"reason": "cancelled"}));
@@ -215,9 +245,7 @@ async fn an_unstored_response_ends_when_its_reader_leaves_and_a_background_one_d
 #[tokio::test]
 async fn a_prompt_longer_than_the_context_is_refused_before_a_stream_begins() {
     let server = Server::start().await;
-    let body = |stream: bool, background: bool| {
-        json!({"input": "x".repeat(800_000), "stream": stream, "background": background})
-    };
+    let body = |stream: bool, background: bool| json!({"input": "x".repeat(800_000), "stream": stream, "background": background});
     for stream in [false, true] {
         server.post("/v1/responses", body(stream, false)).await.assert_error(400, "context_length_exceeded");
     }
@@ -236,7 +264,10 @@ async fn fields_that_exclude_each_other_are_refused() {
     for (body, param) in [
         (json!({"input": "a", "background": true, "store": false}), "background"),
         (json!({"input": "a", "conversation": conversation, "store": false}), "store"),
-        (json!({"input": "a", "conversation": conversation, "previous_response_id": first.id()}), "previous_response_id"),
+        (
+            json!({"input": "a", "conversation": conversation, "previous_response_id": first.id()}),
+            "previous_response_id",
+        ),
         (json!({"input": ""}), "input"),
         (json!({"input": []}), "input"),
         (json!({}), "input"),

@@ -24,7 +24,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// What the scripted model says. Every text is several deltas; `slow` takes its time, `endless` never ends by itself.
 fn script() -> Value {
     let endless: Vec<String> = (0..4000).map(|number| format!("{number} ")).collect();
-    let call = |city: &str| format!(r#"<tool_call>{{"name": "weather", "arguments": {{"city": "{city}"}}}}</tool_call>"#);
+    let call =
+        |city: &str| format!(r#"<tool_call>{{"name": "weather", "arguments": {{"city": "{city}"}}}}</tool_call>"#);
     json!([
         {"match": "endless", "deltas": endless, "delay_ms": 5},
         {"match": "slow", "deltas": ["one ", "two ", "three ", "four"], "delay_ms": 60},
