@@ -80,12 +80,7 @@ fn delta(conversation: ConversationId, seq: u64, response_id: ResponseId, item_i
     let at_ms = 1_764_000_000_000 + seq;
     Batch {
         conversation,
-        events: vec![Recorded {
-            seq,
-            number: Some(seq),
-            at_ms,
-            event,
-        }],
+        events: vec![Recorded { seq, number: Some(seq), at_ms, event }],
         records: Vec::new(),
         durability: Durability::Group,
     }

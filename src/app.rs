@@ -143,7 +143,8 @@ async fn wait_for(mut flag: watch::Receiver<bool>) {
 fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
     let models: Vec<_> = catalog.list().map(|engine| engine.model().id.as_str()).collect();
     let model = models.first().copied().unwrap_or_default();
-    let body = format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Say hello in one sentence."}}]}}"#);
+    let body =
+        format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Say hello in one sentence."}}]}}"#);
     let mut out = std::io::stdout().lock();
     writeln!(out, "midstream listens on http://{address}")?;
     writeln!(out, "models: {}", models.join(", "))?;

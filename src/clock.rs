@@ -19,9 +19,9 @@ impl Clock {
     pub fn unix_ms(&self) -> u64 {
         match self {
             #[allow(clippy::disallowed_methods)] // this is the one place
-            Self::System => SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |elapsed| elapsed.as_millis() as u64),
+            Self::System => {
+                SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as u64)
+            }
             Self::Manual(now_ms) => now_ms.load(Ordering::SeqCst),
         }
     }

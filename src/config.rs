@@ -3,7 +3,6 @@
 //! Every limit and every queue's bound in the project has its name and its default here; other modules take the
 //! number, never invent one. This module reads files and variables only when it is asked to, and starts nothing.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -16,36 +15,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub const DEFAULT_FILE: &str = "midstream.toml";
 
 /// Variables with the prefix that are read elsewhere and are no settings.
-const OTHER_VARIABLES: [&str; 4] = ["isa", "cache_dir", "test_model", "log"];
+const OTHER_VARIABLES: [&str; 5] = ["api_key", "isa", "cache_dir", "test_model", "log"];
 
 /// Settings whose text is taken as it is, even where it looks like a number.
 const TEXT_SETTINGS: [&str; 3] = ["listen", "data_dir", "scripted"];
 
 /// Settings that hold several texts, separated by commas in a variable.
-const LIST_SETTINGS: [&str; 2] = ["models", "api_keys"];
-
-/// A key that clients present; never shown in logs or errors.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
-pub struct ApiKey(String);
-
-impl ApiKey {
-    /// A key with this text.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// The key itself, for comparing it; do not print it.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for ApiKey {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("ApiKey(…)")
-    }
-}
+const LIST_SETTINGS: [&str; 1] = ["models"];
 
 /// Everything an operator can set. Names carry their unit; `midstream.example.toml` shows them all.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -62,9 +38,6 @@ pub struct Config {
     pub scripted: Option<PathBuf>,
     /// Threads of the CPU engine; 0 takes what the process may use.
     pub threads: usize,
-    /// Keys that clients must present; empty lets every local client in.
-    #[serde(deserialize_with = "one_or_many")]
-    pub api_keys: Vec<ApiKey>,
 
     /// Most bytes of one request's body.
     pub body_bytes_max: usize,
@@ -81,17 +54,11 @@ pub struct Config {
     pub conversations_live_max: usize,
     /// Milliseconds after which an idle conversation goes to sleep.
     pub idle_sleep_ms: u64,
-    /// Most undecided interventions of one response.
-    pub steers_pending_max: usize,
-    /// Most bytes of all undecided interventions of one response.
-    pub steers_pending_bytes_max: usize,
     /// Hours for which the answer to an idempotency key is kept.
     pub idempotency_kept_hours: u64,
 
     /// Batches that wait for the journal's writer.
     pub journal_queue_batches: usize,
-    /// Milliseconds that the journal's writer waits for company before it flushes; at most 10.
-    pub group_commit_window_ms: u64,
 
     /// Requests that wait for the engine; more get 503 `overloaded`.
     pub engine_inbox_requests: usize,
@@ -112,7 +79,6 @@ impl Default for Config {
             models: Vec::new(),
             scripted: None,
             threads: 0,
-            api_keys: Vec::new(),
             body_bytes_max: 32 << 20,
             ws_frame_bytes_max: 32 << 20,
             requests_in_flight_max: 256,
@@ -120,11 +86,8 @@ impl Default for Config {
             silence_ms: 15_000,
             conversations_live_max: 4096,
             idle_sleep_ms: 60_000,
-            steers_pending_max: 16,
-            steers_pending_bytes_max: 64 << 10,
             idempotency_kept_hours: 24,
             journal_queue_batches: 1024,
-            group_commit_window_ms: 2,
             engine_inbox_requests: 256,
             token_channel_capacity: 64,
             kv_bytes: 1 << 30,
@@ -165,13 +128,10 @@ pub enum Error {
     /// A bound of nothing.
     #[error("the setting {0} must be at least 1")]
     Zero(&'static str),
-    /// The flush would lag behind what is promised.
-    #[error("the setting group_commit_window_ms is {0}, but at most 10 ms are promised to clients")]
-    WindowTooLong(u64),
     /// Anybody on the network could use the server.
     #[error(
-        "no API keys are configured, so {0} is refused: without keys midstream listens on loopback only; \
-         set api_keys (MIDSTREAM_API_KEYS) or listen on 127.0.0.1"
+        "clients are not asked for a key, so midstream listens on loopback only and {0} is refused; \
+         listen on 127.0.0.1, behind a proxy that checks who asks"
     )]
     OpenToTheNetwork(SocketAddr),
 }
@@ -192,14 +152,9 @@ impl Config {
             None if Path::new(DEFAULT_FILE).is_file() => sources = sources.merge(Toml::file_exact(DEFAULT_FILE)),
             None => {}
         }
-        let sources = sources
-            .merge(Variables::new(variables))
-            .merge(Serialized::defaults(flags));
+        let sources = sources.merge(Variables::new(variables)).merge(Serialized::defaults(flags));
         let config: Self = sources.extract().map_err(|error: figment::Error| {
-            let each: Vec<_> = error
-                .into_iter()
-                .map(|error| error.to_string().trim().to_owned())
-                .collect();
+            let each: Vec<_> = error.into_iter().map(|error| error.to_string().trim().to_owned()).collect();
             Error::Read(each.join("; "))
         })?;
         config.check()?;
@@ -215,8 +170,6 @@ impl Config {
             ("reader_queue_events", self.reader_queue_events),
             ("silence_ms", self.silence_ms as usize),
             ("conversations_live_max", self.conversations_live_max),
-            ("steers_pending_max", self.steers_pending_max),
-            ("steers_pending_bytes_max", self.steers_pending_bytes_max),
             ("journal_queue_batches", self.journal_queue_batches),
             ("engine_inbox_requests", self.engine_inbox_requests),
             ("token_channel_capacity", self.token_channel_capacity),
@@ -225,10 +178,7 @@ impl Config {
         if let Some((name, _)) = bounds.iter().find(|(_, value)| *value == 0) {
             return Err(Error::Zero(name));
         }
-        if self.group_commit_window_ms > 10 {
-            return Err(Error::WindowTooLong(self.group_commit_window_ms));
-        }
-        if self.api_keys.is_empty() && !is_loopback(self.listen.ip()) {
+        if !is_loopback(self.listen.ip()) {
             return Err(Error::OpenToTheNetwork(self.listen));
         }
         Ok(())
@@ -280,8 +230,7 @@ fn variable_value(name: &str, text: &str) -> Value {
     } else if TEXT_SETTINGS.contains(&name) {
         Value::from(text)
     } else {
-        text.parse()
-            .unwrap_or_else(|never: std::convert::Infallible| match never {})
+        text.parse().unwrap_or_else(|never: std::convert::Infallible| match never {})
     }
 }
 
@@ -304,9 +253,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("settings.toml");
         std::fs::write(&path, file).unwrap();
-        let variables = variables
-            .iter()
-            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        let variables = variables.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
         Config::load(Some(&path), variables, flags)
     }
 
@@ -322,21 +269,9 @@ mod tests {
     #[test]
     fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
         let file = "silence_ms = 1\nthreads = 2\nlisten = '127.0.0.1:1'";
-        let variables = [
-            ("MIDSTREAM_THREADS", "3"),
-            ("MIDSTREAM_LISTEN", "127.0.0.1:2"),
-            ("HOME", "/"),
-        ];
+        let variables = [("MIDSTREAM_THREADS", "3"), ("MIDSTREAM_LISTEN", "127.0.0.1:2"), ("HOME", "/")];
         let listen = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 3)));
-        let config = load(
-            file,
-            &variables,
-            Flags {
-                listen,
-                ..Flags::default()
-            },
-        )
-        .unwrap();
+        let config = load(file, &variables, Flags { listen, ..Flags::default() }).unwrap();
         assert_eq!((config.silence_ms, config.threads, config.listen.port()), (1, 3, 3));
         assert_eq!(config.kv_bytes, Config::default().kv_bytes);
     }
@@ -344,12 +279,9 @@ mod tests {
     #[test]
     fn lists_come_as_one_text_as_a_list_and_with_commas() {
         assert_eq!(load("models = 'a'", &[], Flags::default()).unwrap().models, ["a"]);
-        assert_eq!(
-            load("models = ['a', 'b']", &[], Flags::default()).unwrap().models,
-            ["a", "b"]
-        );
-        let config = load("", &[("MIDSTREAM_API_KEYS", "123, x")], Flags::default()).unwrap();
-        assert_eq!(config.api_keys, [ApiKey::new("123"), ApiKey::new("x")]);
+        assert_eq!(load("models = ['a', 'b']", &[], Flags::default()).unwrap().models, ["a", "b"]);
+        let config = load("", &[("MIDSTREAM_MODELS", "123, x.gguf")], Flags::default()).unwrap();
+        assert_eq!(config.models, ["123", "x.gguf"]);
     }
 
     #[test]
@@ -364,6 +296,7 @@ mod tests {
     #[test]
     fn variables_of_others_with_our_prefix_are_left_alone() {
         let variables = [
+            ("MIDSTREAM_API_KEY", "of the chat"),
             ("MIDSTREAM_ISA", "scalar"),
             ("MIDSTREAM_CACHE_DIR", "/tmp"),
             ("MIDSTREAM_SERVICE_HOST", "10.0.0.1"),
@@ -374,67 +307,36 @@ mod tests {
 
     #[test]
     fn a_queue_without_room_is_refused() {
-        assert_eq!(
-            refusal("reader_queue_events = 0", &[]),
-            "the setting reader_queue_events must be at least 1"
-        );
-        assert!(refusal("group_commit_window_ms = 11", &[]).contains("at most 10 ms"));
+        assert_eq!(refusal("reader_queue_events = 0", &[]), "the setting reader_queue_events must be at least 1");
     }
 
     #[test]
-    fn without_keys_only_loopback_is_listened_on() {
-        assert!(refusal("listen = '0.0.0.0:80'", &[]).contains("no API keys are configured, so 0.0.0.0:80"));
+    fn only_loopback_is_listened_on() {
+        assert!(refusal("listen = '0.0.0.0:80'", &[]).contains("loopback only and 0.0.0.0:80 is refused"));
         assert!(refusal("listen = '[::]:80'", &[]).contains("loopback only"));
         for listen in ["127.0.0.2:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
-            assert!(
-                load(&format!("listen = '{listen}'"), &[], Flags::default()).is_ok(),
-                "{listen}"
-            );
+            assert!(load(&format!("listen = '{listen}'"), &[], Flags::default()).is_ok(), "{listen}");
         }
-        assert!(load("listen = '0.0.0.0:80'\napi_keys = 'k'", &[], Flags::default()).is_ok());
-    }
-
-    #[test]
-    fn a_key_is_never_printed() {
-        let config = load("api_keys = 'hunter2'", &[], Flags::default()).unwrap();
-        assert!(!format!("{config:?}").contains("hunter2"));
     }
 
     #[test]
     fn a_named_file_must_exist_and_the_usual_one_need_not() {
         assert_eq!(Config::load(None, [], Flags::default()).unwrap(), Config::default());
         let absent = Config::load(Some(Path::new("/no/such.toml")), [], Flags::default());
-        assert_eq!(
-            absent.unwrap_err().to_string(),
-            "the configuration file /no/such.toml does not exist"
-        );
+        assert_eq!(absent.unwrap_err().to_string(), "the configuration file /no/such.toml does not exist");
     }
 
     #[test]
     fn the_example_file_sets_every_name_to_its_default() {
         let example = include_str!("../midstream.example.toml");
         let is_setting = |line: &str| !line.starts_with([' ', '#']);
-        let settings = example
-            .lines()
-            .filter_map(|line| line.strip_prefix('#'))
-            .filter(|line| is_setting(line));
+        let settings = example.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| is_setting(line));
         let settings: Vec<_> = settings.collect();
         let config = load(&settings.join("\n"), &[], Flags::default()).unwrap();
         let models = vec![crate::models::DEFAULT_MODEL.to_owned()];
         let scripted = Some(PathBuf::from("replies.json"));
-        assert_eq!(
-            config,
-            Config {
-                models,
-                scripted,
-                ..Config::default()
-            }
-        );
+        assert_eq!(config, Config { models, scripted, ..Config::default() });
         let debugged = format!("{:?}", Config::default());
-        assert_eq!(
-            settings.len(),
-            debugged.matches(": ").count(),
-            "a setting is missing in the example"
-        );
+        assert_eq!(settings.len(), debugged.matches(": ").count(), "a setting is missing in the example");
     }
 }

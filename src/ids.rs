@@ -191,13 +191,9 @@ mod tests {
 
     #[test]
     fn what_was_not_issued_is_no_id() {
-        for text in [
-            "",
-            "resp_",
-            "resp_zz",
-            "conv_00000000000000000000000000000000",
-            "resp_+0000000000000000000000000000000",
-        ] {
+        for text in
+            ["", "resp_", "resp_zz", "conv_00000000000000000000000000000000", "resp_+0000000000000000000000000000000"]
+        {
             assert_eq!(text.parse::<ResponseId>(), Err(NotAnId), "{text}");
         }
     }

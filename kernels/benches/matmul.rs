@@ -5,11 +5,12 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
 
+use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use midstream_kernels::{
-    AttentionArgs, AttentionRow, AttentionScratch, Format, Isa, Scratch, Team, WeightMatrix, attention, f32_to_f16,
-    matmul,
+    AttentionArgs, AttentionRow, AttentionScratch, Format, Isa, Product, Scratch, Team, WeightMatrix, attention,
+    f32_to_f16, matmul, matmul_all, rms_norm_rows, silu_mul_rows,
 };
 
 const ROWS: usize = 4096;
@@ -18,10 +19,7 @@ const BATCHES: [usize; 5] = [1, 4, 8, 16, 128];
 const TIME: Duration = Duration::from_millis(150);
 
 fn main() {
-    let words: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|word| !word.starts_with("--"))
-        .collect();
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let matches = |line: &str| words.iter().all(|word| line.contains(word.as_str()));
     for size in [1, Team::default_size()] {
         let team = Team::new(size);
@@ -33,6 +31,10 @@ fn main() {
                     println!("{line} {}", products(&team, isa, format));
                 }
             }
+            let line = format!("{:7} model", isa.name());
+            if matches(&line) {
+                println!("{line} {}", models(&team, isa));
+            }
             let line = format!("{:7} attention", isa.name());
             if matches(&line) {
                 println!("{line} {}", attentions(&team, isa));
@@ -41,17 +43,56 @@ fn main() {
     }
 }
 
-fn products(team: &Team, isa: Isa, format: Format) -> String {
-    // Small scales and quants that are not all alike; values do not matter for speed, subnormals would.
-    let bytes: Vec<u8> = (0..ROWS * COLS / format.block_len() * format.block_bytes())
-        .map(|i| {
-            if i % format.block_bytes() % 2 == 0 {
-                (i / 7) as u8
-            } else {
-                0x20
+/// The products, norms and gates of a small model (30 layers of 576, feed-forward 1536, 49152 words, `Q4_1` with a
+/// `Q8_0` head) without attention: tokens per second for each batch size.
+fn models(team: &Team, isa: Isa) -> String {
+    let matrix =
+        |format, rows, cols| WeightMatrix::new(isa, format, rows, cols, &file_bytes(format, rows * cols)).unwrap();
+    let layer = || {
+        [(576, 576), (192, 576), (192, 576), (576, 576), (1536, 576), (1536, 576), (576, 1536)]
+            .map(|(rows, cols)| matrix(Format::Q4_1, rows, cols))
+    };
+    let layers: Vec<[WeightMatrix; 7]> = (0..30).map(|_| layer()).collect();
+    let head = matrix(Format::Q8_0, 49_152, 576);
+    let norm = vec![1.0; 576];
+    let mut line = String::new();
+    for m in BATCHES {
+        let x: Vec<f32> = (0..m * 576).map(|i| (i % 17) as f32 - 8.0).collect();
+        let [mut h, mut q, mut k, mut v] = [576, 576, 192, 192].map(|cols| vec![0.0; m * cols]);
+        let [mut gate, mut up, mut logits] = [1536, 1536, 49_152].map(|cols| vec![0.0; m * cols]);
+        let mut scratch = Scratch::default();
+        let seconds = fastest(|| {
+            for [wq, wk, wv, wo, wgate, wup, wdown] in &layers {
+                rms_norm_rows(team, isa, &x, &norm, 1e-5, &mut h);
+                let mut products = [
+                    Product { weights: wq, out: &mut q },
+                    Product { weights: wk, out: &mut k },
+                    Product { weights: wv, out: &mut v },
+                ];
+                matmul_all(team, &h, m, &mut products, &mut scratch);
+                matmul(team, wo, &q, m, &mut h, &mut scratch);
+                rms_norm_rows(team, isa, &x, &norm, 1e-5, &mut h);
+                let mut products = [Product { weights: wgate, out: &mut gate }, Product { weights: wup, out: &mut up }];
+                matmul_all(team, &h, m, &mut products, &mut scratch);
+                silu_mul_rows(team, isa, &mut gate, &up, 1536);
+                matmul(team, wdown, &gate, m, &mut h, &mut scratch);
             }
-        })
-        .collect();
+            matmul(team, &head, &x, m, &mut logits, &mut scratch);
+        });
+        let _ = write!(line, "{:8.0}", m as f64 / seconds);
+    }
+    line
+}
+
+/// Small scales and quants that are not all alike; values do not matter for speed, subnormals would.
+fn file_bytes(format: Format, values: usize) -> Vec<u8> {
+    (0..values / format.block_len() * format.block_bytes())
+        .map(|i| if (i % format.block_bytes()).is_multiple_of(2) { (i / 7) as u8 } else { 0x20 })
+        .collect()
+}
+
+fn products(team: &Team, isa: Isa, format: Format) -> String {
+    let bytes = file_bytes(format, ROWS * COLS);
     let weights = WeightMatrix::new(isa, format, ROWS, COLS, &bytes).unwrap();
     let mut scratch = Scratch::default();
     let mut line = String::new();
@@ -59,7 +100,7 @@ fn products(team: &Team, isa: Isa, format: Format) -> String {
         let x: Vec<f32> = (0..m * COLS).map(|i| (i % 17) as f32 - 8.0).collect();
         let mut out = vec![0.0; m * ROWS];
         let seconds = fastest(|| matmul(team, &weights, &x, m, &mut out, &mut scratch));
-        line += &format!("{:8.1}", 2e-9 * (m * ROWS * COLS) as f64 / seconds);
+        let _ = write!(line, "{:8.1}", 2e-9 * (m * ROWS * COLS) as f64 / seconds);
     }
     line
 }
@@ -69,18 +110,11 @@ fn attentions(team: &Team, isa: Isa) -> String {
     let mut line = String::new();
     for (rows, len) in [(1, 128), (1, 2048), (64, 1024)] {
         let blocks = 2048 / block_size;
-        let pool: Vec<u16> = (0..blocks * n_kv_heads * block_size * head_dim)
-            .map(|i| f32_to_f16((i % 13) as f32 * 0.1))
-            .collect();
+        let pool: Vec<u16> =
+            (0..blocks * n_kv_heads * block_size * head_dim).map(|i| f32_to_f16((i % 13) as f32 * 0.1)).collect();
         let q: Vec<f32> = (0..rows * n_heads * head_dim).map(|i| (i % 11) as f32 * 0.1).collect();
         let table: Vec<u32> = (0..blocks as u32).rev().collect();
-        let seen = vec![
-            AttentionRow {
-                block_table: &table,
-                len
-            };
-            rows
-        ];
+        let seen = vec![AttentionRow { block_table: &table, len }; rows];
         let args = AttentionArgs {
             q: &q,
             n_heads,
@@ -95,7 +129,7 @@ fn attentions(team: &Team, isa: Isa) -> String {
         let mut out = vec![0.0; q.len()];
         let mut scratch = AttentionScratch::default();
         let seconds = fastest(|| attention(team, isa, &args, &mut out, &mut scratch));
-        line += &format!("  {rows} rows of {len}: {:.1} us", 1e6 * seconds);
+        let _ = write!(line, "  {rows} rows of {len}: {:.1} us", 1e6 * seconds);
     }
     line
 }

@@ -2,6 +2,7 @@
 //! A row's blocks must never depend on other rows.
 
 use crate::isa::for_each_isa;
+use crate::math::ROUNDING;
 use crate::simd::Simd;
 
 /// Values in one block.
@@ -36,10 +37,7 @@ for_each_isa! {
 #[inline(always)]
 fn quantise_body<S: Simd>(row: &[f32], blocks: &mut [ActivationBlock]) {
     let (chunks, rest) = row.as_chunks::<BLOCK>();
-    assert!(
-        rest.is_empty() && chunks.len() == blocks.len(),
-        "a block for every 32 activations"
-    );
+    assert!(rest.is_empty() && chunks.len() == blocks.len(), "a block for every 32 activations");
     for (values, block) in chunks.iter().zip(blocks) {
         quantise_block(values, block);
     }
@@ -48,31 +46,38 @@ fn quantise_body<S: Simd>(row: &[f32], blocks: &mut [ActivationBlock]) {
 #[inline(always)]
 fn quantise_block(values: &[f32; BLOCK], block: &mut ActivationBlock) {
     // As integers, magnitudes order like the floats they are, and a NaN is greater than everything: it is kept.
-    let largest = values
-        .iter()
-        .fold(0, |largest: u32, value| largest.max(value.to_bits() & 0x7fff_ffff));
-    let largest = f32::from_bits(largest);
+    let mut largest = [0_u32; 16];
+    for half in values.as_chunks::<16>().0 {
+        for (largest, value) in largest.iter_mut().zip(half) {
+            *largest = (*largest).max(value.to_bits() & 0x7fff_ffff);
+        }
+    }
+    let mut width = 8;
+    while width > 0 {
+        for i in 0..width {
+            largest[i] = largest[i].max(largest[i + width]);
+        }
+        width /= 2;
+    }
+    let largest = f32::from_bits(largest[0]);
     let scale = if largest.is_finite() { largest / 127.0 } else { f32::NAN };
     // Below that the reciprocal overflows; such a block is zero for all purposes.
     let inverse = if scale > 1e-37 { 1.0 / scale } else { 0.0 };
-    let mut sums = [0_i32; 2];
-    for (half, sum) in sums.iter_mut().enumerate() {
-        for i in 16 * half..16 * half + 16 {
-            // Adding 1.5 * 2^23 leaves the nearest integer (ties to even) in the low bits.
-            let shifted = values[i] * inverse + ROUNDING;
-            let quant = (shifted.to_bits() as i32)
-                .wrapping_sub(ROUNDING.to_bits() as i32)
-                .clamp(-127, 127);
-            block.values[i] = quant as i8;
-            *sum += quant;
-        }
+    let mut quants = [0_i32; BLOCK];
+    for (quant, value) in quants.iter_mut().zip(values) {
+        // Leaves the nearest integer (ties to even) in the low bits.
+        let shifted = value * inverse + ROUNDING;
+        *quant = (shifted.to_bits() as i32).wrapping_sub(ROUNDING.to_bits() as i32).clamp(-127, 127);
     }
+    for (byte, quant) in block.values.iter_mut().zip(&quants) {
+        *byte = *quant as i8;
+    }
+    let (first, second) = quants.split_at(BLOCK / 2);
+    let sums = [first.iter().sum::<i32>(), second.iter().sum::<i32>()];
     block.scale = scale;
     block.half_sums = sums;
     block.scaled_sum = scale * (sums[0] + sums[1]) as f32;
 }
-
-const ROUNDING: f32 = 12_582_912.0;
 
 #[cfg(test)]
 mod tests {
@@ -87,9 +92,7 @@ mod tests {
 
     #[test]
     fn values_come_back_within_half_a_step_and_the_same_on_every_isa() {
-        let row: Vec<f32> = (0..320_u32)
-            .map(|i| (i as f32 * 0.7).sin() * (i as f32 - 100.0))
-            .collect();
+        let row: Vec<f32> = (0..320_u32).map(|i| (i as f32 * 0.7).sin() * (i as f32 - 100.0)).collect();
         let reference = quantised(Isa::SCALAR, &row);
         for isa in Isa::available() {
             for (i, block) in quantised(isa, &row).iter().enumerate() {

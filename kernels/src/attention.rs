@@ -68,13 +68,7 @@ pub struct AttentionScratch {
 /// is no multiple of `n_kv_heads`, or `head_dim` exceeds [`HEAD_DIM_MAX`].
 pub fn attention(team: &Team, isa: Isa, args: &AttentionArgs<'_>, out: &mut [f32], scratch: &mut AttentionScratch) {
     check(args, out.len());
-    let segments = args
-        .rows
-        .iter()
-        .map(|row| row.len.div_ceil(SEGMENT))
-        .max()
-        .unwrap_or(0)
-        .max(1);
+    let segments = args.rows.iter().map(|row| row.len.div_ceil(SEGMENT)).max().unwrap_or(0).max(1);
     let group = args.n_heads / args.n_kv_heads;
     let heads_len = group * args.head_dim;
     let pieces = args.rows.len() * args.n_kv_heads * segments;
@@ -88,20 +82,9 @@ pub fn attention(team: &Team, isa: Isa, args: &AttentionArgs<'_>, out: &mut [f32
     let values = SharedSlice::new(if segments > 1 { values } else { &mut *out });
     let states = SharedSlice::new(states);
     team.run_each(tiles.len() * args.n_kv_heads * segments, |index| {
-        let (tile, kv_head, segment) = (
-            index / segments / args.n_kv_heads,
-            index / segments % args.n_kv_heads,
-            index % segments,
-        );
-        let piece = Piece {
-            args,
-            rows: tiles[tile],
-            kv_head,
-            segment,
-            segments,
-            values: &values,
-            states: &states,
-        };
+        let (tile, kv_head, segment) =
+            (index / segments / args.n_kv_heads, index / segments % args.n_kv_heads, index % segments);
+        let piece = Piece { args, rows: tiles[tile], kv_head, segment, segments, values: &values, states: &states };
         match args.head_dim {
             ..=64 => run_64(isa, &piece),
             65..=128 => run_128(isa, &piece),
@@ -130,39 +113,18 @@ fn grow<T: Copy + Default>(memory: &mut Vec<T>, len: usize) {
 const GROUP_MAX: usize = 64;
 
 fn check(args: &AttentionArgs<'_>, out_len: usize) {
-    let AttentionArgs {
-        n_heads,
-        n_kv_heads,
-        head_dim,
-        block_size,
-        ..
-    } = *args;
-    assert!(
-        n_kv_heads > 0 && n_heads > 0 && n_heads.is_multiple_of(n_kv_heads),
-        "whole groups of query heads"
-    );
-    assert!(
-        n_heads / n_kv_heads <= GROUP_MAX,
-        "no more query heads in a group than there is room for"
-    );
-    assert!(
-        (1..=HEAD_DIM_MAX).contains(&head_dim) && block_size > 0,
-        "a head and a block hold something"
-    );
+    let AttentionArgs { n_heads, n_kv_heads, head_dim, block_size, .. } = *args;
+    assert!(n_kv_heads > 0 && n_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "whole groups of query heads");
+    assert!(n_heads / n_kv_heads <= GROUP_MAX, "no more query heads in a group than there is room for");
+    assert!((1..=HEAD_DIM_MAX).contains(&head_dim) && block_size > 0, "a head and a block hold something");
     let row_len = n_heads * head_dim;
-    assert!(
-        args.q.len() == args.rows.len() * row_len && out_len == args.q.len(),
-        "one query per row and head"
-    );
+    assert!(args.q.len() == args.rows.len() * row_len && out_len == args.q.len(), "one query per row and head");
     assert_eq!(args.k.len(), args.v.len(), "as many values as keys");
     let blocks = args.k.len() / (n_kv_heads * block_size * head_dim);
     for row in args.rows {
         let used = row.len.div_ceil(block_size);
         assert!(used <= row.block_table.len(), "a block for every position a row sees");
-        assert!(
-            row.block_table[..used].iter().all(|block| (*block as usize) < blocks),
-            "blocks inside the pool"
-        );
+        assert!(row.block_table[..used].iter().all(|block| (*block as usize) < blocks), "blocks inside the pool");
     }
 }
 
@@ -334,11 +296,7 @@ fn score<S: Simd, const D: usize>(query: &[f32], keys: &Rows<D>, count: usize, s
         *padded = load_part::<S>(query);
     }
     let mut scores = [[f32::NEG_INFINITY; LANES]; 2];
-    for (scores, keys) in scores
-        .iter_mut()
-        .zip(keys.as_chunks::<LANES>().0)
-        .take(count.div_ceil(LANES))
-    {
+    for (scores, keys) in scores.iter_mut().zip(keys.as_chunks::<LANES>().0).take(count.div_ceil(LANES)) {
         let mut sums = [S::splat(0.0); LANES];
         for i in 0..LANES {
             for d in 0..D {

@@ -8,21 +8,12 @@ use crate::{Error, Format};
 pub fn dequantise(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
     let block_len = format.block_len();
     if !out.len().is_multiple_of(block_len) {
-        return Err(Error::PartialBlock {
-            format,
-            len: out.len(),
-            block_len,
-        });
+        return Err(Error::PartialBlock { format, len: out.len(), block_len });
     }
     let expected = (out.len() / block_len).checked_mul(format.block_bytes());
     if expected != Some(bytes.len()) {
         let expected = expected.unwrap_or(usize::MAX);
-        return Err(Error::ByteCount {
-            format,
-            values: out.len(),
-            expected,
-            found: bytes.len(),
-        });
+        return Err(Error::ByteCount { format, values: out.len(), expected, found: bytes.len() });
     }
     let decode: fn(&[u8], &mut [f32]) = match format {
         Format::F32 => |b, out| out[0] = f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
@@ -34,10 +25,7 @@ pub fn dequantise(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), E
         Format::Q4_K => q4_k,
         Format::Q6_K => q6_k,
     };
-    for (block, out) in bytes
-        .chunks_exact(format.block_bytes())
-        .zip(out.chunks_exact_mut(block_len))
-    {
+    for (block, out) in bytes.chunks_exact(format.block_bytes()).zip(out.chunks_exact_mut(block_len)) {
         decode(block, out);
     }
     Ok(())
@@ -86,10 +74,7 @@ pub(crate) fn q4_k_scale_min(packed: &[u8], j: usize) -> (u8, u8) {
     if j < 4 {
         (packed[j] & 63, packed[j + 4] & 63)
     } else {
-        (
-            packed[j + 4] & 15 | packed[j - 4] >> 6 << 4,
-            packed[j + 4] >> 4 | packed[j] >> 6 << 4,
-        )
+        (packed[j + 4] & 15 | packed[j - 4] >> 6 << 4, packed[j + 4] >> 4 | packed[j] >> 6 << 4)
     }
 }
 
@@ -110,10 +95,7 @@ fn q4_k(block: &[u8], out: &mut [f32]) {
 fn q6_k(block: &[u8], out: &mut [f32]) {
     let scale = half_at(block, 208);
     for half in 0..2 {
-        let (low, high) = (
-            &block[64 * half..64 * half + 64],
-            &block[128 + 32 * half..160 + 32 * half],
-        );
+        let (low, high) = (&block[64 * half..64 * half + 64], &block[128 + 32 * half..160 + 32 * half]);
         let scales = &block[192 + 8 * half..200 + 8 * half];
         for l in 0..32 {
             let quants = [low[l] & 15, low[l + 32] & 15, low[l] >> 4, low[l + 32] >> 4];

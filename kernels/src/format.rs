@@ -3,10 +3,7 @@
 
 /// A weight format of a GGUF file that there are kernels for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(
-    non_camel_case_types,
-    reason = "the formats' own names, as files and tools write them"
-)]
+#[allow(non_camel_case_types, reason = "the formats' own names, as files and tools write them")]
 pub enum Format {
     /// 32-bit floats.
     F32,
@@ -28,16 +25,8 @@ pub enum Format {
 
 impl Format {
     /// Every format, for tests and tables.
-    pub const ALL: [Self; 8] = [
-        Self::F32,
-        Self::F16,
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q8_0,
-        Self::Q4_K,
-        Self::Q6_K,
-    ];
+    pub const ALL: [Self; 8] =
+        [Self::F32, Self::F16, Self::Q4_0, Self::Q4_1, Self::Q5_0, Self::Q8_0, Self::Q4_K, Self::Q6_K];
 
     /// The format with that GGUF tensor type number, if there are kernels for it.
     pub fn from_gguf_type(number: u32) -> Option<Self> {

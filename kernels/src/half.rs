@@ -109,20 +109,13 @@ mod tests {
     #[test]
     fn all_instruction_sets_convert_alike() {
         let bits: Vec<u16> = (0..=u16::MAX).collect();
-        let values: Vec<f32> = (0..300_007_u32)
-            .map(|i| f32::from_bits(i.wrapping_mul(14_321)))
-            .collect();
+        let values: Vec<f32> = (0..300_007_u32).map(|i| f32::from_bits(i.wrapping_mul(14_321))).collect();
         let (mut wide, mut narrow) = (vec![0.0; bits.len()], vec![0; values.len()]);
         for isa in Isa::available() {
             f16_to_f32_slice(isa, &bits, &mut wide);
             f32_to_f16_slice(isa, &values, &mut narrow);
             for (bits, wide) in bits.iter().zip(&wide) {
-                assert_eq!(
-                    wide.to_bits(),
-                    f16_to_f32(*bits).to_bits(),
-                    "{bits:x} on {}",
-                    isa.name()
-                );
+                assert_eq!(wide.to_bits(), f16_to_f32(*bits).to_bits(), "{bits:x} on {}", isa.name());
             }
             for (value, narrow) in values.iter().zip(&narrow) {
                 assert_eq!(*narrow, f32_to_f16(*value), "{value} on {}", isa.name());

@@ -64,14 +64,10 @@ impl Isa {
             return Err(Error::UnknownIsa(name.to_owned()));
         };
         let available = Self::available();
-        available
-            .iter()
-            .copied()
-            .find(|isa| isa.name() == wanted)
-            .ok_or_else(|| Error::UnsupportedIsa {
-                wanted,
-                available: available.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", "),
-            })
+        available.iter().copied().find(|isa| isa.name() == wanted).ok_or_else(|| Error::UnsupportedIsa {
+            wanted,
+            available: available.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", "),
+        })
     }
 
     /// The name [`Isa::named`] accepts.

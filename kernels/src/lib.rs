@@ -11,18 +11,9 @@
 //! * **ISA invariance**: scalar, AVX2 and AVX-512 give the same bits. All of them use one accumulation order, and the
 //!   fused multiply-add wherever one of them does. (Only a NaN's payload may differ.)
 
-#![allow(
-    clippy::inline_always,
-    reason = "a body is compiled per instruction set only when it is inlined there"
-)]
-#![allow(
-    clippy::doc_markdown,
-    reason = "Q4_1 and its like are names of formats, not of items"
-)]
-#![allow(
-    clippy::needless_range_loop,
-    reason = "kernels walk several arrays in step; the index is the lane"
-)]
+#![allow(clippy::inline_always, reason = "a body is compiled per instruction set only when it is inlined there")]
+#![allow(clippy::doc_markdown, reason = "Q4_1 and its like are names of formats, not of items")]
+#![allow(clippy::needless_range_loop, reason = "kernels walk several arrays in step; the index is the lane")]
 
 mod activation;
 mod attention;

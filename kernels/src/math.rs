@@ -67,16 +67,7 @@ pub(crate) fn power_of_2(shifted: f32) -> f32 {
 }
 
 /// The Taylor polynomial's factors, highest power first: at |r| <= 0.35 the first term left out is below 6e-9.
-pub(crate) const EXP_TERMS: [f32; 8] = [
-    1.0 / 5040.0,
-    1.0 / 720.0,
-    1.0 / 120.0,
-    1.0 / 24.0,
-    1.0 / 6.0,
-    0.5,
-    1.0,
-    1.0,
-];
+pub(crate) const EXP_TERMS: [f32; 8] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
 /// Adding 1.5 * 2^23 rounds to a whole number, ties to even, and leaves it in the low bits.
 pub(crate) const ROUNDING: f32 = 12_582_912.0;
 /// The leading bits of ln 2, so few that `n` times them is exact, and the rest.

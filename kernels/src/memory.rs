@@ -31,21 +31,13 @@ impl AlignedBytes {
         if len >= MAPPING_BYTES_MIN
             && let Some(start) = map_anonymous(len)
         {
-            return Ok(Self {
-                start,
-                len,
-                mapped: true,
-            });
+            return Ok(Self { start, len, mapped: true });
         }
         let layout = Layout::from_size_align(len, ALIGN).map_err(|_| Error::OutOfMemory { bytes: len })?;
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         let start = NonNull::new(start).ok_or(Error::OutOfMemory { bytes: len })?;
-        Ok(Self {
-            start,
-            len,
-            mapped: false,
-        })
+        Ok(Self { start, len, mapped: false })
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
@@ -120,9 +112,6 @@ mod tests {
 
     #[test]
     fn a_size_no_machine_has_is_an_error() {
-        assert!(matches!(
-            AlignedBytes::zeroed(isize::MAX as usize - 4096),
-            Err(Error::OutOfMemory { .. })
-        ));
+        assert!(matches!(AlignedBytes::zeroed(isize::MAX as usize - 4096), Err(Error::OutOfMemory { .. })));
     }
 }

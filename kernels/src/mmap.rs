@@ -42,29 +42,15 @@ impl Mmap {
         let len = file.metadata()?.len();
         let len = usize::try_from(len).map_err(|_| std::io::Error::from(std::io::ErrorKind::FileTooLarge))?;
         if len == 0 {
-            return Ok(Self {
-                start: std::ptr::null(),
-                len,
-            });
+            return Ok(Self { start: std::ptr::null(), len });
         }
         // SAFETY: a new private mapping touches no existing memory; the descriptor is open for the call.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ,
-                libc::MAP_PRIVATE,
-                file.as_raw_fd(),
-                0,
-            )
-        };
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
         if start == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error().into());
         }
-        Ok(Self {
-            start: start.cast::<u8>().cast_const(),
-            len,
-        })
+        Ok(Self { start: start.cast::<u8>().cast_const(), len })
     }
 
     /// The file's bytes.

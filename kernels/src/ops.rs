@@ -81,9 +81,7 @@ const ALONE_MAX: usize = 8192;
 fn for_rows(team: &Team, out: &mut [f32], cols: usize, job: impl Fn(usize, &mut [f32]) + Sync) {
     assert!(out.len().is_multiple_of(cols), "whole rows");
     if out.len() <= ALONE_MAX {
-        out.chunks_exact_mut(cols)
-            .enumerate()
-            .for_each(|(row, out)| job(row, out));
+        out.chunks_exact_mut(cols).enumerate().for_each(|(row, out)| job(row, out));
     } else {
         team.run_chunks(out, cols, job);
     }
@@ -91,10 +89,7 @@ fn for_rows(team: &Team, out: &mut [f32], cols: usize, job: impl Fn(usize, &mut 
 
 #[inline(always)]
 fn rms_norm_body<S: Simd>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    assert!(
-        x.len() == weight.len() && x.len() == out.len(),
-        "one weight and one result per value"
-    );
+    assert!(x.len() == weight.len() && x.len() == out.len(), "one weight and one result per value");
     let mut lanes = [0.0_f32; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
@@ -159,11 +154,7 @@ fn softmax_body<S: Simd>(x: &mut [f32]) {
     for chunk in x.chunks_mut(LANES) {
         for (sum, x) in sums.iter_mut().zip(chunk) {
             // What is masked out with minus infinity gets exactly nothing.
-            *x = if *x == f32::NEG_INFINITY {
-                0.0
-            } else {
-                exp(*x - greatest)
-            };
+            *x = if *x == f32::NEG_INFINITY { 0.0 } else { exp(*x - greatest) };
             *sum += *x;
         }
     }

@@ -40,14 +40,7 @@ impl PackedLayout {
     const fn new(sizes: [usize; 5], zero_point: i32) -> Self {
         let [header_bytes, subs, low_bytes, high_bytes, scale_bytes] = sizes;
         let sub_bytes = low_bytes + high_bytes + scale_bytes;
-        Self {
-            header_bytes,
-            subs,
-            low_bytes,
-            high_bytes,
-            sub_bytes,
-            zero_point,
-        }
+        Self { header_bytes, subs, low_bytes, high_bytes, sub_bytes, zero_point }
     }
 
     /// The layout of a quantised format; F32 and F16 have none.
@@ -98,9 +91,10 @@ pub(crate) fn pack_row(format: Format, row: &[u8], lane: usize, panel: &mut [u8]
             _ => {}
         }
         for (sub, packed) in subs.chunks_exact_mut(layout.sub_bytes).enumerate() {
-            for (column, quant) in file_quants(format, block, sub).into_iter().enumerate() {
-                put_quant(format, packed, column, lane, quant);
-            }
+            let bits = file_bits(format, block, sub);
+            let (low, high) = packed.split_at_mut(layout.low_bytes);
+            spread(&bits.low, lane, low);
+            spread(&bits.high, lane, &mut high[..layout.high_bytes]);
             let scales = &mut packed[layout.low_bytes + layout.high_bytes..];
             pack_scales(format, block, sub, lane, scales);
         }
@@ -127,58 +121,85 @@ fn pack_scales(format: Format, block: &[u8], sub: usize, lane: usize, scales: &m
     }
 }
 
-/// The 32 unsigned values of one sub-block of a file's block, in column order.
-fn file_quants(format: Format, block: &[u8], sub: usize) -> [u8; SUB] {
-    let nibble = |bytes: &[u8], j: usize| if j < 16 { bytes[j] & 15 } else { bytes[j - 16] >> 4 };
-    std::array::from_fn(|j| match format {
-        Format::Q4_0 => nibble(&block[2..18], j),
-        Format::Q4_1 => nibble(&block[4..20], j),
+/// Gives each run of 64 bytes the row's next four bytes.
+fn spread(bytes: &[u8], lane: usize, runs: &mut [u8]) {
+    let words = bytes.as_chunks::<4>().0;
+    for (run, word) in runs.as_chunks_mut::<{ 4 * PANEL }>().0.iter_mut().zip(words) {
+        run.as_chunks_mut::<4>().0[lane] = *word;
+    }
+}
+
+/// One row's part of a sub-block, in the order of the packed runs.
+struct SubBits {
+    /// Byte `j` holds columns `j` and `j + 16` in its nibbles; for Q8_0, column `j`.
+    low: [u8; SUB],
+    high: [u8; 8],
+}
+
+fn file_bits(format: Format, block: &[u8], sub: usize) -> SubBits {
+    let mut bits = SubBits { low: [0; SUB], high: [0; 8] };
+    match format {
+        Format::Q4_0 => bits.low[..16].copy_from_slice(&block[2..18]),
+        Format::Q4_1 => bits.low[..16].copy_from_slice(&block[4..20]),
         Format::Q5_0 => {
-            let high = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
-            nibble(&block[6..22], j) | ((high >> j & 1) as u8) << 4
+            bits.low[..16].copy_from_slice(&block[6..22]);
+            let fifth = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
+            for column in 0..SUB {
+                bits.high[column % 4] |= ((fifth >> column & 1) as u8) << (column / 4);
+            }
         }
-        Format::Q8_0 => block[2 + j] ^ 0x80,
+        Format::Q8_0 => {
+            for (low, byte) in bits.low.iter_mut().zip(&block[2..34]) {
+                *low = byte ^ 0x80;
+            }
+        }
         Format::Q4_K => {
-            let byte = block[16 + 32 * (sub / 2) + j];
-            if sub.is_multiple_of(2) { byte & 15 } else { byte >> 4 }
+            let (first, second) = block[16 + 32 * (sub / 2)..][..32].split_at(16);
+            let shift = 4 * (sub % 2);
+            for ((low, first), second) in bits.low.iter_mut().zip(first).zip(second) {
+                *low = first >> shift & 15 | (second >> shift & 15) << 4;
+            }
         }
         Format::Q6_K => {
             let (half, part) = (sub / 4, sub % 4);
-            let low = block[64 * half + 32 * (part % 2) + j] >> (4 * (part / 2)) & 15;
-            let high = block[128 + 32 * half + j] >> (2 * part) & 3;
-            low | high << 4
+            let (first, second) = block[64 * half + 32 * (part % 2)..][..32].split_at(16);
+            let shift = 4 * (part / 2);
+            for ((low, first), second) in bits.low.iter_mut().zip(first).zip(second) {
+                *low = first >> shift & 15 | (second >> shift & 15) << 4;
+            }
+            for (column, byte) in block[128 + 32 * half..][..32].iter().enumerate() {
+                bits.high[4 * (column / 16) + column % 4] |= (byte >> (2 * part) & 3) << (column % 16 / 4 * 2);
+            }
         }
-        Format::F32 | Format::F16 => 0,
-    })
+        Format::F32 | Format::F16 => {}
+    }
+    bits
 }
 
-fn put_quant(format: Format, packed: &mut [u8], column: usize, lane: usize, quant: u8) {
-    let (group, byte) = (column / 4, 4 * lane + column % 4);
-    if format == Format::Q8_0 {
-        packed[64 * group + byte] = quant;
-        return;
+/// One row's values of a packed sub-block, unsigned, in column order.
+#[inline]
+pub(crate) fn lane_quants(format: Format, packed: &[u8], lane: usize) -> [u8; SUB] {
+    let runs = packed.as_chunks::<{ 4 * PANEL }>().0;
+    let word = |run: usize| runs[run].as_chunks::<4>().0[lane];
+    let mut quants = [0; SUB];
+    for (group, quants) in quants.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        if format == Format::Q8_0 {
+            *quants = word(group);
+            continue;
+        }
+        let shift = 4 * (group / 4);
+        *quants = word(group % 4).map(|low| low >> shift & 15);
+        // Where the high bits lie, how far up, and which they are.
+        let (run, shift, mask) = match format {
+            Format::Q5_0 => (4, group, 1),
+            Format::Q6_K => (4 + group / 4, 2 * (group % 4), 3),
+            _ => continue,
+        };
+        for (quant, high) in quants.iter_mut().zip(word(run)) {
+            *quant |= (high >> shift & mask) << 4;
+        }
     }
-    packed[64 * (group % 4) + byte] |= (quant & 15) << (4 * (group / 4));
-    match format {
-        Format::Q5_0 => packed[256 + byte] |= (quant >> 4) << group,
-        Format::Q6_K => packed[256 + 64 * (group / 4) + byte] |= (quant >> 4) << (2 * (group % 4)),
-        _ => {}
-    }
-}
-
-/// One value of a packed sub-block, unsigned.
-pub(crate) fn quant_at(format: Format, packed: &[u8], column: usize, lane: usize) -> u8 {
-    let (group, byte) = (column / 4, 4 * lane + column % 4);
-    if format == Format::Q8_0 {
-        return packed[64 * group + byte];
-    }
-    let low = packed[64 * (group % 4) + byte] >> (4 * (group / 4)) & 15;
-    let high = match format {
-        Format::Q5_0 => packed[256 + byte] >> group & 1,
-        Format::Q6_K => packed[256 + 64 * (group / 4) + byte] >> (2 * (group % 4)) & 3,
-        _ => 0,
-    };
-    low | high << 4
+    quants
 }
 
 /// The factors of a sub-block's sixteen rows: a value is `scales[half] * (quant - zero point) + min`, in f32.
@@ -191,20 +212,13 @@ pub(crate) struct Factors {
 /// Reads the factors of one sub-block. `scales` is its part behind the low and high bits.
 pub(crate) fn factors(format: Format, header: &[u8], scales: &[u8]) -> Factors {
     let half = |bytes: &[u8], at: usize| f16_to_f32(u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]));
-    let mut found = Factors {
-        scales: [[0.0; PANEL]; 2],
-        mins: [0.0; PANEL],
-    };
+    let mut found = Factors { scales: [[0.0; PANEL]; 2], mins: [0.0; PANEL] };
     for lane in 0..PANEL {
         let (first, second, min) = match format {
             Format::Q4_1 => (half(scales, lane), half(scales, lane), half(scales, PANEL + lane)),
             Format::Q4_K => {
                 let scale = half(header, lane) * f32::from(scales[lane]);
-                (
-                    scale,
-                    scale,
-                    -(half(header, PANEL + lane) * f32::from(scales[PANEL + lane])),
-                )
+                (scale, scale, -(half(header, PANEL + lane) * f32::from(scales[PANEL + lane])))
             }
             Format::Q6_K => {
                 let scale = |at: usize| half(header, lane) * f32::from(scales[at].cast_signed());
@@ -238,8 +252,9 @@ pub(crate) fn unpack_row(format: Format, panel: &[u8], lane: usize, out: &mut [f
         let (header, subs) = block.split_at(layout.header_bytes);
         for (packed, out) in subs.chunks_exact(layout.sub_bytes).zip(&mut subs_out) {
             let found = factors(format, header, &packed[layout.low_bytes + layout.high_bytes..]);
+            let quants = lane_quants(format, packed, lane);
             for (column, out) in out.iter_mut().enumerate() {
-                let quant = i32::from(quant_at(format, packed, column, lane)) - layout.zero_point;
+                let quant = i32::from(quants[column]) - layout.zero_point;
                 let scaled = found.scales[column / 16][lane] * quant as f32;
                 // Adding a zero minimum would turn -0 into 0.
                 let has_min = matches!(format, Format::Q4_1 | Format::Q4_K);

@@ -18,10 +18,7 @@ pub enum RopeStyle {
 /// Panics when lengths differ.
 pub fn rope_angles(position: f64, base: f64, factors: Option<&[f32]>, cos: &mut [f32], sin: &mut [f32]) {
     let pairs = cos.len();
-    assert!(
-        sin.len() == pairs && factors.is_none_or(|factors| factors.len() == pairs),
-        "one value per pair"
-    );
+    assert!(sin.len() == pairs && factors.is_none_or(|factors| factors.len() == pairs), "one value per pair");
     for i in 0..pairs {
         let factor = factors.map_or(1.0, |factors| f64::from(factors[i]));
         let angle = position * base.powf(-(i as f64) / pairs as f64) / factor;
@@ -43,24 +40,14 @@ fn rope_body<S: Simd>(style: RopeStyle, x: &mut [f32], rows: usize, head_dim: us
         return;
     }
     let pairs = cos.len() / rows;
-    assert!(
-        cos.len() == pairs * rows && sin.len() == cos.len(),
-        "the same number of angles for every row"
-    );
-    assert!(
-        pairs > 0 && 2 * pairs <= head_dim,
-        "no more angles than pairs in a head"
-    );
+    assert!(cos.len() == pairs * rows && sin.len() == cos.len(), "the same number of angles for every row");
+    assert!(pairs > 0 && 2 * pairs <= head_dim, "no more angles than pairs in a head");
     assert!(x.len().is_multiple_of(rows * head_dim), "whole heads in every row");
     let row_len = x.len() / rows;
     if row_len == 0 {
         return;
     }
-    for ((row, cos), sin) in x
-        .chunks_exact_mut(row_len)
-        .zip(cos.chunks_exact(pairs))
-        .zip(sin.chunks_exact(pairs))
-    {
+    for ((row, cos), sin) in x.chunks_exact_mut(row_len).zip(cos.chunks_exact(pairs)).zip(sin.chunks_exact(pairs)) {
         for head in row.chunks_exact_mut(head_dim) {
             let head = &mut head[..2 * pairs];
             match style {

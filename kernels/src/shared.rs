@@ -17,11 +17,7 @@ unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}
 
 impl<'a, T> SharedSlice<'a, T> {
     pub(crate) fn new(slice: &'a mut [T]) -> Self {
-        Self {
-            start: slice.as_mut_ptr(),
-            len: slice.len(),
-            owner: PhantomData,
-        }
+        Self { start: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
     }
 
     pub(crate) fn len(&self) -> usize {

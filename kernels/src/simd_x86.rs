@@ -54,12 +54,7 @@ fn greatest_8(x: __m256) -> f32 {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn sum_each_8(vectors: &[(__m256, __m256); LANES], first: usize) -> __m256 {
     let eights = |i: usize| _mm256_add_ps(vectors[first + i].0, vectors[first + i].1);
-    let fours = |a, b| {
-        _mm256_add_ps(
-            _mm256_permute2f128_ps::<0x20>(a, b),
-            _mm256_permute2f128_ps::<0x31>(a, b),
-        )
-    };
+    let fours = |a, b| _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
     let twos = |a, b| _mm256_add_ps(_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xee>(a, b));
     let ones = |a, b| _mm256_add_ps(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b));
     // Paired so that the results come out in order.
@@ -92,12 +87,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn load(values: &[f32; LANES]) -> Self::V {
         // SAFETY: sixteen elements; callers enable AVX2 (see the trait).
-        unsafe {
-            (
-                _mm256_loadu_ps(values.as_ptr()),
-                _mm256_loadu_ps(values.as_ptr().add(8)),
-            )
-        }
+        unsafe { (_mm256_loadu_ps(values.as_ptr()), _mm256_loadu_ps(values.as_ptr().add(8))) }
     }
 
     #[inline(always)]
@@ -113,10 +103,7 @@ impl Simd for Avx2 {
     fn widen(bits: &[u16; LANES]) -> Self::V {
         // SAFETY: sixteen elements; callers enable AVX2 and F16C (see the trait).
         unsafe {
-            let (low, high) = (
-                _mm_loadu_si128(bits.as_ptr().cast()),
-                _mm_loadu_si128(bits.as_ptr().add(8).cast()),
-            );
+            let (low, high) = (_mm_loadu_si128(bits.as_ptr().cast()), _mm_loadu_si128(bits.as_ptr().add(8).cast()));
             (_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
         }
     }
@@ -292,22 +279,12 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn sum(vector: Self::V) -> f32 {
         // SAFETY: callers enable AVX-512 F and DQ and what `Avx2` needs (see the trait).
-        unsafe {
-            sum_8(_mm256_add_ps(
-                _mm512_castps512_ps256(vector),
-                _mm512_extractf32x8_ps::<1>(vector),
-            ))
-        }
+        unsafe { sum_8(_mm256_add_ps(_mm512_castps512_ps256(vector), _mm512_extractf32x8_ps::<1>(vector))) }
     }
 
     #[inline(always)]
     fn greatest(vector: Self::V) -> f32 {
         // SAFETY: callers enable AVX-512 F and DQ and what `Avx2` needs (see the trait).
-        unsafe {
-            greatest_8(_mm256_max_ps(
-                _mm512_extractf32x8_ps::<1>(vector),
-                _mm512_castps512_ps256(vector),
-            ))
-        }
+        unsafe { greatest_8(_mm256_max_ps(_mm512_extractf32x8_ps::<1>(vector), _mm512_castps512_ps256(vector))) }
     }
 }

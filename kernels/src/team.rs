@@ -77,17 +77,10 @@ impl Team {
             .map_while(|index| {
                 let shared = Arc::clone(&shared);
                 let name = format!("kernels-{index}");
-                std::thread::Builder::new()
-                    .name(name)
-                    .spawn(move || shared.work(index))
-                    .ok()
+                std::thread::Builder::new().name(name).spawn(move || shared.work(index)).ok()
             })
             .collect();
-        Self {
-            shared,
-            workers,
-            turn: Mutex::new(()),
-        }
+        Self { shared, workers, turn: Mutex::new(()) }
     }
 
     /// As many threads as this process may use at once: its CPU affinity and its cgroup's quota, at least 1.

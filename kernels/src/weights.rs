@@ -17,14 +17,7 @@ pub struct WeightMatrix {
 
 impl std::fmt::Debug for WeightMatrix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "WeightMatrix({:?}, {} x {}, {})",
-            self.format,
-            self.rows,
-            self.cols,
-            self.isa.name()
-        )
+        write!(f, "WeightMatrix({:?}, {} x {}, {})", self.format, self.rows, self.cols, self.isa.name())
     }
 }
 
@@ -37,11 +30,7 @@ impl WeightMatrix {
             return Err(shape);
         }
         if !cols.is_multiple_of(block_len) {
-            return Err(Error::PartialBlock {
-                format,
-                len: cols,
-                block_len,
-            });
+            return Err(Error::PartialBlock { format, len: cols, block_len });
         }
         let Some(row_bytes) = (cols / block_len).checked_mul(format.block_bytes()) else {
             return Err(shape);
@@ -50,12 +39,7 @@ impl WeightMatrix {
             return Err(shape);
         };
         if bytes.len() != expected {
-            return Err(Error::ByteCount {
-                format,
-                values,
-                expected,
-                found: bytes.len(),
-            });
+            return Err(Error::ByteCount { format, values, expected, found: bytes.len() });
         }
         let Some(panel_bytes) = panel_bytes(format, cols) else {
             return Err(shape);
@@ -70,14 +54,7 @@ impl WeightMatrix {
                 pack_row(format, row, lane, panel);
             }
         }
-        Ok(Self {
-            isa,
-            format,
-            rows,
-            cols,
-            panel_bytes,
-            packed,
-        })
+        Ok(Self { isa, format, rows, cols, panel_bytes, packed })
     }
 
     /// Outputs.

@@ -10,14 +10,8 @@ use midstream_kernels::{
 /// Heads, key-value heads, head size, block size.
 type Shape = (usize, usize, usize, usize);
 
-const SHAPES: [Shape; 6] = [
-    (9, 3, 64, 16),
-    (4, 4, 16, 16),
-    (2, 1, 80, 8),
-    (4, 1, 128, 32),
-    (2, 2, 256, 5),
-    (3, 1, 7, 16),
-];
+const SHAPES: [Shape; 6] =
+    [(9, 3, 64, 16), (4, 4, 16, 16), (2, 1, 80, 8), (4, 1, 128, 32), (2, 2, 256, 5), (3, 1, 7, 16)];
 const LENGTHS: [usize; 11] = [0, 1, 15, 16, 17, 31, 32, 33, 300, 512, 1100];
 
 /// A pool and, for each length, a query row with its own shuffled blocks.
@@ -41,10 +35,7 @@ impl Case {
             order.swap(i, numbers.below(i + 1));
         }
         let mut order = order.into_iter();
-        let tables = counts
-            .iter()
-            .map(|count| order.by_ref().take(*count).collect())
-            .collect();
+        let tables = counts.iter().map(|count| order.by_ref().take(*count).collect()).collect();
         let mut pool = || {
             let values = numbers.units(blocks * n_kv_heads * block_size * head_dim);
             let mut bits = vec![0; values.len()];
@@ -52,41 +43,19 @@ impl Case {
             bits
         };
         let (k, v) = (pool(), pool());
-        let q = numbers
-            .units(lengths.len() * n_heads * head_dim)
-            .into_iter()
-            .map(|x| 3.0 * x)
-            .collect();
-        Self {
-            shape,
-            k,
-            v,
-            q,
-            tables,
-            lengths: lengths.to_vec(),
-        }
+        let q = numbers.units(lengths.len() * n_heads * head_dim).into_iter().map(|x| 3.0 * x).collect();
+        Self { shape, k, v, q, tables, lengths: lengths.to_vec() }
     }
 
     fn rows(&self) -> Vec<AttentionRow<'_>> {
         let rows = self.tables.iter().zip(&self.lengths);
-        rows.map(|(block_table, len)| AttentionRow { block_table, len: *len })
-            .collect()
+        rows.map(|(block_table, len)| AttentionRow { block_table, len: *len }).collect()
     }
 
     fn run(&self, team: &Team, isa: Isa, rows: &[AttentionRow<'_>], q: &[f32]) -> Vec<f32> {
         let (n_heads, n_kv_heads, head_dim, block_size) = self.shape;
         let (k, v) = (&self.k[..], &self.v[..]);
-        let args = AttentionArgs {
-            q,
-            n_heads,
-            n_kv_heads,
-            head_dim,
-            scale: 0.3,
-            k,
-            v,
-            block_size,
-            rows,
-        };
+        let args = AttentionArgs { q, n_heads, n_kv_heads, head_dim, scale: 0.3, k, v, block_size, rows };
         let mut out = vec![f32::NAN; q.len()];
         attention(team, isa, &args, &mut out, &mut AttentionScratch::default());
         out
@@ -102,13 +71,7 @@ impl Case {
         let query = &self.q[(row * n_heads + head) * head_dim..][..head_dim];
         let wide = |bits: &u16| f64::from(f16_to_f32(*bits));
         let scores: Vec<f64> = (0..self.lengths[row])
-            .map(|p| {
-                0.3 * query
-                    .iter()
-                    .zip(&self.k[at(p)..])
-                    .map(|(q, k)| f64::from(*q) * wide(k))
-                    .sum::<f64>()
-            })
+            .map(|p| 0.3 * query.iter().zip(&self.k[at(p)..]).map(|(q, k)| f64::from(*q) * wide(k)).sum::<f64>())
             .collect();
         let greatest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - greatest).exp()).collect();
@@ -139,12 +102,7 @@ fn attention_matches_the_reference_for_every_isa_shape_and_length() {
                 let expected = case.reference(i / n_heads, i % n_heads);
                 for (out, expected) in out.iter().zip(&expected) {
                     let error = (f64::from(*out) - expected).abs();
-                    assert!(
-                        error < 2e-6,
-                        "{shape:?} row {} on {}: {out} for {expected}",
-                        i / n_heads,
-                        isa.name()
-                    );
+                    assert!(error < 2e-6, "{shape:?} row {} on {}: {out} for {expected}", i / n_heads, isa.name());
                 }
             }
         }
@@ -181,12 +139,8 @@ fn rows_computed_together_have_the_bits_of_rows_computed_alone() {
     let team = Team::new(2);
     case.q = Numbers::new(1).units(40 * row_len);
     for first in [1, 250, 490, 1250] {
-        let rows: Vec<AttentionRow<'_>> = (0..40)
-            .map(|i| AttentionRow {
-                block_table: &case.tables[0],
-                len: first + i,
-            })
-            .collect();
+        let rows: Vec<AttentionRow<'_>> =
+            (0..40).map(|i| AttentionRow { block_table: &case.tables[0], len: first + i }).collect();
         for isa in Isa::available() {
             let together = bits(&case.run(&team, isa, &rows, &case.q));
             for (i, row) in rows.iter().enumerate() {
@@ -221,13 +175,9 @@ fn a_block_outside_the_pool_or_a_short_table_is_refused() {
     let case = Case::new((2, 1, 16, 16), &[20]);
     let team = Team::new(1);
     for (table, len) in [(vec![0, 2], 20), (vec![0], 17), (vec![], 1)] {
-        let row = AttentionRow {
-            block_table: &table,
-            len,
-        };
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            case.run(&team, Isa::SCALAR, &[row], &case.q)
-        }));
+        let row = AttentionRow { block_table: &table, len };
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case.run(&team, Isa::SCALAR, &[row], &case.q)));
         assert!(result.is_err(), "{table:?}");
     }
 }

@@ -97,16 +97,8 @@ fn floats_are_taken_as_they_are() {
 
 #[test]
 fn gguf_numbers_and_sizes_are_those_of_the_file_format() {
-    let table = [
-        (0, 1, 4),
-        (1, 1, 2),
-        (2, 32, 18),
-        (3, 32, 20),
-        (6, 32, 22),
-        (8, 32, 34),
-        (12, 256, 144),
-        (14, 256, 210),
-    ];
+    let table =
+        [(0, 1, 4), (1, 1, 2), (2, 32, 18), (3, 32, 20), (6, 32, 22), (8, 32, 34), (12, 256, 144), (14, 256, 210)];
     for ((number, len, bytes), format) in table.into_iter().zip(Format::ALL) {
         assert_eq!(Format::from_gguf_type(number), Some(format));
         assert_eq!((format.block_len(), format.block_bytes()), (len, bytes));
@@ -126,10 +118,7 @@ fn a_packed_matrix_gives_back_the_files_values_bit_for_bit() {
             let mut out = vec![0.0; cols];
             for (row, expected) in expected.chunks(cols).enumerate() {
                 matrix.dequantise_row(row, &mut out).unwrap();
-                assert!(
-                    out.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits()),
-                    "{format:?} row {row}"
-                );
+                assert!(out.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits()), "{format:?} row {row}");
             }
         }
     }
@@ -149,22 +138,10 @@ fn sizes_a_file_may_lie_about_are_errors() {
     let matrix = |format, rows, cols, bytes: &[u8]| WeightMatrix::new(Isa::SCALAR, format, rows, cols, bytes);
     assert!(matches!(matrix(Format::Q8_0, 0, 32, &[]), Err(Error::Shape { .. })));
     assert!(matches!(matrix(Format::Q8_0, 1, 0, &[]), Err(Error::Shape { .. })));
-    assert!(matches!(
-        matrix(Format::Q8_0, 1, 33, &[0; 34]),
-        Err(Error::PartialBlock { .. })
-    ));
-    assert!(matches!(
-        matrix(Format::Q4_K, 1, 32, &[0; 18]),
-        Err(Error::PartialBlock { .. })
-    ));
-    assert!(matches!(
-        matrix(Format::Q8_0, 2, 32, &[0; 67]),
-        Err(Error::ByteCount { expected: 68, .. })
-    ));
-    assert!(matches!(
-        matrix(Format::Q8_0, 2, 32, &[0; 69]),
-        Err(Error::ByteCount { .. })
-    ));
+    assert!(matches!(matrix(Format::Q8_0, 1, 33, &[0; 34]), Err(Error::PartialBlock { .. })));
+    assert!(matches!(matrix(Format::Q4_K, 1, 32, &[0; 18]), Err(Error::PartialBlock { .. })));
+    assert!(matches!(matrix(Format::Q8_0, 2, 32, &[0; 67]), Err(Error::ByteCount { expected: 68, .. })));
+    assert!(matches!(matrix(Format::Q8_0, 2, 32, &[0; 69]), Err(Error::ByteCount { .. })));
     for format in Format::ALL {
         let huge = usize::MAX / 256 * 256;
         assert!(matrix(format, huge, 256, &[]).is_err());
@@ -175,8 +152,5 @@ fn sizes_a_file_may_lie_about_are_errors() {
     assert!(dequantise(Format::Q8_0, &[0; 34], &mut [0.0; 31]).is_err());
     assert!(dequantise(Format::Q8_0, &[], &mut []).is_ok());
     let small = matrix(Format::F32, 1, 1, &[0; 4]).unwrap();
-    assert!(matches!(
-        small.dequantise_row(1, &mut [0.0]),
-        Err(Error::RowOutside { row: 1, rows: 1 })
-    ));
+    assert!(matches!(small.dequantise_row(1, &mut [0.0]), Err(Error::RowOutside { row: 1, rows: 1 })));
 }

@@ -12,11 +12,7 @@ const SHAPE_ROWS: [usize; 5] = [1, 15, 16, 17, 100];
 
 fn widths(format: Format) -> [usize; 3] {
     let block_len = format.block_len();
-    if block_len == 1 {
-        [1, 33, 192]
-    } else {
-        [block_len, 3 * block_len, 576usize.div_ceil(block_len) * block_len]
-    }
+    if block_len == 1 { [1, 33, 192] } else { [block_len, 3 * block_len, 576usize.div_ceil(block_len) * block_len] }
 }
 
 fn product(team: &Team, weights: &WeightMatrix, x: &[f32], m: usize) -> Vec<f32> {
@@ -84,10 +80,7 @@ fn a_rows_bits_do_not_depend_on_batch_size_position_or_threads() {
             let bytes = file_bytes(format, rows * cols, &mut numbers);
             let matrix = WeightMatrix::new(isa, format, rows, cols, &bytes).unwrap();
             let x = numbers.units(256 * cols);
-            let alone: Vec<u32> = x
-                .chunks(cols)
-                .flat_map(|row| bits(&product(&teams[0], &matrix, row, 1)))
-                .collect();
+            let alone: Vec<u32> = x.chunks(cols).flat_map(|row| bits(&product(&teams[0], &matrix, row, 1))).collect();
             for m in [1, 2, 3, 4, 5, 7, 8, 16, 33, 256] {
                 for (team, start) in teams.iter().zip([0, 1, 256 - m]) {
                     let start = start.min(256 - m);
@@ -137,19 +130,12 @@ fn extreme_quants_do_not_saturate() {
                     _ => block[2..].fill(fill),
                 }
             }
-            for x in [
-                vec![1.0; cols],
-                vec![-1.0; cols],
-                (0..cols).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect(),
-            ] {
-                let mut results = Isa::available().into_iter().map(|isa| {
-                    bits(&product(
-                        &team,
-                        &WeightMatrix::new(isa, format, 1, cols, &bytes).unwrap(),
-                        &x,
-                        1,
-                    ))
-                });
+            for x in
+                [vec![1.0; cols], vec![-1.0; cols], (0..cols).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect()]
+            {
+                let mut results = Isa::available()
+                    .into_iter()
+                    .map(|isa| bits(&product(&team, &WeightMatrix::new(isa, format, 1, cols, &bytes).unwrap(), &x, 1)));
                 let first = results.next();
                 assert!(results.all(|result| Some(result) == first), "{format:?} of {fill:x}");
             }
@@ -164,27 +150,17 @@ fn several_products_of_one_call_are_those_of_single_calls() {
     let mut numbers = Numbers::new(5);
     let x = numbers.units(m * cols);
     for isa in Isa::available() {
-        let matrices: Vec<WeightMatrix> = [
-            (Format::Q4_1, 48),
-            (Format::F16, 17),
-            (Format::Q8_0, 5),
-            (Format::Q6_K, 64),
-        ]
-        .into_iter()
-        .map(|(format, rows)| {
-            let bytes = file_bytes(format, rows * cols, &mut numbers);
-            WeightMatrix::new(isa, format, rows, cols, &bytes).unwrap()
-        })
-        .collect();
-        let mut outs: Vec<Vec<f32>> = matrices
-            .iter()
-            .map(|matrix| vec![f32::NAN; m * matrix.rows()])
-            .collect();
-        let mut products: Vec<Product<'_>> = matrices
-            .iter()
-            .zip(&mut outs)
-            .map(|(weights, out)| Product { weights, out })
-            .collect();
+        let matrices: Vec<WeightMatrix> =
+            [(Format::Q4_1, 48), (Format::F16, 17), (Format::Q8_0, 5), (Format::Q6_K, 64)]
+                .into_iter()
+                .map(|(format, rows)| {
+                    let bytes = file_bytes(format, rows * cols, &mut numbers);
+                    WeightMatrix::new(isa, format, rows, cols, &bytes).unwrap()
+                })
+                .collect();
+        let mut outs: Vec<Vec<f32>> = matrices.iter().map(|matrix| vec![f32::NAN; m * matrix.rows()]).collect();
+        let mut products: Vec<Product<'_>> =
+            matrices.iter().zip(&mut outs).map(|(weights, out)| Product { weights, out }).collect();
         matmul_all(&team, &x, m, &mut products, &mut Scratch::default());
         for (matrix, out) in matrices.iter().zip(&outs) {
             assert_eq!(bits(out), bits(&product(&team, matrix, &x, m)), "{matrix:?}");

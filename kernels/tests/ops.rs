@@ -28,10 +28,7 @@ fn on_every_isa(input: &[f32], operation: impl Fn(Isa, &mut [f32])) -> Vec<f32> 
 fn assert_close(found: &[f32], expected: impl IntoIterator<Item = f64>, relative: f64, absolute: f64) {
     for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
         let error = (f64::from(*found) - expected).abs();
-        assert!(
-            error <= relative * expected.abs() + absolute,
-            "[{i}]: {found} for {expected}"
-        );
+        assert!(error <= relative * expected.abs() + absolute, "[{i}]: {found} for {expected}");
     }
 }
 
@@ -42,10 +39,7 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
         let (x, weight) = (numbers.units(len), numbers.units(len));
         let found = on_every_isa(&x, |isa, out| rms_norm(isa, &x, &weight, 1e-5, out));
         let mean = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / len as f64;
-        let expected = x
-            .iter()
-            .zip(&weight)
-            .map(|(x, w)| f64::from(*x) / (mean + 1e-5).sqrt() * f64::from(*w));
+        let expected = x.iter().zip(&weight).map(|(x, w)| f64::from(*x) / (mean + 1e-5).sqrt() * f64::from(*w));
         assert_close(&found, expected, 1e-6, 1e-9);
     }
 }
@@ -56,11 +50,7 @@ fn silu_and_gelu_gate_the_other_half() {
         let mut numbers = Numbers::new(len as u64);
         let gate: Vec<f32> = numbers.units(len).into_iter().map(|x| 20.0 * x).collect();
         let up = numbers.units(len);
-        let pairs = || {
-            gate.iter()
-                .zip(&up)
-                .map(|(gate, up)| (f64::from(*gate), f64::from(*up)))
-        };
+        let pairs = || gate.iter().zip(&up).map(|(gate, up)| (f64::from(*gate), f64::from(*up)));
         let silu = on_every_isa(&gate, |isa, gate| silu_mul(isa, gate, &up));
         assert_close(&silu, pairs().map(|(x, up)| x / (1.0 + (-x).exp()) * up), 1e-6, 1e-12);
         let gelu = on_every_isa(&gate, |isa, gate| gelu_mul(isa, gate, &up));
@@ -78,18 +68,9 @@ fn sums_and_scales_are_exact() {
         let mut numbers = Numbers::new(len as u64);
         let (x, y) = (numbers.units(len), numbers.units(len));
         let sum = on_every_isa(&x, |isa, x| add_in_place(isa, x, &y));
-        assert!(
-            sum.iter()
-                .zip(x.iter().zip(&y))
-                .all(|(sum, (x, y))| sum.to_bits() == (x + y).to_bits())
-        );
+        assert!(sum.iter().zip(x.iter().zip(&y)).all(|(sum, (x, y))| sum.to_bits() == (x + y).to_bits()));
         let scaled = on_every_isa(&x, |isa, x| scale_in_place(isa, x, 1.7));
-        assert!(
-            scaled
-                .iter()
-                .zip(&x)
-                .all(|(scaled, x)| scaled.to_bits() == (x * 1.7).to_bits())
-        );
+        assert!(scaled.iter().zip(&x).all(|(scaled, x)| scaled.to_bits() == (x * 1.7).to_bits()));
         let doubled = on_every_isa(&[&x[..], &x[..]].concat(), |isa, rows| add_to_rows(isa, rows, &y));
         assert!(doubled[..len] == sum && doubled[len..] == sum);
     }
@@ -98,11 +79,7 @@ fn sums_and_scales_are_exact() {
 #[test]
 fn softmax_sums_to_one_and_gives_nothing_to_what_is_masked() {
     for len in LENGTHS {
-        let mut x: Vec<f32> = Numbers::new(len as u64)
-            .units(len)
-            .into_iter()
-            .map(|x| 30.0 * x)
-            .collect();
+        let mut x: Vec<f32> = Numbers::new(len as u64).units(len).into_iter().map(|x| 30.0 * x).collect();
         if len > 2 {
             x[len / 2] = f32::NEG_INFINITY;
         }
@@ -144,11 +121,7 @@ fn rope_turns_each_pair_by_its_angle_and_leaves_the_rest() {
             }
             .map(|i| f64::from(x[start + i]));
             let angle = 100.0 * row as f64 * 10_000_f64.powf(-2.0 * pair as f64 / n_rot as f64);
-            if second {
-                a * angle.sin() + b * angle.cos()
-            } else {
-                a * angle.cos() - b * angle.sin()
-            }
+            if second { a * angle.sin() + b * angle.cos() } else { a * angle.cos() - b * angle.sin() }
         });
         assert_close(&found, expected, 1e-6, 3e-7);
     }

@@ -320,8 +320,7 @@ fn copied_items(parent: &State, upto: ResponseId, create: &Create) -> Vec<Item> 
         items.extend(turn.output.iter().filter(|output| output.is_kept()).map(|output| output.item.clone()));
     }
     let answered: Vec<_> = items.iter().chain(&create.input).filter_map(Item::answers).cloned().collect();
-    let open: Vec<_> =
-        items.iter().filter_map(Item::calls).filter(|call| !answered.contains(call)).cloned().collect();
+    let open: Vec<_> = items.iter().filter_map(Item::calls).filter(|call| !answered.contains(call)).cloned().collect();
     items.extend(open.into_iter().map(|call_id| Item {
         id: ItemId::draw(&mut fresh),
         status: ItemStatus::Completed,

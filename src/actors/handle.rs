@@ -113,7 +113,10 @@ impl ConversationHandle {
 }
 
 fn gone() -> Reject {
-    Reject::new(Code::Recovering, "the conversation is being restarted; repeat the request with the same idempotency key")
+    Reject::new(
+        Code::Recovering,
+        "the conversation is being restarted; repeat the request with the same idempotency key",
+    )
 }
 
 fn unexpected(answer: &Answer) -> Reject {

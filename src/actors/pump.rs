@@ -14,13 +14,12 @@ use super::conversation::ConversationMsg;
 use super::prompt::{HeldPrompt, Rendered};
 use super::shared::{Parts, RunningGuard};
 use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State};
-use crate::engine::tokenizer::Tokenizer;
 use crate::engine::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
 };
 use crate::error::Code;
 use crate::ids::ResponseId;
-use crate::parse::{Piece, Pipeline, PipelineConfig};
+use crate::parse::{Piece, Pipeline, PipelineConfig, is_marker};
 
 /// Tokens that may wait in the pump for a busy conversation; then the engine's channel fills, and the sequence
 /// pauses.
@@ -130,7 +129,7 @@ async fn begin(
         EngineError::Unavailable(_) => failed(Code::EngineFailed, error.to_string()),
     })?;
     control.submitted(sequence.abort.clone());
-    Ok(Begun { pump: Pump::new(&engine, sequence, pipeline), prompt_tokens })
+    Ok(Begun { pump: Pump::new(engine, sequence, pipeline), prompt_tokens })
 }
 
 fn request(
@@ -171,20 +170,23 @@ fn resumed_pipeline(model: &ModelInfo, config: &ResponseConfig, rendered: &Rende
     });
     let mut shown = Vec::new();
     for &token in resumed {
-        pipeline.push(token, token_text(&model.tokenizer, token), &mut shown);
+        pipeline.push(token_text(model, token), &mut shown);
         shown.clear();
     }
     pipeline
 }
 
-/// What a token says to the parser: its bytes, or the text of a control token that a format may use as a marker.
-fn token_text(tokenizer: &Tokenizer, token: u32) -> &[u8] {
-    tokenizer.special_text(token).map_or_else(|| tokenizer.token_bytes(token), str::as_bytes)
+/// What a token says to the parser: its bytes, or the text of a control token that is a marker.
+fn token_text(model: &ModelInfo, token: u32) -> &[u8] {
+    match model.tokenizer.special_text(token) {
+        Some(text) if is_marker(model.tool_format, model.reasoning, text) => text.as_bytes(),
+        _ => model.tokenizer.token_bytes(token),
+    }
 }
 
 /// A sequence in the engine and what was gathered from it.
 struct Pump {
-    tokenizer: Arc<Tokenizer>,
+    engine: Arc<dyn Engine>,
     sequence: Generation,
     pipeline: Pipeline,
     /// Groups of whole tokens that can be shown.
@@ -198,9 +200,9 @@ struct Pump {
 }
 
 impl Pump {
-    fn new(engine: &Arc<dyn Engine>, sequence: Generation, pipeline: Pipeline) -> Self {
+    fn new(engine: Arc<dyn Engine>, sequence: Generation, pipeline: Pipeline) -> Self {
         Self {
-            tokenizer: engine.model().tokenizer.clone(),
+            engine,
             sequence,
             pipeline,
             gathered: Vec::new(),
@@ -245,7 +247,7 @@ impl Pump {
             return;
         }
         self.tokens.push(token);
-        self.pipeline.push(token, token_text(&self.tokenizer, token), &mut self.pieces);
+        self.pipeline.push(token_text(self.engine.model(), token), &mut self.pieces);
         if self.pipeline.stopped() {
             self.stopped = true;
             self.sequence.abort.abort();

@@ -1,8 +1,9 @@
 //! The command line: one file per subcommand, `serve` where none is named.
 //!
 //! Turns arguments into validated values and errors into one sentence and an exit code. What a subcommand does
-//! lives elsewhere.
+//! lives elsewhere, except for [`chat`], which is a client of the server's public API and of nothing else.
 
+mod chat;
 mod pull;
 mod serve;
 
@@ -30,6 +31,8 @@ enum Command {
     Serve(serve::Arguments),
     /// Fetch a model into the cache
     Pull(pull::Arguments),
+    /// Talk to a running server from the terminal
+    Chat(chat::Arguments),
 }
 
 /// Runs the program with the process's own arguments.
@@ -42,6 +45,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(line) => match line.command.unwrap_or(Command::Serve(line.serve)) {
             Command::Serve(arguments) => serve::prepare(arguments).and_then(|prepared| crate::app::run(prepared)),
             Command::Pull(arguments) => pull::run(&arguments),
+            Command::Chat(arguments) => chat::run(&arguments),
         },
         Err(refusal) => {
             // Help and version come this way too; clap knows where each belongs and with which exit code.

@@ -24,12 +24,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 fn known_models() -> String {
     let line = |model: &models::KnownModel| {
-        format!(
-            "\n  {}  ({} MB, licence: {})",
-            model.name,
-            model.bytes / 1_000_000,
-            model.licence
-        )
+        format!("\n  {}  ({} MB, licence: {})", model.name, model.bytes / 1_000_000, model.licence)
     };
     format!("Known models:{}", KNOWN_MODELS.iter().map(line).collect::<String>())
 }

@@ -45,21 +45,8 @@ pub struct Prepared {
 
 /// Reads the settings and sees to the models' files.
 pub(super) fn prepare(arguments: Arguments) -> anyhow::Result<Prepared> {
-    let Arguments {
-        listen,
-        data_dir,
-        models,
-        scripted,
-        threads,
-        config,
-    } = arguments;
-    let flags = Flags {
-        listen,
-        data_dir,
-        models,
-        scripted,
-        threads: threads.map(NonZeroUsize::get),
-    };
+    let Arguments { listen, data_dir, models, scripted, threads, config } = arguments;
+    let flags = Flags { listen, data_dir, models, scripted, threads: threads.map(NonZeroUsize::get) };
     let variables =
         std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
     let config = Config::load(config.as_deref(), variables, flags)?;

@@ -11,29 +11,15 @@ impl State {
     /// Gives an event its place: the next seq and, for OpenAI's stream, the next number of its response.
     pub fn number(&self, event: Event, at_ms: u64) -> Recorded {
         let number = stream_response(&event).map(|id| self.response(id).map_or(0, |response| response.next_number));
-        Recorded {
-            seq: self.last_seq + 1,
-            number,
-            at_ms,
-            event,
-        }
+        Recorded { seq: self.last_seq + 1, number, at_ms, event }
     }
 
     /// Folds one event in.
     pub fn apply(&mut self, recorded: &Recorded) {
-        debug_assert_eq!(
-            recorded.seq,
-            self.last_seq + 1,
-            "events are applied in order, each once"
-        );
+        debug_assert_eq!(recorded.seq, self.last_seq + 1, "events are applied in order, each once");
         self.last_seq = recorded.seq;
         match &recorded.event {
-            Event::ConversationCreated {
-                id,
-                principal,
-                metadata,
-                ..
-            } => {
+            Event::ConversationCreated { id, principal, metadata, .. } => {
                 self.id = Some(*id);
                 self.principal.clone_from(principal);
                 self.metadata.clone_from(metadata);
@@ -41,16 +27,9 @@ impl State {
             }
             Event::ItemsAdded { items } => self.staged.extend_from_slice(items),
             Event::ResponseCreated(new) => self.apply_created(new, recorded),
-            Event::ToolCallRequested {
-                response_id,
-                call_id,
-                attempt,
-            } => {
+            Event::ToolCallRequested { response_id, call_id, attempt } => {
                 let name = self.response(*response_id).and_then(|response| {
-                    response
-                        .calls()
-                        .find(|(id, _)| *id == call_id)
-                        .map(|(_, name)| name.to_owned())
+                    response.calls().find(|(id, _)| *id == call_id).map(|(_, name)| name.to_owned())
                 });
                 self.open_calls.push(OpenCall {
                     response_id: *response_id,
@@ -63,11 +42,7 @@ impl State {
                 self.open_calls.retain(|call| call.call_id != *call_id);
                 self.staged.push(output.clone());
             }
-            Event::InterventionAccepted {
-                intervention_id,
-                response_id,
-                items,
-            } => {
+            Event::InterventionAccepted { intervention_id, response_id, items } => {
                 let accepted = Intervention {
                     response_id: *response_id,
                     items: items.clone(),
@@ -76,17 +51,9 @@ impl State {
                 };
                 self.interventions.insert(*intervention_id, accepted);
             }
-            Event::InterventionCommitted {
-                intervention_id,
-                response_id,
-                successor_id,
-                cut,
-            } => {
+            Event::InterventionCommitted { intervention_id, response_id, successor_id, cut } => {
                 if let Some(intervention) = self.interventions.get_mut(intervention_id) {
-                    intervention.status = InterventionStatus::Committed {
-                        successor_id: *successor_id,
-                        cut: *cut,
-                    };
+                    intervention.status = InterventionStatus::Committed { successor_id: *successor_id, cut: *cut };
                     intervention.seq = recorded.seq;
                     self.staged.extend_from_slice(&intervention.items);
                 }
@@ -138,11 +105,7 @@ impl State {
             return;
         };
         match event {
-            Event::ResponseInProgress {
-                prompt_tokens,
-                cached_tokens,
-                ..
-            } => {
+            Event::ResponseInProgress { prompt_tokens, cached_tokens, .. } => {
                 response.status = ResponseStatus::InProgress;
                 response.usage.input_tokens = *prompt_tokens;
                 response.usage.cached_tokens = *cached_tokens;
@@ -153,24 +116,16 @@ impl State {
             }
             Event::OutputItemAdded { item, first_token, .. } => {
                 let tokens = Vec::new();
-                response.output.push(OutputItem {
-                    item: item.clone(),
-                    first_token: *first_token,
-                    tokens,
-                });
+                response.output.push(OutputItem { item: item.clone(), first_token: *first_token, tokens });
             }
-            Event::OutputDelta {
-                item_id, text, tokens, ..
-            } => response.apply_delta(*item_id, text, tokens),
+            Event::OutputDelta { item_id, text, tokens, .. } => response.apply_delta(*item_id, text, tokens),
             Event::OutputItemDone { item_id, status, .. } => {
                 if let Some(output) = response.output_mut(*item_id) {
                     output.item.status = *status;
                 }
             }
             Event::CancelRequested { .. } => response.cancel_requested = true,
-            Event::ResponseEnded {
-                ending, tail_tokens, ..
-            } => {
+            Event::ResponseEnded { ending, tail_tokens, .. } => {
                 response.status = ResponseStatus::Ended(ending.clone());
                 response.usage.output_tokens += tail_tokens.len() as u32;
                 response.tail_tokens.clone_from(tail_tokens);

@@ -18,27 +18,11 @@ const ATTEMPTS_MAX: u32 = 3;
 
 /// Decides what follows from `input`. Pure: the same arguments give the same step.
 pub fn decide(state: &State, input: Input, now: Now) -> Result<Step, Reject> {
-    let mut draft = Draft {
-        state: state.clone(),
-        now,
-        events: Vec::new(),
-        effects: Vec::new(),
-    };
+    let mut draft = Draft { state: state.clone(), now, events: Vec::new(), effects: Vec::new() };
     let answer = match input {
-        Input::Open {
-            id,
-            principal,
-            metadata,
-            items,
-            forked_from,
-        } => {
+        Input::Open { id, principal, metadata, items, forked_from } => {
             if state.id.is_none() {
-                draft.push(Event::ConversationCreated {
-                    id,
-                    principal,
-                    metadata,
-                    forked_from,
-                });
+                draft.push(Event::ConversationCreated { id, principal, metadata, forked_from });
                 if !items.is_empty() {
                     draft.push(Event::ItemsAdded { items });
                 }
@@ -49,26 +33,17 @@ pub fn decide(state: &State, input: Input, now: Now) -> Result<Step, Reject> {
         Input::Intervene(intervene) => draft.intervene(intervene)?,
         Input::Cancel { response_id } => draft.cancel(response_id)?,
         Input::Disconnected { response_id } => draft.disconnected(response_id),
-        Input::GenerationStarted {
-            generation,
-            prompt_tokens,
-            cached_tokens,
-        } => draft.generation_started(generation, prompt_tokens, cached_tokens),
+        Input::GenerationStarted { generation, prompt_tokens, cached_tokens } => {
+            draft.generation_started(generation, prompt_tokens, cached_tokens)
+        }
         Input::Generated { generation, outputs } => draft.generated(generation, outputs),
-        Input::GenerationEnded {
-            generation,
-            outputs,
-            tail_tokens,
-            end,
-        } => draft.generation_ended(generation, outputs, tail_tokens, end),
+        Input::GenerationEnded { generation, outputs, tail_tokens, end } => {
+            draft.generation_ended(generation, outputs, tail_tokens, end)
+        }
         Input::Restarted { fingerprint } => draft.restarted(fingerprint.as_deref()),
         Input::Silence => draft.silence(),
     };
-    Ok(Step {
-        events: draft.events,
-        effects: draft.effects,
-        answer,
-    })
+    Ok(Step { events: draft.events, effects: draft.effects, answer })
 }
 
 /// A decision in the making.
@@ -112,12 +87,7 @@ impl Draft {
         let answered: Vec<CallId> = create.input.iter().filter_map(Item::answers).cloned().collect();
         self.close_calls("superseded", |call| !answered.contains(call));
         let response_id = create.response_id;
-        self.start(NewResponse {
-            id: response_id,
-            previous: last,
-            input: create.input,
-            config: create.config,
-        });
+        self.start(NewResponse { id: response_id, previous: last, input: create.input, config: create.config });
         Ok(Answer::Created(response_id))
     }
 
@@ -125,10 +95,7 @@ impl Draft {
     fn start(&mut self, new: NewResponse) {
         let response_id = new.id;
         let generation = self.push(Event::ResponseCreated(Box::new(new)));
-        self.effects.push(Effect::StartGeneration {
-            generation,
-            response_id,
-        });
+        self.effects.push(Effect::StartGeneration { generation, response_id });
     }
 
     /// Each result answers one open call, or a call that the same input brings along.
@@ -140,12 +107,7 @@ impl Draft {
             let Some(call_id) = item.answers() else { continue };
             if let Some(place) = unanswered.iter().position(|open| *open == call_id) {
                 unanswered.remove(place);
-            } else if self
-                .state
-                .responses
-                .iter()
-                .any(|response| response.calls().any(|(id, _)| id == call_id))
-            {
+            } else if self.state.responses.iter().any(|response| response.calls().any(|(id, _)| id == call_id)) {
                 let text = format!("the call {call_id} takes no result any more: it was answered or closed");
                 return Err(Reject::new(Code::ToolCallClosed, text).param("input"));
             } else {
@@ -158,23 +120,13 @@ impl Draft {
 
     /// Closes the open calls that `which` picks; the model sees a synthetic result in their place.
     fn close_calls(&mut self, reason: &str, which: impl Fn(&CallId) -> bool) {
-        for call in self
-            .state
-            .open_calls
-            .clone()
-            .into_iter()
-            .filter(|call| which(&call.call_id))
-        {
+        for call in self.state.open_calls.clone().into_iter().filter(|call| which(&call.call_id)) {
             let body = ItemBody::FunctionCallOutput {
                 call_id: call.call_id.clone(),
                 output: "not started".to_owned(),
                 synthetic: true,
             };
-            let output = Item {
-                id: ItemId::draw(&mut self.now.fresh),
-                status: ItemStatus::Completed,
-                body,
-            };
+            let output = Item { id: ItemId::draw(&mut self.now.fresh), status: ItemStatus::Completed, body };
             self.push(Event::ToolCallClosed {
                 response_id: call.response_id,
                 call_id: call.call_id,
@@ -205,44 +157,18 @@ impl Draft {
         let (generation, config) = (response.generation, response.config.clone());
         let cut = running.then(|| self.cut(response_id));
         let intervention_id = intervene.intervention_id;
-        self.push(Event::InterventionAccepted {
-            intervention_id,
-            response_id,
-            items: intervene.items,
-        });
+        self.push(Event::InterventionAccepted { intervention_id, response_id, items: intervene.items });
         self.close_item(response_id, ItemStatus::Incomplete);
         self.close_calls("steered", |_| true);
         if running {
-            let ending = Ending::Incomplete {
-                reason: "steered".to_owned(),
-            };
-            self.push(Event::ResponseEnded {
-                response_id,
-                ending,
-                tail_tokens: Vec::new(),
-            });
+            let ending = Ending::Incomplete { reason: "steered".to_owned() };
+            self.push(Event::ResponseEnded { response_id, ending, tail_tokens: Vec::new() });
         }
         let successor_id = ResponseId::draw(&mut self.now.fresh);
-        let seq = self.push(Event::InterventionCommitted {
-            intervention_id,
-            response_id,
-            successor_id,
-            cut,
-        });
-        self.effects
-            .extend(generation.map(|generation| Effect::AbortGeneration { generation }));
-        self.start(NewResponse {
-            id: successor_id,
-            previous: Some(response_id),
-            input: Vec::new(),
-            config,
-        });
-        Ok(Answer::Intervened(Receipt {
-            intervention_id,
-            response_id,
-            successor_id: Some(successor_id),
-            seq,
-        }))
+        let seq = self.push(Event::InterventionCommitted { intervention_id, response_id, successor_id, cut });
+        self.effects.extend(generation.map(|generation| Effect::AbortGeneration { generation }));
+        self.start(NewResponse { id: successor_id, previous: Some(response_id), input: Vec::new(), config });
+        Ok(Answer::Intervened(Receipt { intervention_id, response_id, successor_id: Some(successor_id), seq }))
     }
 
     /// Where the response would be cut now: behind its last shown token, or in front of an unfinished call.
@@ -264,10 +190,7 @@ impl Draft {
             (Some(id), _) => id,
             (None, Some(active)) => active.id,
             (None, None) => {
-                return Err(Reject::new(
-                    Code::ResponseNotActive,
-                    "no response is running; nothing to cancel",
-                ));
+                return Err(Reject::new(Code::ResponseNotActive, "no response is running; nothing to cancel"));
             }
         };
         let Some(response) = self.state.response(id) else {
@@ -284,15 +207,11 @@ impl Draft {
             _ => {
                 let generation = response.generation;
                 self.push(Event::CancelRequested { response_id: id });
-                self.effects
-                    .extend(generation.map(|generation| Effect::AbortGeneration { generation }));
+                self.effects.extend(generation.map(|generation| Effect::AbortGeneration { generation }));
                 CancelOutcome::Requested
             }
         };
-        Ok(Answer::Cancel {
-            response_id: id,
-            outcome,
-        })
+        Ok(Answer::Cancel { response_id: id, outcome })
     }
 
     fn close_calls_of(&mut self, response_id: ResponseId, reason: &str) {
@@ -315,22 +234,17 @@ impl Draft {
             self.end(
                 response_id,
                 ItemStatus::Incomplete,
-                Ending::Incomplete {
-                    reason: "disconnected".to_owned(),
-                },
+                Ending::Incomplete { reason: "disconnected".to_owned() },
                 Vec::new(),
             );
-            self.effects
-                .extend(generation.map(|generation| Effect::AbortGeneration { generation }));
+            self.effects.extend(generation.map(|generation| Effect::AbortGeneration { generation }));
         }
         Answer::None
     }
 
     /// The response that this generation belongs to, unless its result comes too late.
     fn generating(&self, generation: u64) -> Option<&Response> {
-        self.state
-            .active()
-            .filter(|active| active.generation == Some(generation))
+        self.state.active().filter(|active| active.generation == Some(generation))
     }
 
     fn generation_started(&mut self, generation: u64, prompt_tokens: u32, cached_tokens: u32) -> Answer {
@@ -339,11 +253,7 @@ impl Draft {
             && !active.cancel_requested
         {
             let response_id = active.id;
-            self.push(Event::ResponseInProgress {
-                response_id,
-                prompt_tokens,
-                cached_tokens,
-            });
+            self.push(Event::ResponseInProgress { response_id, prompt_tokens, cached_tokens });
         }
         Answer::None
     }
@@ -377,18 +287,12 @@ impl Draft {
         let (item, ending) = match end {
             GenerationEnd::Aborted => return Answer::None,
             GenerationEnd::Stop => (ItemStatus::Completed, Ending::Completed),
-            GenerationEnd::Length => (
-                ItemStatus::Incomplete,
-                Ending::Incomplete {
-                    reason: "max_output_tokens".to_owned(),
-                },
-            ),
-            GenerationEnd::Failed { code, message } => (
-                ItemStatus::Incomplete,
-                Ending::Failed {
-                    error: ResponseError { code, message },
-                },
-            ),
+            GenerationEnd::Length => {
+                (ItemStatus::Incomplete, Ending::Incomplete { reason: "max_output_tokens".to_owned() })
+            }
+            GenerationEnd::Failed { code, message } => {
+                (ItemStatus::Incomplete, Ending::Failed { error: ResponseError { code, message } })
+            }
         };
         self.record_outputs(response_id, outputs);
         self.end(response_id, item, ending, tail_tokens);
@@ -409,11 +313,7 @@ impl Draft {
         if let Some(reason) = reason {
             self.close_calls_of(response_id, &reason);
         }
-        self.push(Event::ResponseEnded {
-            response_id,
-            ending,
-            tail_tokens,
-        });
+        self.push(Event::ResponseEnded { response_id, ending, tail_tokens });
     }
 
     fn restarted(&mut self, fingerprint: Option<&str>) -> Answer {
@@ -426,26 +326,11 @@ impl Draft {
             self.end(response_id, ItemStatus::Incomplete, Ending::Cancelled, Vec::new());
         } else if attempt > ATTEMPTS_MAX {
             let message = format!("the server restarted {ATTEMPTS_MAX} times without a new token");
-            let error = ResponseError {
-                code: Code::ServerRestarted,
-                message,
-            };
-            self.end(
-                response_id,
-                ItemStatus::Incomplete,
-                Ending::Failed { error },
-                Vec::new(),
-            );
+            let error = ResponseError { code: Code::ServerRestarted, message };
+            self.end(response_id, ItemStatus::Incomplete, Ending::Failed { error }, Vec::new());
         } else {
-            let generation = self.push(Event::ResponseResumed {
-                response_id,
-                attempt,
-                exact,
-            });
-            self.effects.push(Effect::StartGeneration {
-                generation,
-                response_id,
-            });
+            let generation = self.push(Event::ResponseResumed { response_id, attempt, exact });
+            self.effects.push(Effect::StartGeneration { generation, response_id });
         }
         Answer::None
     }
@@ -456,11 +341,7 @@ impl Draft {
             && !active.cancel_requested
         {
             let (prompt_tokens, cached_tokens) = (active.usage.input_tokens, active.usage.cached_tokens);
-            self.push(Event::ResponseInProgress {
-                response_id: active.id,
-                prompt_tokens,
-                cached_tokens,
-            });
+            self.push(Event::ResponseInProgress { response_id: active.id, prompt_tokens, cached_tokens });
         }
         Answer::None
     }
@@ -472,15 +353,8 @@ fn response_not_found(id: ResponseId) -> Reject {
 
 /// The instruction came too late: names the end that won, and gives the input back.
 fn already_completed(response: &Response, items: &[Item]) -> Reject {
-    let final_status = if response.cancel_requested {
-        "cancelled"
-    } else {
-        response.status.as_str()
-    };
-    let text = format!(
-        "{} has ended ({final_status}); send the instruction as the next turn",
-        response.id
-    );
+    let final_status = if response.cancel_requested { "cancelled" } else { response.status.as_str() };
+    let text = format!("{} has ended ({final_status}); send the instruction as the next turn", response.id);
     Reject::new(Code::ResponseAlreadyCompleted, text)
         .detail("final_status", final_status)
         .detail("final_seq", response.ended_seq)

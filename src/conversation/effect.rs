@@ -6,7 +6,7 @@ use crate::ids::ResponseId;
 
 /// Work for the shell. An effect is named by its generation, the seq of the event that asked for it; results of
 /// a generation that is not outstanding are dropped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Render the transcript up to this response and generate.
     StartGeneration {

@@ -197,12 +197,7 @@ pub struct Reject {
 impl Reject {
     /// A refusal without further fields.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            param: None,
-            details: Map::new(),
-        }
+        Self { code, message: message.into(), param: None, details: Map::new() }
     }
 
     /// Names the field at fault.

@@ -93,21 +93,16 @@ impl Item {
         Self {
             id,
             status: ItemStatus::Completed,
-            body: ItemBody::Message {
-                role,
-                content: vec![Content::Text { text: text.into() }],
-            },
+            body: ItemBody::Message { role, content: vec![Content::Text { text: text.into() }] },
         }
     }
 
     /// All text of the item that a reader would see, parts joined.
     pub fn text(&self) -> String {
         match &self.body {
-            ItemBody::Message { content, .. } => content
-                .iter()
-                .map(|Content::Text { text }| text.as_str())
-                .collect::<Vec<_>>()
-                .concat(),
+            ItemBody::Message { content, .. } => {
+                content.iter().map(|Content::Text { text }| text.as_str()).collect::<Vec<_>>().concat()
+            }
             ItemBody::Reasoning { text } => text.clone(),
             ItemBody::FunctionCall { arguments, .. } => arguments.clone(),
             ItemBody::FunctionCallOutput { output, .. } => output.clone(),

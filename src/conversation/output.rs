@@ -52,11 +52,7 @@ impl Draft {
             }
             Piece::ToolCallStarted { name, .. } => {
                 let call_id = CallId::draw(&mut self.now.fresh);
-                let body = ItemBody::FunctionCall {
-                    call_id,
-                    name,
-                    arguments: String::new(),
-                };
+                let body = ItemBody::FunctionCall { call_id, name, arguments: String::new() };
                 self.open_item(response_id, body, grown);
             }
             Piece::ToolCallArguments { fragment, .. } => grown.text.push_str(&fragment),
@@ -76,10 +72,7 @@ impl Draft {
         }
         let body = match kind {
             Kind::Reasoning => ItemBody::Reasoning { text: String::new() },
-            _ => ItemBody::Message {
-                role: Role::Assistant,
-                content: Vec::new(),
-            },
+            _ => ItemBody::Message { role: Role::Assistant, content: Vec::new() },
         };
         let item_id = self.open_item(response_id, body, grown);
         self.push(Event::ContentPartAdded { response_id, item_id });
@@ -92,21 +85,10 @@ impl Draft {
             self.flush(response_id, grown);
         }
         self.close_item(response_id, ItemStatus::Completed);
-        let first_token = self
-            .state
-            .response(response_id)
-            .map_or(0, |response| response.usage.output_tokens);
-        let item = Item {
-            id: ItemId::draw(&mut self.now.fresh),
-            status: ItemStatus::InProgress,
-            body,
-        };
+        let first_token = self.state.response(response_id).map_or(0, |response| response.usage.output_tokens);
+        let item = Item { id: ItemId::draw(&mut self.now.fresh), status: ItemStatus::InProgress, body };
         let item_id = item.id;
-        self.push(Event::OutputItemAdded {
-            response_id,
-            item,
-            first_token,
-        });
+        self.push(Event::OutputItemAdded { response_id, item, first_token });
         item_id
     }
 
@@ -117,12 +99,7 @@ impl Draft {
         if let Some(item_id) = open.map(|output| output.item.id)
             && !(text.is_empty() && tokens.is_empty())
         {
-            self.push(Event::OutputDelta {
-                response_id,
-                item_id,
-                text,
-                tokens,
-            });
+            self.push(Event::OutputDelta { response_id, item_id, text, tokens });
         }
     }
 
@@ -131,18 +108,10 @@ impl Draft {
         let Some(ItemBody::FunctionCall { call_id, .. }) = open.map(|output| output.item.body.clone()) else {
             return;
         };
-        let status = if complete {
-            ItemStatus::Completed
-        } else {
-            ItemStatus::Incomplete
-        };
+        let status = if complete { ItemStatus::Completed } else { ItemStatus::Incomplete };
         self.close_item_as(response_id, status);
         if complete {
-            self.push(Event::ToolCallRequested {
-                response_id,
-                call_id,
-                attempt: 1,
-            });
+            self.push(Event::ToolCallRequested { response_id, call_id, attempt: 1 });
         }
     }
 

@@ -155,19 +155,12 @@ pub enum InterventionStatus {
 impl State {
     /// The response that is running, if one is: always the last.
     pub fn active(&self) -> Option<&Response> {
-        self.responses
-            .last()
-            .map(Arc::as_ref)
-            .filter(|response| !response.status.is_terminal())
+        self.responses.last().map(Arc::as_ref).filter(|response| !response.status.is_terminal())
     }
 
     /// The response with this id.
     pub fn response(&self, id: ResponseId) -> Option<&Response> {
-        self.responses
-            .iter()
-            .rev()
-            .find(|response| response.id == id)
-            .map(Arc::as_ref)
+        self.responses.iter().rev().find(|response| response.id == id).map(Arc::as_ref)
     }
 
     /// The conversation's status on the wire.
@@ -181,23 +174,14 @@ impl State {
 
     /// The response with this id, to be changed; copied first if a reader still holds it.
     pub(super) fn response_mut(&mut self, id: ResponseId) -> Option<&mut Response> {
-        self.responses
-            .iter_mut()
-            .rev()
-            .find(|response| response.id == id)
-            .map(Arc::make_mut)
+        self.responses.iter_mut().rev().find(|response| response.id == id).map(Arc::make_mut)
     }
 }
 
 impl Response {
     /// Tokens generated so far, in order, shown or not.
     pub fn tokens(&self) -> Vec<u32> {
-        self.output
-            .iter()
-            .flat_map(|output| &output.tokens)
-            .chain(&self.tail_tokens)
-            .copied()
-            .collect()
+        self.output.iter().flat_map(|output| &output.tokens).chain(&self.tail_tokens).copied().collect()
     }
 
     /// Tokens that stay in the transcript: all but those of a call that was cut, and what follows them.
@@ -210,28 +194,21 @@ impl Response {
 
     /// The item that is still being generated.
     pub fn open_item(&self) -> Option<&OutputItem> {
-        self.output
-            .last()
-            .filter(|output| output.item.status == ItemStatus::InProgress)
+        self.output.last().filter(|output| output.item.status == ItemStatus::InProgress)
     }
 
     /// The output item with this id and its index.
     pub fn output_item(&self, id: ItemId) -> Option<(usize, &OutputItem)> {
-        self.output
-            .iter()
-            .enumerate()
-            .rev()
-            .find(|(_, output)| output.item.id == id)
+        self.output.iter().enumerate().rev().find(|(_, output)| output.item.id == id)
     }
 
     /// The tools it called, whole calls only.
     pub fn calls(&self) -> impl Iterator<Item = (&CallId, &str)> {
-        self.output
-            .iter()
-            .filter(|output| output.item.status == ItemStatus::Completed)
-            .filter_map(|output| match &output.item.body {
+        self.output.iter().filter(|output| output.item.status == ItemStatus::Completed).filter_map(|output| {
+            match &output.item.body {
                 ItemBody::FunctionCall { call_id, name, .. } => Some((call_id, name.as_str())),
                 _ => None,
-            })
+            }
+        })
     }
 }

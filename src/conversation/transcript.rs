@@ -7,11 +7,7 @@ use crate::prompt::{Message, Role, ToolCall};
 
 /// The responses up to and including this one, in order: each is a turn of the transcript.
 pub fn turns(state: &State, upto: ResponseId) -> impl Iterator<Item = &Response> {
-    let count = state
-        .responses
-        .iter()
-        .position(|response| response.id == upto)
-        .map_or(0, |place| place + 1);
+    let count = state.responses.iter().position(|response| response.id == upto).map_or(0, |place| place + 1);
     state.responses[..count].iter().map(AsRef::as_ref)
 }
 
@@ -22,10 +18,7 @@ pub fn messages(state: &State, response: &Response) -> Vec<Message> {
         messages.push(Message::text(Role::System, instructions));
     }
     for turn in turns(state, response.id) {
-        let mut builder = Builder {
-            messages: &mut messages,
-            open: None,
-        };
+        let mut builder = Builder { messages: &mut messages, open: None };
         for item in &turn.input {
             builder.add(item);
         }
@@ -50,13 +43,9 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn add(&mut self, item: &Item) {
         match &item.body {
-            ItemBody::Message {
-                role: Role::Assistant, ..
-            } => {
+            ItemBody::Message { role: Role::Assistant, .. } => {
                 // Text behind a call is a message of its own, or the order would be lost.
-                self.assistant(|message| message.tool_calls.is_empty())
-                    .content
-                    .push_str(&item.text());
+                self.assistant(|message| message.tool_calls.is_empty()).content.push_str(&item.text());
             }
             ItemBody::Message { role, .. } => {
                 self.close();
@@ -66,16 +55,8 @@ impl Builder<'_> {
                 let message = self.assistant(|message| message.content.is_empty() && message.tool_calls.is_empty());
                 message.reasoning_content.get_or_insert_default().push_str(text);
             }
-            ItemBody::FunctionCall {
-                call_id,
-                name,
-                arguments,
-            } => {
-                let call = ToolCall {
-                    id: call_id.0.clone(),
-                    name: name.clone(),
-                    arguments: arguments.clone(),
-                };
+            ItemBody::FunctionCall { call_id, name, arguments } => {
+                let call = ToolCall { id: call_id.0.clone(), name: name.clone(), arguments: arguments.clone() };
                 self.assistant(|_| true).tool_calls.push(call);
             }
             ItemBody::FunctionCallOutput { call_id, output, .. } => {
@@ -108,9 +89,7 @@ fn name_tool_results(messages: &mut [Message]) {
         .map(|call| (call.id.clone(), call.name.clone()))
         .collect();
     for message in messages.iter_mut().filter(|message| message.role == Role::Tool) {
-        message.name = names
-            .iter()
-            .find(|(id, _)| Some(id) == message.tool_call_id.as_ref())
-            .map(|(_, name)| name.clone());
+        message.name =
+            names.iter().find(|(id, _)| Some(id) == message.tool_call_id.as_ref()).map(|(_, name)| name.clone());
     }
 }

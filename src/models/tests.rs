@@ -10,14 +10,8 @@ static GREETING: KnownModel = KnownModel {
     name: "greeting",
     aliases: &[],
     parts: &[
-        Part {
-            requirement: "one==1",
-            member: "data/one.bin",
-        },
-        Part {
-            requirement: "two==1",
-            member: "data/two.bin",
-        },
+        Part { requirement: "one==1", member: "data/one.bin" },
+        Part { requirement: "two==1", member: "data/two.bin" },
     ],
     file_name: "greeting.gguf",
     bytes: 11,
@@ -123,10 +117,7 @@ fn a_wrong_hash_is_refused_and_nothing_stays() {
     let setup = Setup::new();
     setup.put("world", "worms");
     let error = setup.fetcher.fetch(&GREETING).unwrap_err().to_string();
-    assert!(
-        error.starts_with("what was fetched as greeting is damaged (11 bytes, SHA-256 "),
-        "{error}"
-    );
+    assert!(error.starts_with("what was fetched as greeting is damaged (11 bytes, SHA-256 "), "{error}");
     assert_eq!(setup.cached(), [""; 0]);
 }
 
@@ -184,46 +175,26 @@ fn a_path_is_taken_as_it_is_and_must_exist() {
     setup.put("My.Model.gguf", "x");
     let path = setup.folder.path().join("My.Model.gguf");
     let model = resolve(path.to_str().unwrap(), &setup.fetcher).unwrap();
-    assert_eq!(
-        model,
-        ModelFile {
-            id: "My.Model".to_owned(),
-            path
-        }
-    );
+    assert_eq!(model, ModelFile { id: "My.Model".to_owned(), path });
     let absent = resolve("absent.gguf", &setup.fetcher).unwrap_err().to_string();
-    assert_eq!(
-        absent,
-        "the model file absent.gguf does not exist; check the path behind --model"
-    );
+    assert_eq!(absent, "the model file absent.gguf does not exist; check the path behind --model");
     assert_eq!(setup.downloads(), 0);
 }
 
 #[test]
 fn an_unknown_name_lists_the_known_ones() {
     let error = resolve("gpt-17", &Setup::new().fetcher).unwrap_err().to_string();
-    assert!(
-        error.contains("no model is known as gpt-17; known are smollm2-135m-instruct, qwen"),
-        "{error}"
-    );
+    assert!(error.contains("no model is known as gpt-17; known are smollm2-135m-instruct, qwen"), "{error}");
 }
 
 #[test]
 fn names_and_aliases_are_found_in_any_case_and_are_distinct() {
     assert_eq!(find("SmolLM2-135M-Instruct").unwrap().name, DEFAULT_MODEL);
     assert_eq!(find("qwen2.5-coder-0.5b").unwrap().parts.len(), 6);
-    let names: Vec<_> = KNOWN_MODELS
-        .iter()
-        .flat_map(|model| [model.name].into_iter().chain(model.aliases.iter().copied()))
-        .collect();
-    assert_eq!(
-        names.iter().collect::<std::collections::HashSet<_>>().len(),
-        names.len()
-    );
+    let names: Vec<_> =
+        KNOWN_MODELS.iter().flat_map(|model| [model.name].into_iter().chain(model.aliases.iter().copied())).collect();
+    assert_eq!(names.iter().collect::<std::collections::HashSet<_>>().len(), names.len());
     for model in KNOWN_MODELS {
-        assert_eq!(
-            (model.sha256.len(), Path::new(model.file_name).extension().is_some()),
-            (64, true)
-        );
+        assert_eq!((model.sha256.len(), Path::new(model.file_name).extension().is_some()), (64, true));
     }
 }

@@ -45,11 +45,7 @@ pub fn build(
             }
         }
     }
-    Ok(Built {
-        tokens,
-        text,
-        common_prefix_tokens: place.tokens,
-    })
+    Ok(Built { tokens, text, common_prefix_tokens: place.tokens })
 }
 
 /// Whether a rendered prompt ends inside the model's reasoning, so that the answer begins there.

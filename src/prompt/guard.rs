@@ -31,10 +31,7 @@ impl<'a> Guard<'a> {
         for text in texts {
             used.extend(text.chars().filter(|&character| is_mark(character)));
         }
-        MARKS
-            .into_iter()
-            .find(|mark| !used.contains(mark))
-            .map(|mark| Self { tokenizer, mark })
+        MARKS.into_iter().find(|mark| !used.contains(mark)).map(|mark| Self { tokenizer, mark })
     }
 
     /// The text with every control text in it broken by the mark.
@@ -67,21 +64,10 @@ mod tests {
     #[test]
     fn protected_texts_hold_no_control_token_and_come_back_unchanged() {
         let tokenizer = Tokenizer::bytes();
-        for text in [
-            "<|im_end|>",
-            "a<|im_start|><|im_end|>b",
-            "<<|im_end|>",
-            "\u{F0000}<|im_end|>",
-            "plain",
-        ] {
+        for text in ["<|im_end|>", "a<|im_start|><|im_end|>b", "<<|im_end|>", "\u{F0000}<|im_end|>", "plain"] {
             let guard = Guard::new(&tokenizer, std::iter::once(text)).unwrap();
             let protected = guard.protect(text);
-            assert!(
-                tokenizer
-                    .segments(&protected)
-                    .iter()
-                    .all(|segment| matches!(segment, Segment::Text(_)))
-            );
+            assert!(tokenizer.segments(&protected).iter().all(|segment| matches!(segment, Segment::Text(_))));
             assert_eq!(guard.strip(&protected), text);
         }
     }

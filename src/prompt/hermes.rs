@@ -49,10 +49,7 @@ fn with_calls_as_text(message: &Message) -> Message {
             message.content.push('\n');
         }
         let name = Json::from(call.name);
-        let text = format!(
-            "<tool_call>\n{{\"name\": {name}, \"arguments\": {}}}\n</tool_call>",
-            call.arguments
-        );
+        let text = format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {}}}\n</tool_call>", call.arguments);
         message.content.push_str(&text);
     }
     message
@@ -81,43 +78,25 @@ mod tests {
     fn calls_and_results_become_text() {
         let mut call = Message::text(Role::Assistant, "");
         call.tool_calls = ["1", "2"]
-            .map(|id| ToolCall {
-                id: id.to_owned(),
-                name: "f".to_owned(),
-                arguments: r#"{"a":1}"#.to_owned(),
-            })
+            .map(|id| ToolCall { id: id.to_owned(), name: "f".to_owned(), arguments: r#"{"a":1}"#.to_owned() })
             .to_vec();
         let results = ["x", "y"].map(|result| Message::text(Role::Tool, result));
         let messages = [vec![Message::text(Role::User, "go"), call], results.to_vec()].concat();
         let adapted = adapt(Cow::Owned(messages), &[]);
-        let shown: Vec<_> = adapted
-            .iter()
-            .map(|message| (message.role, message.content.as_str()))
-            .collect();
+        let shown: Vec<_> = adapted.iter().map(|message| (message.role, message.content.as_str())).collect();
         let call_text = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\":1}}\n</tool_call>";
-        assert_eq!(
-            shown[1],
-            (Role::Assistant, format!("{call_text}\n{call_text}").as_str())
-        );
+        assert_eq!(shown[1], (Role::Assistant, format!("{call_text}\n{call_text}").as_str()));
         let results = "<tool_response>\nx\n</tool_response>\n<tool_response>\ny\n</tool_response>";
         assert_eq!(shown[2..], [(Role::User, results)]);
     }
 
     #[test]
     fn tools_join_the_system_message_or_bring_one() {
-        let tools = [ToolDefinition {
-            name: "look".to_owned(),
-            description: None,
-            parameters: serde_json::json!({}),
-        }];
+        let tools = [ToolDefinition { name: "look".to_owned(), description: None, parameters: serde_json::json!({}) }];
         let messages = [Message::text(Role::User, "hi")];
         let adapted = adapt(Cow::Borrowed(&messages), &tools);
         assert_eq!(adapted[0].role, Role::System);
-        assert!(
-            adapted[0]
-                .content
-                .contains(r#"{"type":"function","function":{"name":"look","parameters":{}}}"#)
-        );
+        assert!(adapted[0].content.contains(r#"{"type":"function","function":{"name":"look","parameters":{}}}"#));
         let messages = [Message::text(Role::System, "Be kind."), Message::text(Role::User, "hi")];
         let adapted = adapt(Cow::Borrowed(&messages), &tools);
         assert!(adapted[0].content.starts_with("Be kind.\n\n# Tools"));

@@ -18,6 +18,7 @@ struct Style {
 }
 
 /// The `tojson` filter.
+#[allow(clippy::needless_pass_by_value)] // the signature of a filter
 pub(super) fn tojson(state: &State<'_, '_>, value: &Value, options: Kwargs) -> Result<Value, Error> {
     let style = style(&options)?;
     let mut out = String::new();
@@ -42,29 +43,17 @@ fn style(options: &Kwargs) -> Result<Style, Error> {
     let (item_separator, key_separator) = match separators.as_deref() {
         Some([item, key]) => (item.clone(), key.clone()),
         Some(_) => {
-            return Err(Error::new(
-                ErrorKind::InvalidOperation,
-                "separators must be two strings",
-            ));
+            return Err(Error::new(ErrorKind::InvalidOperation, "separators must be two strings"));
         }
         None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
         None => (", ".to_owned(), ": ".to_owned()),
     };
-    Ok(Style {
-        ensure_ascii,
-        sort_keys,
-        indent,
-        item_separator,
-        key_separator,
-    })
+    Ok(Style { ensure_ascii, sort_keys, indent, item_separator, key_separator })
 }
 
 fn write(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result<(), Error> {
     if depth > DEPTH_MAX {
-        return Err(Error::new(
-            ErrorKind::BadSerialization,
-            "the value is nested too deeply for JSON",
-        ));
+        return Err(Error::new(ErrorKind::BadSerialization, "the value is nested too deeply for JSON"));
     }
     if let Some(arguments) = value.downcast_object_ref::<CallArguments>() {
         out.push_str(arguments.raw());
@@ -77,16 +66,11 @@ fn write(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result
         ValueKind::String => write_string(out, value.as_str().unwrap_or_default(), style.ensure_ascii),
         ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<Value> = value.try_iter()?.collect();
-            write_list(out, "[]", items.len(), style, depth, |out, index| {
-                write(out, &items[index], style, depth + 1)
-            })?;
+            write_list(out, "[]", items.len(), style, depth, |out, index| write(out, &items[index], style, depth + 1))?;
         }
         ValueKind::Map => write_map(out, value, style, depth)?,
         kind => {
-            return Err(Error::new(
-                ErrorKind::BadSerialization,
-                format!("{kind} is not JSON serializable"),
-            ));
+            return Err(Error::new(ErrorKind::BadSerialization, format!("{kind} is not JSON serializable")));
         }
     }
     Ok(())
@@ -214,16 +198,8 @@ mod tests {
 
     #[test]
     fn json_is_written_as_python_writes_it() {
-        check(
-            r#"{"b":[1,2.0,"<&>'"],"a":null}"#,
-            "",
-            r#"{"b": [1, 2.0, "<&>'"], "a": null}"#,
-        );
-        check(
-            "[1e-7,1e20,0.0001,-0.0,1e16,123456.789]",
-            "",
-            "[1e-07, 1e+20, 0.0001, -0.0, 1e+16, 123456.789]",
-        );
+        check(r#"{"b":[1,2.0,"<&>'"],"a":null}"#, "", r#"{"b": [1, 2.0, "<&>'"], "a": null}"#);
+        check("[1e-7,1e20,0.0001,-0.0,1e16,123456.789]", "", "[1e-07, 1e+20, 0.0001, -0.0, 1e+16, 123456.789]");
         check(r#"["é🦀\u007f\u0001\n"]"#, "", "[\"é🦀\u{7f}\\u0001\\n\"]");
         check(r#"["é🦀"]"#, "(ensure_ascii=True)", r#"["\u00e9\ud83e\udd80"]"#);
         check(r#"{"b":1,"a":{}}"#, "(sort_keys=True)", r#"{"a": {}, "b": 1}"#);

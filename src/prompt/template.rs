@@ -65,7 +65,8 @@ pub struct ChatTemplate {
 }
 
 /// What a template does with its input; what it does not know is written into the messages for it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools)] // four independent facts
 struct Knows {
     tools: bool,
     system: bool,
@@ -82,12 +83,7 @@ impl ChatTemplate {
             source: source.to_owned(),
             bos_text: bos_text.to_owned(),
             eos_text: eos_text.to_owned(),
-            knows: Knows {
-                tools: true,
-                system: true,
-                developer: true,
-                reasoning: true,
-            },
+            knows: Knows { tools: true, system: true, developer: true, reasoning: true },
         };
         template.knows = template.probe();
         Ok(template)
@@ -135,9 +131,9 @@ impl ChatTemplate {
         let first = self.render_with(rendering, &messages, guard, ArgumentsAs::Mapping);
         match first {
             // Most templates want a call's arguments as a mapping; some add them to a string.
-            Err(TemplateError::Failed(_) | TemplateError::Raised(_)) if has_calls => self
-                .render_with(rendering, &messages, guard, ArgumentsAs::Text)
-                .or(first),
+            Err(TemplateError::Failed(_) | TemplateError::Raised(_)) if has_calls => {
+                self.render_with(rendering, &messages, guard, ArgumentsAs::Text).or(first)
+            }
             _ => first,
         }
     }
@@ -153,32 +149,19 @@ impl ChatTemplate {
         for (key, value) in rendering.kwargs {
             context.push((key.clone(), values::to_value(value, guard)));
         }
-        let messages = messages
-            .iter()
-            .map(|message| values::message(message, arguments_as, guard));
+        let messages = messages.iter().map(|message| values::message(message, arguments_as, guard));
         context.push(("messages".to_owned(), Value::from(messages.collect::<Vec<_>>())));
         // Never none: templates ask whether tools are defined.
         if self.knows.tools && !rendering.tools.is_empty() {
-            let tools = rendering
-                .tools
-                .iter()
-                .map(|tool| values::to_value(&values::tool_json(tool), guard));
+            let tools = rendering.tools.iter().map(|tool| values::to_value(&values::tool_json(tool), guard));
             context.push(("tools".to_owned(), Value::from(tools.collect::<Vec<_>>())));
         }
-        context.push((
-            "add_generation_prompt".to_owned(),
-            Value::from(rendering.add_generation_prompt),
-        ));
+        context.push(("add_generation_prompt".to_owned(), Value::from(rendering.add_generation_prompt)));
         context.push(("bos_token".to_owned(), Value::from(self.bos_text.as_str())));
         context.push(("eos_token".to_owned(), Value::from(self.eos_text.as_str())));
         context.push((NOW.to_owned(), Value::from(rendering.now_unix_ms)));
-        let template = self
-            .environment
-            .get_template(TEMPLATE)
-            .map_err(|error| convert(&error))?;
-        template
-            .render(Value::from_pairs(context))
-            .map_err(|error| convert(&error))
+        let template = self.environment.get_template(TEMPLATE).map_err(|error| convert(&error))?;
+        template.render(Value::from_pairs(context)).map_err(|error| convert(&error))
     }
 
     /// The messages with what the template does not know written in a way it does.
@@ -206,13 +189,7 @@ impl ChatTemplate {
     fn probe(&self) -> Knows {
         let render = |messages: &[Message], tools: &[ToolDefinition]| {
             let kwargs = Map::new();
-            self.render(&Rendering {
-                messages,
-                tools,
-                add_generation_prompt: false,
-                kwargs: &kwargs,
-                now_unix_ms: 0,
-            })
+            self.render(&Rendering { messages, tools, add_generation_prompt: false, kwargs: &kwargs, now_unix_ms: 0 })
         };
         let user = Message::text(Role::User, "x");
         let tool = ToolDefinition {
@@ -241,11 +218,7 @@ fn keep_reasoning_of_calls(messages: &mut Cow<'_, [Message]>) {
     }
     for message in messages.to_mut().iter_mut().filter(|message| explains(message)) {
         let reasoning = message.reasoning_content.take().unwrap_or_default();
-        message.content = format!(
-            "<think>\n{}\n</think>\n\n{}",
-            reasoning.trim_matches('\n'),
-            message.content
-        );
+        message.content = format!("<think>\n{}\n</think>\n\n{}", reasoning.trim_matches('\n'), message.content);
     }
 }
 
@@ -271,10 +244,7 @@ fn convert(error: &minijinja::Error) -> TemplateError {
         if let Some(Raised(words)) = cause.downcast_ref() {
             return TemplateError::Raised(words.clone());
         }
-        if cause
-            .downcast_ref::<minijinja::Error>()
-            .is_some_and(|error| error.kind() == ErrorKind::OutOfFuel)
-        {
+        if cause.downcast_ref::<minijinja::Error>().is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
             return TemplateError::TooExpensive;
         }
         source = cause.source();
@@ -285,7 +255,5 @@ fn convert(error: &minijinja::Error) -> TemplateError {
 /// The error with its line, on one line.
 fn describe(error: &minijinja::Error) -> String {
     let text = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    error
-        .line()
-        .map_or_else(|| text.clone(), |line| format!("line {line}: {text}"))
+    error.line().map_or_else(|| text.clone(), |line| format!("line {line}: {text}"))
 }

@@ -49,11 +49,7 @@ impl Conversation {
 
     fn with_tool(mut self) -> Self {
         let parameters = json!({"type": "object", "properties": {"path": {"type": "string"}}});
-        self.tools.push(ToolDefinition {
-            name: "read".to_owned(),
-            description: None,
-            parameters,
-        });
+        self.tools.push(ToolDefinition { name: "read".to_owned(), description: None, parameters });
         self
     }
 
@@ -82,11 +78,8 @@ fn template(source: &str) -> ChatTemplate {
 
 fn call(arguments: &str) -> Message {
     let mut message = Message::text(Role::Assistant, "");
-    message.tool_calls = vec![ToolCall {
-        id: "call1".to_owned(),
-        name: "read".to_owned(),
-        arguments: arguments.to_owned(),
-    }];
+    message.tool_calls =
+        vec![ToolCall { id: "call1".to_owned(), name: "read".to_owned(), arguments: arguments.to_owned() }];
     message
 }
 
@@ -120,10 +113,7 @@ fn templates_that_know_tools_get_them_as_json() {
     assert!(template(WITH_TOOLS).knows_tools());
     let rendered = user("hi").with_tool().render(WITH_TOOLS).unwrap();
     let tool = r#"{"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}}}"#;
-    assert!(
-        rendered.starts_with(&format!("<|im_start|>system\n{tool}\n<|im_end|>")),
-        "{rendered}"
-    );
+    assert!(rendered.starts_with(&format!("<|im_start|>system\n{tool}\n<|im_end|>")), "{rendered}");
 }
 
 #[test]
@@ -131,17 +121,12 @@ fn arguments_are_a_mapping_that_is_written_as_it_was_generated() {
     let mut conversation = user("go");
     conversation.messages.push(call(r#"{"path":"a b",  "n": 1}"#));
     let rendered = conversation.render(WITH_TOOLS).unwrap();
-    assert!(
-        rendered.contains(r#""arguments": {"path":"a b",  "n": 1}}"#),
-        "{rendered}"
-    );
+    assert!(rendered.contains(r#""arguments": {"path":"a b",  "n": 1}}"#), "{rendered}");
     let fields = "{% for message in messages %}{% for call in message.tool_calls %}\
         {% for key, value in call.function.arguments.items() %}{{ key }}={{ value }};{% endfor %}\
         {% endfor %}{% endfor %}{# tools #}";
     assert_eq!(
-        conversation
-            .render(&fields.replace("{# tools #}", "{{ tools | tojson if tools }}"))
-            .unwrap(),
+        conversation.render(&fields.replace("{# tools #}", "{{ tools | tojson if tools }}")).unwrap(),
         "path=a b;n=1;"
     );
 }
@@ -159,14 +144,8 @@ fn templates_that_add_arguments_to_a_string_get_a_string() {
 fn a_template_refuses_in_its_own_words() {
     let source = "{{ raise_exception('Only one turn, please.') if messages | length > 1 }}x";
     let conversation = Conversation::new(&[(Role::User, "a"), (Role::Assistant, "b")]);
-    assert_eq!(
-        conversation.render(source),
-        Err(TemplateError::Raised("Only one turn, please.".to_owned()))
-    );
-    assert!(matches!(
-        ChatTemplate::new("{% if %}", "", ""),
-        Err(TemplateError::Syntax(_))
-    ));
+    assert_eq!(conversation.render(source), Err(TemplateError::Raised("Only one turn, please.".to_owned())));
+    assert!(matches!(ChatTemplate::new("{% if %}", "", ""), Err(TemplateError::Syntax(_))));
     let failing = "{% for message in messages %}{{ message.content + 1 }}{% endfor %}";
     assert!(matches!(user("a").render(failing), Err(TemplateError::Failed(_))));
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}";
@@ -189,24 +168,16 @@ fn roles_a_template_does_not_know_are_mapped_to_those_it_does() {
 fn dates_come_from_the_given_time() {
     let mut conversation = user("x");
     conversation.now_unix_ms = 1_709_210_096_000;
-    assert_eq!(
-        conversation.render("{{ strftime_now('%d %b %Y') }}").unwrap(),
-        "29 Feb 2024"
-    );
+    assert_eq!(conversation.render("{{ strftime_now('%d %b %Y') }}").unwrap(), "29 Feb 2024");
     conversation.kwargs.insert("flag".to_owned(), json!([true]));
-    assert_eq!(
-        conversation.render("{{ flag }}{{ bos_token }}{{ eos_token }}").unwrap(),
-        "[True]<s></s>"
-    );
+    assert_eq!(conversation.render("{{ flag }}{{ bos_token }}{{ eos_token }}").unwrap(), "[True]<s></s>");
 }
 
 #[test]
 fn an_open_think_at_the_end_is_seen() {
     let mut conversation = user("hi");
     assert!(!starts_in_reasoning(&conversation.render(WITH_TOOLS).unwrap()));
-    conversation
-        .kwargs
-        .insert("enable_thinking".to_owned(), Json::Bool(true));
+    conversation.kwargs.insert("enable_thinking".to_owned(), Json::Bool(true));
     assert!(starts_in_reasoning(&conversation.render(WITH_TOOLS).unwrap()));
     assert!(!starts_in_reasoning("<think>\n\n</think>\n\n"));
 }
@@ -253,13 +224,7 @@ fn the_next_turn_goes_on_behind_the_tokens_it_has() {
     assert_eq!(second.common_prefix_tokens, held.len());
     assert_eq!(second.tokens[..held.len()], held);
     assert_eq!(spell(&second.tokens), second.text);
-    assert_eq!(
-        second,
-        Built {
-            common_prefix_tokens: held.len(),
-            ..conversation.build(&template, None)
-        }
-    );
+    assert_eq!(second, Built { common_prefix_tokens: held.len(), ..conversation.build(&template, None) });
 }
 
 #[test]
@@ -275,11 +240,7 @@ fn own_tokens_are_kept_although_a_fresh_encoding_would_differ() {
     let tokenizer = Tokenizer::from_gguf(&Gguf::parse(&file.finish()).unwrap()).unwrap();
     let template = template("{% for message in messages %}{{ message.content }}<|im_end|>{% endfor %}");
     let conversation = Conversation::new(&[(Role::User, "ab"), (Role::Assistant, "ab")]);
-    let built = |held: Option<&[u32]>| {
-        build(&template, &tokenizer, &conversation.rendering(), held)
-            .unwrap()
-            .tokens
-    };
+    let built = |held: Option<&[u32]>| build(&template, &tokenizer, &conversation.rendering(), held).unwrap().tokens;
     assert_eq!(built(None), [2, 3, 2, 3]);
     assert_eq!(built(Some(&[2, 3, 0, 1])), [2, 3, 0, 1, 3]);
     assert_eq!(built(Some(&[2, 3, 0, 1, 3])), [2, 3, 0, 1, 3]);

@@ -14,15 +14,7 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-const WEEKDAYS: [&str; 7] = [
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-    "Sunday",
-];
+const WEEKDAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
 struct Parts {
     year: i64,
@@ -58,11 +50,7 @@ pub(super) fn format(unix_ms: u64, pattern: &str) -> String {
             out.extend(['%', directive]);
             continue;
         };
-        out.push_str(if unpadded && text.len() > 1 {
-            text.trim_start_matches('0')
-        } else {
-            &text
-        });
+        out.push_str(if unpadded && text.len() > 1 { text.trim_start_matches('0') } else { &text });
     }
     out
 }
@@ -146,14 +134,8 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        assert_eq!(
-            format(0, "%A %d %B %Y %H:%M:%S %j"),
-            "Thursday 01 January 1970 00:00:00 001"
-        );
-        assert_eq!(
-            format(1_709_210_096_000, "%a %F %T %-d %I%p"),
-            "Thu 2024-02-29 12:34:56 29 12PM"
-        );
+        assert_eq!(format(0, "%A %d %B %Y %H:%M:%S %j"), "Thursday 01 January 1970 00:00:00 001");
+        assert_eq!(format(1_709_210_096_000, "%a %F %T %-d %I%p"), "Thu 2024-02-29 12:34:56 29 12PM");
         assert_eq!(format(1_735_689_599_000, "%b %e %y %% %Q %-m"), "Dec 31 24 % %Q 12");
         assert_eq!(format(4_102_444_800_000, "%Y-%m-%d"), "2100-01-01");
         assert!(!format(u64::MAX, "%F %").is_empty());

@@ -61,11 +61,9 @@ pub(super) fn to_value(json: &Json, guard: Option<Guard<'_>>) -> Value {
         },
         Json::String(text) => Value::from(protect(text, guard)),
         Json::Array(items) => Value::from(items.iter().map(|item| to_value(item, guard)).collect::<Vec<_>>()),
-        Json::Object(fields) => Value::from_pairs(
-            fields
-                .iter()
-                .map(|(key, value)| (protect(key, guard), to_value(value, guard))),
-        ),
+        Json::Object(fields) => {
+            Value::from_pairs(fields.iter().map(|(key, value)| (protect(key, guard), to_value(value, guard))))
+        }
     }
 }
 
@@ -82,10 +80,7 @@ pub(super) fn message(message: &Message, arguments_as: ArgumentsAs, guard: Optio
         Role::Assistant => "assistant",
         Role::Tool => "tool",
     };
-    let mut fields = vec![
-        ("role", Value::from(role)),
-        ("content", Value::from(protect(&message.content, guard))),
-    ];
+    let mut fields = vec![("role", Value::from(role)), ("content", Value::from(protect(&message.content, guard)))];
     let mut optional = |key, text: &Option<String>| {
         if let Some(text) = text {
             fields.push((key, Value::from(protect(text, guard))));
@@ -97,10 +92,7 @@ pub(super) fn message(message: &Message, arguments_as: ArgumentsAs, guard: Optio
     if !message.tool_calls.is_empty() {
         let calls = message.tool_calls.iter().map(|call| {
             let arguments = arguments(&call.arguments, arguments_as, guard);
-            let function = [
-                ("name", Value::from(protect(&call.name, guard))),
-                ("arguments", arguments),
-            ];
+            let function = [("name", Value::from(protect(&call.name, guard))), ("arguments", arguments)];
             Value::from_pairs([
                 ("id", Value::from(protect(&call.id, guard))),
                 ("type", Value::from("function")),
@@ -116,16 +108,13 @@ fn arguments(raw: &str, arguments_as: ArgumentsAs, guard: Option<Guard<'_>>) -> 
     match (arguments_as, serde_json::from_str::<Map<String, Json>>(raw)) {
         (ArgumentsAs::Mapping, Ok(fields)) => {
             let fields = to_value(&Json::Object(fields), guard);
-            Value::from_object(CallArguments {
-                raw: protect(raw, guard),
-                fields,
-            })
+            Value::from_object(CallArguments { raw: protect(raw, guard), fields })
         }
         _ => Value::from(protect(raw, guard)),
     }
 }
 
-/// A tool in OpenAI's shape, as templates expect it.
+/// A tool in `OpenAI`'s shape, as templates expect it.
 pub(super) fn tool_json(tool: &ToolDefinition) -> Json {
     let mut function = Map::new();
     function.insert("name".to_owned(), Json::from(tool.name.as_str()));

@@ -3,6 +3,7 @@
 //! A journal entry is a header (form, event version, length) and its bytes, cut into chunks. The checksum
 //! includes the key, so a value in a wrong place is as damaged as one with a flipped bit.
 
+use super::fold;
 use super::journal::KeyRecord;
 use crate::conversation::{EVENT_VERSION, Recorded};
 use crate::ids::ConversationId;
@@ -17,6 +18,8 @@ const HEADER_BYTES: usize = 1 + 2 + 4;
 
 /// An entry that is one event as JSON.
 const FORM_EVENT: u8 = 1;
+/// An entry that is a folded run of events; it lies under the key of the last one.
+const FORM_FOLDED: u8 = 2;
 
 /// A journal entry, read whole.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,11 +40,7 @@ pub(super) fn seal(key: &[u8], body: &[u8]) -> Vec<u8> {
 /// The body of a value, if it is what was written under `key`.
 pub(super) fn unseal<'a>(key: &[u8], value: &'a [u8]) -> Result<&'a [u8], String> {
     let (sum, body) = value.split_first_chunk().ok_or("the value is too short")?;
-    if u32::from_be_bytes(*sum) == checksum(key, body) {
-        Ok(body)
-    } else {
-        Err("the checksum does not match".into())
-    }
+    if u32::from_be_bytes(*sum) == checksum(key, body) { Ok(body) } else { Err("the checksum does not match".into()) }
 }
 
 fn checksum(key: &[u8], body: &[u8]) -> u32 {
@@ -76,6 +75,16 @@ impl Entry {
         Ok(chunks)
     }
 
+    /// Bytes without the header.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// How many chunks [`Entry::chunks`] returns.
+    pub(super) fn chunk_count(&self) -> usize {
+        (HEADER_BYTES + self.bytes.len()).div_ceil(CHUNK_BYTES)
+    }
+
     /// Begins an entry with its first chunk.
     pub(super) fn begin(chunk: &[u8]) -> Result<PartialEntry, String> {
         let (header, bytes) = chunk.split_at_checked(HEADER_BYTES).ok_or("the header is too short")?;
@@ -84,23 +93,32 @@ impl Entry {
         };
         Ok(PartialEntry {
             length: u32::from_be_bytes(*length) as usize,
-            entry: Self {
-                form: header[0],
-                version: u16::from_be_bytes(*version),
-                bytes: bytes.to_vec(),
-            },
+            entry: Self { form: header[0], version: u16::from_be_bytes(*version), bytes: bytes.to_vec() },
         })
     }
 
-    /// The event in it.
-    pub(super) fn decode(&self) -> Result<Recorded, String> {
-        if self.form != FORM_EVENT {
-            return Err(format!("form {} is not known to this version", self.form));
-        }
+    /// The entry of a folded run.
+    pub(super) fn folded(bytes: Vec<u8>) -> Self {
+        Self { form: FORM_FOLDED, version: EVENT_VERSION, bytes }
+    }
+
+    /// The events in it, at least one.
+    pub(super) fn decode(&self) -> Result<Vec<Recorded>, String> {
         if self.version > EVENT_VERSION {
             return Err(format!("event version {} is newer than {EVENT_VERSION}", self.version));
         }
-        serde_json::from_slice(&self.bytes).map_err(|error| format!("the JSON cannot be read: {error}"))
+        match self.form {
+            FORM_EVENT => serde_json::from_slice(&self.bytes)
+                .map(|recorded| vec![recorded])
+                .map_err(|error| format!("the JSON cannot be read: {error}")),
+            FORM_FOLDED => fold::unfold(&self.bytes),
+            form => Err(format!("form {form} is not known to this version")),
+        }
+    }
+
+    /// Whether the entry is exactly what this build writes for the event.
+    pub(super) fn is(&self, recorded: &Recorded) -> bool {
+        Self::event(recorded).is_ok_and(|entry| entry == *self)
     }
 }
 
@@ -139,16 +157,12 @@ pub(super) fn encode_seq(seq: u64) -> [u8; 8] {
 
 /// The seq in a head record.
 pub(super) fn decode_seq(body: &[u8]) -> Result<u64, String> {
-    body.try_into()
-        .map(u64::from_be_bytes)
-        .map_err(|_| "not a sequence number".into())
+    body.try_into().map(u64::from_be_bytes).map_err(|_| "not a sequence number".into())
 }
 
 /// The conversation in an index record.
 pub(super) fn decode_conversation(body: &[u8]) -> Result<ConversationId, String> {
-    body.try_into()
-        .map(ConversationId::from_bytes)
-        .map_err(|_| "not a conversation id".into())
+    body.try_into().map(ConversationId::from_bytes).map_err(|_| "not a conversation id".into())
 }
 
 /// The body of an idempotency record.

@@ -66,10 +66,7 @@ struct Line {
 /// Writes everything that can be read to `out`. Damaged conversations are written up to the damage and named.
 pub fn dump(journal: &dyn Journal, out: &mut dyn Write) -> Result<DumpSummary, Error> {
     let mut summary = DumpSummary::default();
-    let header = Header {
-        midstream_dump: DUMP_VERSION,
-        schema: migrate::SCHEMA,
-    };
+    let header = Header { midstream_dump: DUMP_VERSION, schema: migrate::SCHEMA };
     write_line(out, &header)?;
     let mut after = None;
     loop {
@@ -85,17 +82,9 @@ pub fn dump(journal: &dyn Journal, out: &mut dyn Write) -> Result<DumpSummary, E
     summary.damaged_records = journal.records(&mut |conversation, record| {
         summary.records += 1;
         let record = Some(record);
-        write_line(
-            out,
-            &Line {
-                conversation,
-                event: None,
-                record,
-            },
-        )
+        write_line(out, &Line { conversation, event: None, record })
     })?;
-    out.flush()
-        .map_err(|error| Error::file("cannot write the dump", &error))?;
+    out.flush().map_err(|error| Error::file("cannot write the dump", &error))?;
     Ok(summary)
 }
 
@@ -127,14 +116,7 @@ fn dump_conversation(
         summary.events += events.len();
         for recorded in events {
             let event = Some(recorded);
-            write_line(
-                out,
-                &Line {
-                    conversation,
-                    event,
-                    record: None,
-                },
-            )?;
+            write_line(out, &Line { conversation, event, record: None })?;
         }
         after = last;
         if limit < PAGE {
@@ -160,17 +142,10 @@ pub fn load(journal: &dyn Journal, input: &mut dyn BufRead) -> Result<LoadSummar
         .map_err(|why| Error::Invalid(format!("this is no dump of midstream's: {why}")))?;
     if header.midstream_dump != DUMP_VERSION {
         let found = header.midstream_dump;
-        return Err(Error::Invalid(format!(
-            "dump version {found} is not known; use a newer midstream"
-        )));
+        return Err(Error::Invalid(format!("dump version {found} is not known; use a newer midstream")));
     }
     let lines: Lines<'_> = migrate::upgrade(Box::new(lines), header.schema)?;
-    let mut loader = Loader {
-        journal,
-        pending: Vec::new(),
-        lines: 0,
-        summary: LoadSummary::default(),
-    };
+    let mut loader = Loader { journal, pending: Vec::new(), lines: 0, summary: LoadSummary::default() };
     // Line 1 is the header.
     for (number, line) in (2..).zip(lines) {
         let line = line.map_err(Error::Invalid)?;
@@ -199,11 +174,7 @@ struct Loader<'a> {
 
 impl Loader<'_> {
     fn add(&mut self, line: Line) -> Result<(), Error> {
-        let Line {
-            conversation,
-            event,
-            record,
-        } = line;
+        let Line { conversation, event, record } = line;
         match (event, record) {
             (Some(event), None) => self.add_event(conversation, event)?,
             (None, Some(record)) => {
@@ -214,11 +185,7 @@ impl Loader<'_> {
             _ => return Err(Error::Invalid("a line has either an event or a record".into())),
         }
         self.lines += 1;
-        if self.lines.is_multiple_of(PAGE) {
-            self.write()
-        } else {
-            Ok(())
-        }
+        if self.lines.is_multiple_of(PAGE) { self.write() } else { Ok(()) }
     }
 
     fn add_event(&mut self, conversation: ConversationId, event: Recorded) -> Result<(), Error> {
@@ -235,10 +202,7 @@ impl Loader<'_> {
     }
 
     fn last_batch(&mut self, conversation: ConversationId) -> &mut Batch {
-        let known = self
-            .pending
-            .last()
-            .is_some_and(|batch| batch.conversation == conversation);
+        let known = self.pending.last().is_some_and(|batch| batch.conversation == conversation);
         if !known {
             self.pending.push(empty_batch(conversation));
         }
@@ -253,10 +217,5 @@ impl Loader<'_> {
 }
 
 fn empty_batch(conversation: ConversationId) -> Batch {
-    Batch {
-        conversation,
-        events: Vec::new(),
-        records: Vec::new(),
-        durability: Durability::Group,
-    }
+    Batch { conversation, events: Vec::new(), records: Vec::new(), durability: Durability::Group }
 }

@@ -94,27 +94,17 @@ impl Error {
 
     /// Whether nothing can be written after it until the process starts again.
     pub(super) fn is_final(&self) -> bool {
-        matches!(
-            self,
-            Self::Unavailable(_) | Self::SyncFailed(_) | Self::StoreDamaged(_) | Self::File { .. }
-        )
+        matches!(self, Self::Unavailable(_) | Self::SyncFailed(_) | Self::StoreDamaged(_) | Self::File { .. })
     }
 
     /// Damage of one event.
     pub(super) fn damaged(conversation: ConversationId, seq: u64, why: impl Into<String>) -> Self {
-        Self::Damaged {
-            conversation,
-            seq,
-            why: why.into(),
-        }
+        Self::Damaged { conversation, seq, why: why.into() }
     }
 
     /// A failed operation on a file.
     pub(super) fn file(what: impl Into<String>, why: &std::io::Error) -> Self {
-        Self::File {
-            what: what.into(),
-            why: why.to_string(),
-        }
+        Self::File { what: what.into(), why: why.to_string() }
     }
 }
 

@@ -66,12 +66,7 @@ impl Folder {
             let path = journal.join(name);
             sync_path(&path).map_err(|error| Error::file(at("sync", &path), &error))?;
         }
-        let folder = Self {
-            root: root.to_owned(),
-            database,
-            synced_blobs: Mutex::default(),
-            _lock: lock,
-        };
+        let folder = Self { root: root.to_owned(), database, synced_blobs: Mutex::default(), _lock: lock };
         folder.sync_names()?;
         Ok((folder, db))
     }
@@ -109,12 +104,9 @@ impl Folder {
     /// Remembers that the folder holds a journal.
     pub(super) fn mark_initialised(&self) -> Result<(), Error> {
         let path = marker(&self.root);
-        fs::write(
-            &path,
-            "This folder holds midstream's journal. Do not remove this file.\n",
-        )
-        .and_then(|()| sync_path(&path))
-        .map_err(|error| Error::file(format!("cannot write {}", path.display()), &error))?;
+        fs::write(&path, "This folder holds midstream's journal. Do not remove this file.\n")
+            .and_then(|()| sync_path(&path))
+            .map_err(|error| Error::file(format!("cannot write {}", path.display()), &error))?;
         self.sync_names()
     }
 
@@ -139,12 +131,7 @@ fn sync_path(path: &Path) -> io::Result<()> {
 fn lock(root: &Path) -> Result<File, Error> {
     let path = root.join("lock");
     let cannot = |error: &io::Error| Error::file(format!("cannot lock {}", path.display()), error);
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(|error| cannot(&error))?;
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| cannot(&error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Error::InUse(root.to_owned())),
@@ -200,10 +187,7 @@ fn open_database(journal: &Path) -> Result<sled::Db, Error> {
 
 /// sled asserts in places where it could report damage, so a panic is taken for damage.
 fn start_sled(journal: &Path) -> Result<sled::Db, Error> {
-    let config = sled::Config::new()
-        .path(journal)
-        .cache_capacity(PAGE_CACHE_BYTES)
-        .flush_every_ms(None);
+    let config = sled::Config::new().path(journal).cache_capacity(PAGE_CACHE_BYTES).flush_every_ms(None);
     for attempt in 0.. {
         let opened = catch_unwind(AssertUnwindSafe(|| config.open()));
         let lingers = matches!(&opened, Ok(Err(sled::Error::Io(error))) if error.to_string().contains("acquire lock"));

@@ -45,6 +45,8 @@ pub enum Record {
     Active(bool),
     /// A request with this key has its first answer.
     Key(KeyRecord),
+    /// The key is free again.
+    ForgetKey(KeyScope),
 }
 
 /// An idempotency key and what was answered.
@@ -135,6 +137,10 @@ pub trait Journal: Send + Sync + 'static {
     /// A conflict is refused before anything is written.
     fn append(&self, batches: &[Batch]) -> Result<(), Error>;
 
+    /// Makes the deltas up to `up_to` smaller without changing what is read, a bounded part of them at a time.
+    /// Whether there is more to do. Called by the writer thread only.
+    fn fold(&self, conversation: ConversationId, up_to: u64) -> Result<bool, Error>;
+
     /// At most `limit` events behind `after`, in order.
     fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error>;
 
@@ -168,10 +174,7 @@ pub(super) struct Sequence<'a> {
 
 impl<'a> Sequence<'a> {
     pub(super) fn new(journal: &'a dyn Journal) -> Self {
-        Self {
-            journal,
-            last_seqs: HashMap::new(),
-        }
+        Self { journal, last_seqs: HashMap::new() }
     }
 
     /// Whether `batch` follows what was accepted before it; if so, the next one must follow it.
@@ -183,11 +186,7 @@ impl<'a> Sequence<'a> {
         };
         for recorded in &batch.events {
             if recorded.seq != last + 1 {
-                return Err(Error::Conflict {
-                    conversation,
-                    expected: last + 1,
-                    found: recorded.seq,
-                });
+                return Err(Error::Conflict { conversation, expected: last + 1, found: recorded.seq });
             }
             last = recorded.seq;
         }

@@ -10,6 +10,8 @@ use crate::ids::{ConversationId, InterventionId, ResponseId};
 pub(super) const JOURNAL: u8 = b'j';
 /// The last seq of each conversation.
 pub(super) const HEAD: u8 = b'h';
+/// Up to which seq each conversation is folded.
+pub(super) const FOLDED: u8 = b'f';
 /// Conversations with outstanding work.
 pub(super) const ACTIVE: u8 = b'a';
 /// Responses to conversations.
@@ -33,6 +35,10 @@ fn with_id(kind: u8, id: [u8; 16]) -> Vec<u8> {
 
 pub(super) fn head(conversation: ConversationId) -> Vec<u8> {
     with_id(HEAD, conversation.to_bytes())
+}
+
+pub(super) fn folded(conversation: ConversationId) -> Vec<u8> {
+    with_id(FOLDED, conversation.to_bytes())
 }
 
 pub(super) fn active(conversation: ConversationId) -> Vec<u8> {

@@ -136,8 +136,10 @@ impl Image {
                     self.active.remove(&conversation);
                 }
                 Record::Key(record) => {
-                    self.keys
-                        .insert(keys::idempotency(&record.scope), (conversation, record.clone()));
+                    self.keys.insert(keys::idempotency(&record.scope), (conversation, record.clone()));
+                }
+                Record::ForgetKey(scope) => {
+                    self.keys.remove(&keys::idempotency(scope));
                 }
             }
         }
@@ -145,15 +147,9 @@ impl Image {
 
     fn records(&self) -> Vec<(ConversationId, Record)> {
         let responses = self.responses.iter().map(|(id, at)| (*at, Record::Response(*id)));
-        let interventions = self
-            .interventions
-            .iter()
-            .map(|(id, at)| (*at, Record::Intervention(*id)));
+        let interventions = self.interventions.iter().map(|(id, at)| (*at, Record::Intervention(*id)));
         let active = self.active.iter().map(|at| (*at, Record::Active(true)));
-        let keys = self
-            .keys
-            .values()
-            .map(|(at, record)| (*at, Record::Key(record.clone())));
+        let keys = self.keys.values().map(|(at, record)| (*at, Record::Key(record.clone())));
         responses.chain(interventions).chain(active).chain(keys).collect()
     }
 }
@@ -191,22 +187,20 @@ impl Journal for MemoryJournal {
         }
     }
 
+    fn fold(&self, _conversation: ConversationId, _up_to: u64) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
         let state = self.state();
         let events = state.durable.conversations.get(&conversation);
         let skipped = usize::try_from(after).unwrap_or(usize::MAX);
-        Ok(events.map_or_else(Vec::new, |events| {
-            events.iter().skip(skipped).take(limit).cloned().collect()
-        }))
+        Ok(events.map_or_else(Vec::new, |events| events.iter().skip(skipped).take(limit).cloned().collect()))
     }
 
     fn last_seq(&self, conversation: ConversationId) -> Result<u64, Error> {
         let state = self.state();
-        let last = state
-            .durable
-            .conversations
-            .get(&conversation)
-            .and_then(|events| events.last());
+        let last = state.durable.conversations.get(&conversation).and_then(|events| events.last());
         Ok(last.map_or(0, |recorded| recorded.seq))
     }
 
@@ -219,12 +213,7 @@ impl Journal for MemoryJournal {
     }
 
     fn key(&self, scope: &KeyScope) -> Result<Option<KeyRecord>, Error> {
-        Ok(self
-            .state()
-            .durable
-            .keys
-            .get(&keys::idempotency(scope))
-            .map(|(_, record)| record.clone()))
+        Ok(self.state().durable.keys.get(&keys::idempotency(scope)).map(|(_, record)| record.clone()))
     }
 
     fn active(&self) -> Result<Vec<ConversationId>, Error> {
@@ -234,10 +223,7 @@ impl Journal for MemoryJournal {
     fn conversations(&self, after: Option<ConversationId>, limit: usize) -> Result<Vec<ConversationId>, Error> {
         let state = self.state();
         let ids = state.durable.conversations.keys().copied();
-        Ok(ids
-            .filter(|id| after.is_none_or(|after| *id > after))
-            .take(limit)
-            .collect())
+        Ok(ids.filter(|id| after.is_none_or(|after| *id > after)).take(limit).collect())
     }
 
     fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<usize, Error> {

@@ -11,11 +11,14 @@
 mod codec;
 mod dump;
 mod error;
+mod fold;
 mod folder;
 mod journal;
 mod keys;
 mod memory_journal;
 mod migrate;
+mod retention;
+mod sled_fold;
 mod sled_journal;
 mod writer;
 
@@ -27,5 +30,6 @@ pub use error::Error;
 pub use journal::{Batch, Durability, Journal, KeyRecord, KeyScope, KeyedAnswer, Operation, Record};
 pub use memory_journal::{Failure, MemoryJournal, Unflushed};
 pub use migrate::SCHEMA;
+pub use retention::expired_keys;
 pub use sled_journal::SledJournal;
 pub use writer::{Writer, WriterHandle, WriterStatus};

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::codec::{self, Entry, PartialEntry};
 use super::error::Error;
@@ -24,21 +24,20 @@ const READ_AHEAD: usize = 1024;
 pub struct SledJournal {
     pub(super) db: sled::Db,
     folder: Folder,
-    /// One append at a time.
-    writing: Mutex<()>,
+    /// One append or fold at a time.
+    pub(super) writing: Mutex<()>,
+    /// Held for reading by scans of a journal: they must not see a run half folded.
+    pub(super) folding: RwLock<()>,
     /// Keys that the running append changes, with the durable value. They stay when it fails.
     in_flight: Mutex<HashMap<Vec<u8>, Option<sled::IVec>>>,
     /// An append failed: memory may hold what the disk does not.
-    failed: AtomicBool,
+    pub(super) failed: AtomicBool,
 }
 
 impl fmt::Debug for SledJournal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // sled's own form prints every row.
-        formatter
-            .debug_struct("SledJournal")
-            .field("folder", &self.folder)
-            .finish_non_exhaustive()
+        formatter.debug_struct("SledJournal").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
 
@@ -50,6 +49,7 @@ impl SledJournal {
             db,
             folder,
             writing: Mutex::default(),
+            folding: RwLock::default(),
             in_flight: Mutex::default(),
             failed: AtomicBool::new(false),
         };
@@ -78,14 +78,18 @@ impl SledJournal {
     /// an empty database without a marker may be begun anew; one with a marker has lost its content.
     fn initialise(&self) -> Result<(), Error> {
         if self.folder.was_initialised() || !self.db.is_empty() {
-            return Err(Error::StoreDamaged(
-                "the folder held a journal, but its schema number is gone".into(),
-            ));
+            return Err(Error::StoreDamaged("the folder held a journal, but its schema number is gone".into()));
         }
         let value = codec::seal(keys::SCHEMA, &migrate::SCHEMA.to_be_bytes());
         self.db.insert(keys::SCHEMA, value)?;
         self.db.flush()?;
         self.folder.sync()
+    }
+
+    /// The rows of a conversation's events between two seqs.
+    pub(super) fn rows(&self, conversation: ConversationId, first: u64, last: u64) -> Rows {
+        let range = keys::event(conversation, first, 0)..=keys::event(conversation, last, u16::MAX);
+        Rows { rows: self.db.range(range), conversation }
     }
 
     fn in_flight(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Option<sled::IVec>>> {
@@ -154,36 +158,39 @@ impl Journal for SledJournal {
         }
         let mut sequence = Sequence::new(self);
         batches.iter().try_for_each(|batch| sequence.accept(batch))?;
-        self.write(batches)
-            .inspect_err(|error| self.failed.store(error.is_final(), Ordering::SeqCst))
+        self.write(batches).inspect_err(|error| self.failed.store(error.is_final(), Ordering::SeqCst))
+    }
+
+    fn fold(&self, conversation: ConversationId, up_to: u64) -> Result<bool, Error> {
+        self.fold_part(conversation, up_to)
     }
 
     fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
+        let _reading = self.folding.read().unwrap_or_else(PoisonError::into_inner);
         // Read first: all up to here was in the tree before the scan begins, and is durable.
         let last = self.last_seq(conversation)?;
-        let wanted = usize::try_from(last.saturating_sub(after))
-            .unwrap_or(usize::MAX)
-            .min(limit);
+        let wanted = usize::try_from(last.saturating_sub(after)).unwrap_or(usize::MAX).min(limit);
         let mut events = Vec::with_capacity(wanted.min(READ_AHEAD));
         if wanted == 0 {
             return Ok(events);
         }
-        let from = keys::event(conversation, after + 1, 0);
-        let mut rows = Rows {
-            rows: self.db.range(from..=keys::event(conversation, last, u16::MAX)),
-            conversation,
-        };
+        let mut rows = self.rows(conversation, after + 1, last);
         while events.len() < wanted {
             let expected = after + 1 + events.len() as u64;
-            let Some((seq, entry)) = rows.next_entry(expected)? else {
+            let Some((_, found)) = rows.next_events(expected)? else {
                 return Err(Error::damaged(conversation, expected, "the event is missing"));
             };
-            let damaged = |why: String| Error::damaged(conversation, expected, why);
-            let recorded = entry.decode().map_err(damaged)?;
-            if seq != expected || recorded.seq != expected {
-                return Err(damaged(format!("seq {} is in its place", seq.max(recorded.seq))));
+            // A folded run may begin before the cursor.
+            let mut behind = found.into_iter().skip_while(|recorded| recorded.seq < expected).peekable();
+            match behind.peek() {
+                Some(first) if first.seq == expected => {}
+                other => {
+                    let seq = other.map_or(0, |recorded| recorded.seq);
+                    return Err(Error::damaged(conversation, expected, format!("seq {seq} is in its place")));
+                }
             }
-            events.push(recorded);
+            let missing = wanted - events.len();
+            events.extend(behind.take(missing));
         }
         Ok(events)
     }
@@ -251,14 +258,8 @@ fn decode_record(kind: u8, key: &[u8], value: &[u8]) -> Result<(ConversationId, 
     }
     let id = keys::id(key).ok_or("its key has no id")?;
     Ok(match kind {
-        keys::RESPONSE => (
-            codec::decode_conversation(body)?,
-            Record::Response(ResponseId::from_bytes(id)),
-        ),
-        keys::INTERVENTION => (
-            codec::decode_conversation(body)?,
-            Record::Intervention(InterventionId::from_bytes(id)),
-        ),
+        keys::RESPONSE => (codec::decode_conversation(body)?, Record::Response(ResponseId::from_bytes(id))),
+        keys::INTERVENTION => (codec::decode_conversation(body)?, Record::Intervention(InterventionId::from_bytes(id))),
         _ => (ConversationId::from_bytes(id), Record::Active(true)),
     })
 }
@@ -300,6 +301,9 @@ impl Writes {
                 Record::Active(false) => {
                     self.index.insert(keys::active(conversation), None);
                 }
+                Record::ForgetKey(scope) => {
+                    self.index.insert(keys::idempotency(scope), None);
+                }
                 Record::Key(record) => {
                     let body = codec::encode_key(conversation, record)?;
                     self.put(keys::idempotency(&record.scope), &body);
@@ -330,12 +334,24 @@ impl Writes {
 }
 
 /// Puts a conversation's chunks together again.
-struct Rows {
+pub(super) struct Rows {
     rows: sled::Iter,
     conversation: ConversationId,
 }
 
 impl Rows {
+    /// The next entry and the events in it, the last of which has the seq of its key.
+    pub(super) fn next_events(&mut self, expected: u64) -> Result<Option<(Entry, Vec<Recorded>)>, Error> {
+        let Some((seq, entry)) = self.next_entry(expected)? else {
+            return Ok(None);
+        };
+        let events = entry.decode().map_err(|why| Error::damaged(self.conversation, expected, why))?;
+        match events.last() {
+            Some(last) if last.seq == seq => Ok(Some((entry, events))),
+            _ => Err(Error::damaged(self.conversation, expected, format!("it says another seq than {seq}"))),
+        }
+    }
+
     /// The next entry and its seq. `expected` is where damage is reported.
     fn next_entry(&mut self, expected: u64) -> Result<Option<(u64, Entry)>, Error> {
         let conversation = self.conversation;

@@ -3,8 +3,12 @@
 //! There is no timer: while one group is on its way to the disk the next one gathers, so a lone conversation
 //! waits for nothing and many share a flush.
 //!
+//! When nothing waits it folds the journals of ended responses, a bounded part at a time; that needs no flush of its
+//! own, since it changes nothing that is read.
+//!
 //! **Invariant:** nothing is acknowledged before it is durable; after a failed write nothing is written again.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -12,6 +16,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::error::Error;
 use super::journal::{Batch, Durability, Journal, Sequence};
+use crate::conversation::{Event, Recorded};
+use crate::ids::ConversationId;
 
 /// What the writer can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,12 +47,7 @@ impl Writer {
         let bound = queue_bound.max(1);
         let (queue, commands) = mpsc::channel(bound);
         let (status_sender, status) = watch::channel(WriterStatus::Running);
-        let mut thread = Thread {
-            journal,
-            commands,
-            status: status_sender,
-            bound,
-        };
+        let mut thread = Thread { journal, commands, status: status_sender, bound, folds: VecDeque::new() };
         std::thread::Builder::new()
             .name("journal-writer".into())
             .spawn(move || thread.run())
@@ -69,10 +70,7 @@ impl WriterHandle {
         let queue = self.queue.clone();
         async move {
             let (done, answer) = oneshot::channel();
-            queue
-                .send(Command::Append(batch, done))
-                .await
-                .map_err(|_| Error::Stopped)?;
+            queue.send(Command::Append(batch, done)).await.map_err(|_| Error::Stopped)?;
             answer.await.unwrap_or(Err(Error::Stopped))
         }
     }
@@ -116,13 +114,16 @@ struct Thread {
     commands: mpsc::Receiver<Command>,
     status: watch::Sender<WriterStatus>,
     bound: usize,
+    /// What can be folded, and up to which seq. What does not fit is folded when the conversation's next response
+    /// ends.
+    folds: VecDeque<(ConversationId, u64)>,
 }
 
 type Waiting = (Batch, oneshot::Sender<Result<(), Error>>);
 
 impl Thread {
     fn run(&mut self) {
-        while let Some(first) = self.commands.blocking_recv() {
+        while let Some(first) = self.next() {
             let mut group = Vec::new();
             let mut next = Some(first);
             while let Some(command) = next {
@@ -131,9 +132,7 @@ impl Thread {
                     // What was sent before the queue closed is still received.
                     Command::Stop => self.commands.close(),
                 }
-                next = (group.len() < self.bound)
-                    .then(|| self.commands.try_recv().ok())
-                    .flatten();
+                next = (group.len() < self.bound).then(|| self.commands.try_recv().ok()).flatten();
             }
             self.commit(group);
         }
@@ -144,6 +143,40 @@ impl Thread {
             }
             running
         });
+    }
+
+    /// The next command; folds while there is none, and even under load once much has gathered.
+    fn next(&mut self) -> Option<Command> {
+        if self.folds.len() >= self.bound {
+            self.fold();
+        }
+        while self.commands.is_empty() && self.fold() {}
+        self.commands.blocking_recv()
+    }
+
+    /// Folds one part. Whether there was one.
+    fn fold(&mut self) -> bool {
+        let Some((conversation, up_to)) = self.folds.pop_front() else {
+            return false;
+        };
+        match self.guard(|journal| journal.fold(conversation, up_to)) {
+            Ok(true) => self.folds.push_back((conversation, up_to)),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%conversation, %error, "the journal is left unfolded"),
+        }
+        true
+    }
+
+    /// Remembers what the written batches allow to fold.
+    fn plan_folds(&mut self, batches: &[Batch]) {
+        for batch in batches {
+            let ended = |recorded: &&Recorded| matches!(recorded.event, Event::ResponseEnded { .. });
+            if let Some(last) = batch.events.iter().rfind(ended)
+                && self.folds.len() < self.bound
+            {
+                self.folds.push_back((batch.conversation, last.seq));
+            }
+        }
     }
 
     /// A batch with a flush of its own neither waits for others nor lets them wait behind it in one flush.
@@ -164,10 +197,13 @@ impl Thread {
         if batches.is_empty() {
             return;
         }
-        let written = self.write(&batches);
+        let written = self.guard(|journal| journal.append(&batches));
         for done in waiting {
             // Nobody may wait any more: the caller died.
             let _ = done.send(written.clone());
+        }
+        if written.is_ok() {
+            self.plan_folds(&batches);
         }
     }
 
@@ -191,20 +227,19 @@ impl Thread {
         accepted
     }
 
-    /// A panic inside the database must not leave callers waiting for ever.
-    fn write(&self, batches: &[Batch]) -> Result<(), Error> {
-        let written = catch_unwind(AssertUnwindSafe(|| self.journal.append(batches)))
-            .unwrap_or_else(|_| Err(Error::SyncFailed("the database panicked while writing".into())));
-        let Err(error) = &written else {
-            return written;
-        };
-        if matches!(error, Error::SyncFailed(_)) {
-            tracing::error!(%error, "the journal's sync failed");
-            self.status.send_replace(WriterStatus::Fatal(error.clone()));
-        } else if error.is_final() {
-            tracing::error!(%error, "the journal cannot be written");
-            self.status.send_replace(WriterStatus::Failed(error.clone()));
-        }
-        written
+    /// Notes when the journal can be written no more. A panic inside the database must not leave callers waiting
+    /// for ever.
+    fn guard<T>(&self, write: impl FnOnce(&dyn Journal) -> Result<T, Error>) -> Result<T, Error> {
+        catch_unwind(AssertUnwindSafe(|| write(&*self.journal)))
+            .unwrap_or_else(|_| Err(Error::SyncFailed("the database panicked while writing".into())))
+            .inspect_err(|error| {
+                if matches!(error, Error::SyncFailed(_)) {
+                    tracing::error!(%error, "the journal's sync failed");
+                    self.status.send_replace(WriterStatus::Fatal(error.clone()));
+                } else if error.is_final() {
+                    tracing::error!(%error, "the journal cannot be written");
+                    self.status.send_replace(WriterStatus::Failed(error.clone()));
+                }
+            })
     }
 }

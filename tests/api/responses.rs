@@ -245,7 +245,7 @@ async fn an_unstored_response_ends_when_its_reader_leaves_and_a_background_one_d
 #[tokio::test]
 async fn a_prompt_longer_than_the_context_is_refused_before_a_stream_begins() {
     let server = Server::start().await;
-    let body = |stream: bool, background: bool| json!({"input": "x".repeat(800_000), "stream": stream, "background": background});
+    let body = |stream: bool, background: bool| json!({"input": "x".repeat(1_200_000), "stream": stream, "background": background});
     for stream in [false, true] {
         server.post("/v1/responses", body(stream, false)).await.assert_error(400, "context_length_exceeded");
     }

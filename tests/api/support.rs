@@ -58,7 +58,7 @@ pub(crate) struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { body_bytes_max: 1 << 20, ws_frame_bytes_max: 1 << 16, silence: Duration::from_secs(15) }
+        Self { body_bytes_max: 2 << 20, ws_frame_bytes_max: 1 << 16, silence: Duration::from_secs(15) }
     }
 }
 
@@ -294,11 +294,14 @@ impl Socket {
         self.0.send(Message::text(frame.to_string())).await.unwrap();
     }
 
-    /// The next frame.
+    /// The next frame; pings are no sign that one comes.
     pub(crate) async fn next(&mut self) -> Value {
+        timeout(PATIENCE, self.next_text()).await.expect("the socket says nothing")
+    }
+
+    async fn next_text(&mut self) -> Value {
         loop {
-            let message = timeout(PATIENCE, self.0.next()).await.expect("the socket says nothing");
-            match message.expect("the socket closed").unwrap() {
+            match self.0.next().await.expect("the socket closed").unwrap() {
                 Message::Text(text) => return serde_json::from_str(&text).unwrap(),
                 Message::Close(frame) => panic!("the socket was closed: {frame:?}"),
                 _ => {}

@@ -72,25 +72,20 @@ pub(crate) const LAYERS: &[Layer] = &[
         path: "src/api/",
         modules: &[
             "actors", "clock", "config", "conversation", "engine", "error", "ids", "parse", "prompt", "protocol",
+            // How an idempotency key is named and answered; the journal itself stays out of reach.
+            "store::KeyScope", "store::KeyedAnswer", "store::Operation",
         ],
         crates: &[
-            "axum", "futures_util", "hyper", "hyper_util", "serde", "serde_json", "serde_path_to_error", "sha2",
-            "thiserror", "tokio", "tracing",
+            "axum", "futures_util", "serde", "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio",
+            "tracing",
         ],
         pure: false,
     },
 ];
 
 /// Parts of `std` that a pure layer does without.
-const IMPURE: [&str; 7] = [
-    "std::env",
-    "std::fs",
-    "std::net",
-    "std::process",
-    "std::thread",
-    "std::time",
-    "std::sync::mpsc",
-];
+const IMPURE: [&str; 7] =
+    ["std::env", "std::fs", "std::net", "std::process", "std::thread", "std::time", "std::sync::mpsc"];
 
 /// Calls that only the named places make.
 pub(crate) struct Reserved {
@@ -100,21 +95,9 @@ pub(crate) struct Reserved {
 }
 
 pub(crate) const RESERVED: &[Reserved] = &[
-    Reserved {
-        call: "Instant::now",
-        places: &["src/clock.rs"],
-        why: "only clock.rs reads time, so that tests can",
-    },
-    Reserved {
-        call: "SystemTime::now",
-        places: &["src/clock.rs"],
-        why: "only clock.rs reads time, so that tests can",
-    },
-    Reserved {
-        call: "Uuid::now_v7",
-        places: &["src/ids.rs"],
-        why: "only ids.rs draws ids, so that decisions replay",
-    },
+    Reserved { call: "Instant::now", places: &["src/clock.rs"], why: "only clock.rs reads time, so that tests can" },
+    Reserved { call: "SystemTime::now", places: &["src/clock.rs"], why: "only clock.rs reads time, so that tests can" },
+    Reserved { call: "Uuid::now_v7", places: &["src/ids.rs"], why: "only ids.rs draws ids, so that decisions replay" },
     Reserved {
         call: "tokio::spawn",
         places: &["src/actors/", "src/app.rs", "src/api/server.rs"],
@@ -125,45 +108,28 @@ pub(crate) const RESERVED: &[Reserved] = &[
         places: &[],
         why: "every queue has a bound, and the bound has a name in config.rs",
     },
-    Reserved {
-        call: "block_in_place",
-        places: &[],
-        why: "it starves the runtime; use a thread",
-    },
-    Reserved {
-        call: "thread::sleep",
-        places: &[],
-        why: "wait for the event instead",
-    },
-    Reserved {
-        call: "flush_async",
-        places: &["src/store/mod.rs"],
-        why: "two calls at once hang in sled 0.34",
-    },
+    Reserved { call: "block_in_place", places: &[], why: "it starves the runtime; use a thread" },
+    Reserved { call: "thread::sleep", places: &[], why: "wait for the event instead" },
+    Reserved { call: "flush_async", places: &["src/store/mod.rs"], why: "two calls at once hang in sled 0.34" },
 ];
 
 /// What one line of a file imports or names by its full path: `crate::…`, `super::…`, `std::…` or a dependency's.
 pub(crate) fn imports(line: &str, file: &str, dependencies: &[String]) -> Vec<String> {
     let mut found = Vec::new();
-    for start in ["crate", "super", "std"]
-        .into_iter()
-        .chain(dependencies.iter().map(String::as_str))
-    {
-        if line
-            .trim_start()
-            .strip_prefix("use ")
-            .is_some_and(|rest| rest.trim_end_matches(';') == start)
-        {
+    for start in ["crate", "super", "std"].into_iter().chain(dependencies.iter().map(String::as_str)) {
+        if line.trim_start().strip_prefix("use ").is_some_and(|rest| rest.trim_end_matches(';') == start) {
             found.push(start.to_owned());
         }
         for at in words(line, start).filter(|at| !line[..*at].ends_with("::")) {
             let Some(path) = line[at + start.len()..].strip_prefix("::") else {
                 continue;
             };
-            if let Some(group) = path.strip_prefix('{') {
-                found.extend(group_heads(group).iter().map(|name| format!("{start}::{name}")));
-            } else {
-                found.push(format!("{start}::{}", path_of(path)));
+            let head = path_of(path);
+            let prefix = if head.is_empty() { start.to_owned() } else { format!("{start}::{head}") };
+            let group = path[head.len()..].trim_start_matches("::").strip_prefix('{');
+            match group.filter(|_| line.trim_start().starts_with("use ") || line.trim_start().starts_with("pub")) {
+                Some(group) => found.extend(group_heads(group).iter().map(|name| format!("{prefix}::{name}"))),
+                None => found.push(prefix),
             }
         }
     }
@@ -205,18 +171,13 @@ fn without_super(path: &str, file: &str) -> String {
 
 /// A file's or folder's module, as a path from the crate's root without `crate`.
 fn module_of(path: &str) -> String {
-    let path = path
-        .trim_start_matches("src/")
-        .trim_end_matches(".rs")
-        .trim_end_matches("/mod");
+    let path = path.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
     path.trim_end_matches('/').replace('/', "::")
 }
 
 /// The path at the head of the text.
 fn path_of(text: &str) -> &str {
-    let end = text
-        .find(|letter: char| !is_word(letter) && letter != ':')
-        .unwrap_or(text.len());
+    let end = text.find(|letter: char| !is_word(letter) && letter != ':').unwrap_or(text.len());
     text[..end].trim_end_matches(':')
 }
 
@@ -228,11 +189,7 @@ pub(crate) fn refusal(import: &str, layer: &Layer) -> Option<String> {
         ("std", _) => !layer.pure || !IMPURE.iter().any(|impure| covers(impure, import)),
         (_, Some(path)) => {
             let is_own = covers(&module_of(layer.path), path);
-            is_own
-                || layer
-                    .modules
-                    .iter()
-                    .any(|allowed| *allowed == "*" || covers(allowed, path))
+            is_own || layer.modules.iter().any(|allowed| *allowed == "*" || covers(allowed, path))
         }
         ("crate", None) => true,
         _ => layer.crates.iter().any(|allowed| *allowed == "*" || *allowed == start),
@@ -244,19 +201,10 @@ pub(crate) fn refusal(import: &str, layer: &Layer) -> Option<String> {
 fn imports_are_seen_in_every_form() {
     let dependencies = ["tokio".to_owned()];
     let seen = |line: &str| imports(line, "src/parse/hermes.rs", &dependencies);
-    assert_eq!(seen("use crate::ids::{A, B};"), ["crate::ids"]);
-    assert_eq!(
-        seen("use crate::{ids, parse::Piece};"),
-        ["crate::ids", "crate::parse::Piece"]
-    );
-    assert_eq!(
-        seen("let x = tokio::time::Sleep::new(std::env::var);"),
-        ["std::env::var", "tokio::time::Sleep::new"]
-    );
-    assert_eq!(
-        seen("use super::Piece; use super::super::actors;"),
-        ["crate::parse::Piece", "crate::actors"]
-    );
+    assert_eq!(seen("use crate::ids::{A, B};"), ["crate::ids::A", "crate::ids::B"]);
+    assert_eq!(seen("use crate::{ids, parse::Piece};"), ["crate::ids", "crate::parse::Piece"]);
+    assert_eq!(seen("let x = tokio::time::Sleep::new(std::env::var);"), ["std::env::var", "tokio::time::Sleep::new"]);
+    assert_eq!(seen("use super::Piece; use super::super::actors;"), ["crate::parse::Piece", "crate::actors"]);
     assert_eq!(seen("use crate::{ a::{b, c}, d, };"), ["crate::a", "crate::d"]);
     assert_eq!(seen("use tokio;"), ["tokio"]);
     assert_eq!(seen("use my_tokio::x; let tokio = 1;"), [""; 0]);

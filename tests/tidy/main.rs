@@ -27,12 +27,7 @@ fn every_layer_imports_only_what_its_row_allows() {
     for file in sources("src/") {
         let layers = LAYERS.iter().filter(|layer| file.path.starts_with(layer.path));
         let Some(layer) = layers.max_by_key(|layer| layer.path.len()) else {
-            findings.add(
-                &file.path,
-                1,
-                "import rules",
-                "the file belongs to no row of LAYERS in tests/tidy.rs",
-            );
+            findings.add(&file.path, 1, "import rules", "the file belongs to no row of LAYERS in tests/tidy.rs");
             continue;
         };
         for (line, statement) in statements(file.production()) {
@@ -50,10 +45,7 @@ fn every_layer_imports_only_what_its_row_allows() {
 fn reserved_calls_stay_in_their_places() {
     let mut findings = Findings::default();
     for file in sources("src/").into_iter().chain(sources("kernels/src/")) {
-        for reserved in RESERVED
-            .iter()
-            .filter(|reserved| !reserved.places.iter().any(|it| file.path.starts_with(it)))
-        {
+        for reserved in RESERVED.iter().filter(|reserved| !reserved.places.iter().any(|it| file.path.starts_with(it))) {
             for (index, line) in file.production().lines().enumerate() {
                 if words(line, reserved.call).next().is_some() {
                     findings.add(&file.path, index + 1, reserved.call, reserved.why);
@@ -70,12 +62,7 @@ fn unsafe_code_lives_in_the_kernels_only() {
     for file in sources("").iter().filter(|file| !file.path.starts_with("kernels/")) {
         for (index, line) in file.code.lines().enumerate() {
             if words(line, "unsafe").next().is_some() {
-                findings.add(
-                    &file.path,
-                    index + 1,
-                    "unsafe",
-                    "all unsafe code lives in the kernels crate",
-                );
+                findings.add(&file.path, index + 1, "unsafe", "all unsafe code lives in the kernels crate");
             }
         }
     }
@@ -113,12 +100,7 @@ fn every_file_opens_with_what_it_owns() {
     let mut findings = Findings::default();
     for file in sources("") {
         if !file.text.starts_with("//!") {
-            findings.add(
-                &file.path,
-                1,
-                "module doc",
-                "the first line is a //! that says what the file owns",
-            );
+            findings.add(&file.path, 1, "module doc", "the first line is a //! that says what the file owns");
         }
     }
     findings.report();
@@ -139,20 +121,11 @@ fn every_file_of_a_module_is_declared() {
         };
         let declaration = format!("mod {name}");
         let declares = |other: &Source| {
-            let beside = [
-                parent.join("mod.rs"),
-                parent.join("lib.rs"),
-                parent.with_extension("rs"),
-            ];
+            let beside = [parent.join("mod.rs"), parent.join("lib.rs"), parent.with_extension("rs")];
             beside.contains(&PathBuf::from(&other.path)) && words(&other.code, &declaration).next().is_some()
         };
         if !all.iter().any(declares) {
-            findings.add(
-                &file.path,
-                1,
-                "dead file",
-                "no module declares it, so it is never compiled",
-            );
+            findings.add(&file.path, 1, "dead file", "no module declares it, so it is never compiled");
         }
     }
     findings.report();
@@ -161,21 +134,8 @@ fn every_file_of_a_module_is_declared() {
 #[test]
 fn nothing_is_left_over_and_no_registry_is_named() {
     // Joined here, so that this file does not find itself.
-    let markers = [
-        ["TO", "DO"],
-        ["FIX", "ME"],
-        ["XX", "X"],
-        ["todo", "!("],
-        ["unimplemented", "!("],
-        ["dbg", "!("],
-    ];
-    let hosts = [
-        ["crates", ".io"],
-        ["pypi", ".org"],
-        ["pythonhosted", ".org"],
-        ["npmjs", ".org"],
-        ["docs", ".rs/"],
-    ];
+    let markers = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["todo", "!("], ["unimplemented", "!("], ["dbg", "!("]];
+    let hosts = [["crates", ".io"], ["pypi", ".org"], ["pythonhosted", ".org"], ["npmjs", ".org"], ["docs", ".rs/"]];
     let mut findings = Findings::default();
     for path in tracked().into_iter().filter(|path| path != "Cargo.lock") {
         let Ok(text) = fs::read_to_string(root().join(&path)) else {
@@ -189,12 +149,7 @@ fn nothing_is_left_over_and_no_registry_is_named() {
             }
             for host in hosts.map(|parts| parts.concat()) {
                 if line.contains(&host) {
-                    findings.add(
-                        &path,
-                        index + 1,
-                        &host,
-                        "packages are named, not the registry that has them",
-                    );
+                    findings.add(&path, index + 1, &host, "packages are named, not the registry that has them");
                 }
             }
         }
@@ -206,13 +161,27 @@ fn nothing_is_left_over_and_no_registry_is_named() {
 fn every_folder_of_src_is_on_the_map() {
     let map = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let mut findings = Findings::default();
-    let folders: BTreeSet<_> = sources("src/")
-        .iter()
-        .filter_map(|file| Some(file.path.rsplit_once('/')?.0.to_owned()))
-        .collect();
+    let files = sources("src/").into_iter().filter(|file| !file.is_test);
+    let folders: BTreeSet<_> = files.filter_map(|file| Some(file.path.rsplit_once('/')?.0.to_owned())).collect();
     for folder in folders.into_iter().filter(|folder| folder != "src") {
         if !map.contains(&format!("`{folder}/`")) {
             findings.add(&folder, 1, "map", "ARCHITECTURE.md does not say what the folder is for");
+        }
+    }
+    findings.report();
+}
+
+#[test]
+fn every_setting_is_read_somewhere() {
+    let all = sources("src/");
+    let config = all.iter().find(|file| file.path == "src/config.rs").unwrap();
+    let settings = config.text.split("pub struct Config {").nth(1).unwrap().split("\n}").next().unwrap();
+    let mut findings = Findings::default();
+    for line in settings.lines().filter_map(|line| line.trim().strip_prefix("pub ")) {
+        let use_of_it = format!(".{}", line.split(':').next().unwrap());
+        let reads = |file: &Source| words(file.production(), &use_of_it).next().is_some();
+        if !all.iter().any(|file| file.path != config.path && reads(file)) {
+            findings.add(&config.path, 1, &use_of_it, "nothing reads the setting, so it promises what does not happen");
         }
     }
     findings.report();

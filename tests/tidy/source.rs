@@ -36,27 +36,11 @@ pub(crate) fn root() -> &'static Path {
 /// Every file that git has or would take.
 pub(crate) fn tracked() -> Vec<String> {
     let arguments = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
-    let output = Command::new("git")
-        .args(arguments)
-        .current_dir(root())
-        .output()
-        .expect("git lists the files");
-    assert!(
-        output.status.success(),
-        "git ls-files failed: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = Command::new("git").args(arguments).current_dir(root()).output().expect("git lists the files");
+    assert!(output.status.success(), "git ls-files failed: {}", String::from_utf8_lossy(&output.stderr));
     let listed = String::from_utf8(output.stdout).expect("paths are UTF-8");
-    let paths: BTreeSet<_> = listed
-        .split('\0')
-        .filter(|path| root().join(path).is_file())
-        .map(str::to_owned)
-        .collect();
-    assert!(
-        paths.contains("Cargo.toml"),
-        "git does not list the files of {}",
-        root().display()
-    );
+    let paths: BTreeSet<_> = listed.split('\0').filter(|path| root().join(path).is_file()).map(str::to_owned).collect();
+    assert!(paths.contains("Cargo.toml"), "git does not list the files of {}", root().display());
     paths.into_iter().collect()
 }
 
@@ -69,12 +53,7 @@ pub(crate) fn sources(below: &str) -> Vec<Source> {
         .map(|path| {
             let text = fs::read_to_string(root().join(&path)).unwrap();
             let code = without_comments_and_literals(&text);
-            Source {
-                path,
-                text,
-                code,
-                is_test: false,
-            }
+            Source { path, text, code, is_test: false }
         })
         .collect();
     let test_modules: Vec<_> = all.iter().flat_map(test_modules).collect();
@@ -99,24 +78,15 @@ fn test_modules(file: &Source) -> Vec<String> {
         let (_, name) = line.strip_suffix(';')?.rsplit_once("mod ")?;
         Some(folder.join(name).to_str()?.to_owned())
     };
-    file.code
-        .match_indices("#[cfg(test)]")
-        .map(after)
-        .filter_map(name)
-        .collect()
+    file.code.match_indices("#[cfg(test)]").map(after).filter_map(name).collect()
 }
 
 /// The crates that Cargo.toml names, as they are written in code.
 pub(crate) fn dependencies() -> Vec<String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    let section = manifest
-        .split("\n[dependencies]\n")
-        .nth(1)
-        .expect("there are dependencies");
+    let section = manifest.split("\n[dependencies]\n").nth(1).expect("there are dependencies");
     let lines = section.lines().take_while(|line| !line.starts_with('['));
-    lines
-        .filter_map(|line| Some(line.split_once(" = ")?.0.replace('-', "_")))
-        .collect()
+    lines.filter_map(|line| Some(line.split_once(" = ")?.0.replace('-', "_"))).collect()
 }
 
 pub(crate) fn is_word(letter: char) -> bool {
@@ -127,7 +97,7 @@ pub(crate) fn is_word(letter: char) -> bool {
 pub(crate) fn words(text: &str, word: &str) -> impl Iterator<Item = usize> {
     text.match_indices(word).map(|(start, _)| start).filter(move |start| {
         let (before, after) = (&text[..*start], &text[start + word.len()..]);
-        let begins = !before.ends_with(|letter: char| is_word(letter) || letter == '$');
+        let begins = !word.starts_with(is_word) || !before.ends_with(|letter: char| is_word(letter) || letter == '$');
         let ends = !word.ends_with(is_word) || !after.starts_with(is_word);
         begins && ends
     })
@@ -175,11 +145,7 @@ fn without_comments_and_literals(text: &str) -> String {
     while at < letters.len() {
         let end = literal_or_comment_end(&letters, at).unwrap_or(at);
         if end > at {
-            code.extend(
-                letters[at..end]
-                    .iter()
-                    .map(|letter| if *letter == '\n' { '\n' } else { ' ' }),
-            );
+            code.extend(letters[at..end].iter().map(|letter| if *letter == '\n' { '\n' } else { ' ' }));
             at = end;
             continue;
         }
@@ -199,20 +165,13 @@ fn without_comments_and_literals(text: &str) -> String {
 fn literal_or_comment_end(letters: &[char], at: usize) -> Option<usize> {
     let letter = |index: usize| letters.get(index).copied().unwrap_or('\0');
     let find = |from: usize, end: &[char]| {
-        let found = letters[from.min(letters.len())..]
-            .windows(end.len())
-            .position(|window| window == end);
+        let found = letters[from.min(letters.len())..].windows(end.len()).position(|window| window == end);
         found.map_or(letters.len(), |offset| from + offset + end.len())
     };
     let prefixed = usize::from(matches!(letter(at), 'b' | 'c') && matches!(letter(at + 1), '"' | 'r' | '\''));
     let start = at + prefixed;
     match (letter(start), letter(start + 1)) {
-        ('/', '/') => Some(
-            letters[at..]
-                .iter()
-                .position(|it| *it == '\n')
-                .map_or(letters.len(), |it| at + it),
-        ),
+        ('/', '/') => Some(letters[at..].iter().position(|it| *it == '\n').map_or(letters.len(), |it| at + it)),
         ('/', '*') => Some(find(at + 2, &['*', '/'])),
         ('r', '"' | '#') => {
             let hashes = letters[start + 1..].iter().take_while(|it| **it == '#').count();
@@ -239,10 +198,7 @@ fn quoted_end(letters: &[char], start: usize, quote: char) -> usize {
 fn comments_and_literals_are_blanked_and_lines_kept() {
     let text = "a // unsafe\nb \"x\\\"unsafe\ny\" 'c' '\\'' r#\"un\"safe\"# b\"q\" &'static for/* z */d";
     let code = without_comments_and_literals(text);
-    assert_eq!(
-        code.split_whitespace().collect::<Vec<_>>(),
-        ["a", "b", "&'static", "for", "d"]
-    );
+    assert_eq!(code.split_whitespace().collect::<Vec<_>>(), ["a", "b", "&'static", "for", "d"]);
     assert_eq!(code.lines().count(), text.lines().count());
 }
 

@@ -13,7 +13,7 @@ use std::arch::x86_64::{
     _mm256_slli_epi16, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_sub_ps, _mm256_xor_si256,
 };
 
-use super::{Packed, PanelOut, for_row_tiles, row_blocks};
+use super::{Packed, PanelOut, for_row_tiles, prefetch, row_blocks};
 use crate::Format;
 use crate::activation::ActivationBlock;
 
@@ -23,7 +23,7 @@ pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], bl
     let rows = activations.len() / blocks;
     for_row_tiles!(rows, |at, COUNT| {
         for first in [0, 8] {
-            let sums = tile::<P, COUNT>(panel, first, row_blocks(activations, at, blocks));
+            let sums = tile::<P, COUNT>(panel, first, row_blocks(activations, at, blocks), at == 0 && first == 0);
             for (r, sum) in sums.into_iter().enumerate() {
                 let mut lanes = [0.0; 8];
                 // SAFETY: the array has eight elements.
@@ -36,15 +36,25 @@ pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], bl
 
 /// The sums of rows `first..first + 8` of the panel.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn tile<P: Packed, const R: usize>(panel: &[u8], first: usize, rows: [&[ActivationBlock]; R]) -> [__m256; R] {
+fn tile<P: Packed, const R: usize>(
+    panel: &[u8],
+    first: usize,
+    mut rows: [&[ActivationBlock]; R],
+    fetch: bool,
+) -> [__m256; R] {
     let layout = const { P::LAYOUT };
     let blocks = panel.len() / layout.block_bytes() * layout.subs;
     // Lets the compiler drop the bounds checks below.
-    let rows: [&[ActivationBlock]; R] = std::array::from_fn(|r| &rows[r][..blocks]);
+    for row in &mut rows {
+        *row = &row[..blocks];
+    }
     let mut sums = [_mm256_setzero_ps(); R];
     for (index, block) in panel.chunks_exact(layout.block_bytes()).enumerate() {
         let (header, subs) = block.split_at(layout.header_bytes);
         for (sub, packed) in subs.chunks_exact(layout.sub_bytes).enumerate() {
+            if fetch {
+                prefetch(packed);
+            }
             let weights = weights::<P>(packed, first);
             let factors = factors::<P>(header, &packed[layout.low_bytes + layout.high_bytes..], first);
             for r in 0..R {
@@ -131,36 +141,24 @@ fn factors<P: Packed>(header: &[u8], scales: &[u8], first: usize) -> Factors {
     match P::FORMAT {
         Format::Q4_1 => {
             let scale = halves(scales, 0);
-            Factors {
-                scales: [scale, scale],
-                mins: halves(scales, 32),
-            }
+            Factors { scales: [scale, scale], mins: halves(scales, 32) }
         }
         Format::Q4_K => {
             let scale = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes(0)));
             let min = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes(16)));
             let scale = _mm256_mul_ps(halves(header, 0), scale);
             let min = _mm256_mul_ps(halves(header, 32), min);
-            Factors {
-                scales: [scale, scale],
-                mins: _mm256_sub_ps(_mm256_set1_ps(-0.0), min),
-            }
+            Factors { scales: [scale, scale], mins: _mm256_sub_ps(_mm256_set1_ps(-0.0), min) }
         }
         Format::Q6_K => {
             let scale = halves(header, 0);
             let first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes(0)));
             let second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes(16)));
-            Factors {
-                scales: [_mm256_mul_ps(scale, first), _mm256_mul_ps(scale, second)],
-                mins: zero,
-            }
+            Factors { scales: [_mm256_mul_ps(scale, first), _mm256_mul_ps(scale, second)], mins: zero }
         }
         _ => {
             let scale = halves(scales, 0);
-            Factors {
-                scales: [scale, scale],
-                mins: zero,
-            }
+            Factors { scales: [scale, scale], mins: zero }
         }
     }
 }
@@ -174,20 +172,12 @@ fn add_block<P: Packed>(sum: __m256, weights: &[__m256i; 8], factors: &Factors, 
         for half in 0..2 {
             let product = dot::<P>(weights, row, 4 * half, 4);
             let product = _mm256_add_epi32(product, zero_point::<P>(row.half_sums[half]));
-            sum = _mm256_fmadd_ps(
-                _mm256_cvtepi32_ps(product),
-                _mm256_mul_ps(factors.scales[half], scale),
-                sum,
-            );
+            sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), _mm256_mul_ps(factors.scales[half], scale), sum);
         }
     } else {
         let product = dot::<P>(weights, row, 0, 8);
         let product = _mm256_add_epi32(product, zero_point::<P>(row.half_sums[0] + row.half_sums[1]));
-        sum = _mm256_fmadd_ps(
-            _mm256_cvtepi32_ps(product),
-            _mm256_mul_ps(factors.scales[0], scale),
-            sum,
-        );
+        sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), _mm256_mul_ps(factors.scales[0], scale), sum);
     }
     if P::HAS_MIN {
         sum = _mm256_fmadd_ps(factors.mins, _mm256_set1_ps(row.scaled_sum), sum);
@@ -199,11 +189,7 @@ fn add_block<P: Packed>(sum: __m256, weights: &[__m256i; 8], factors: &Factors, 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn zero_point<P: Packed>(sum: i32) -> __m256i {
-    if P::FORMAT == Format::Q8_0 {
-        _mm256_setzero_si256()
-    } else {
-        _mm256_set1_epi32(-P::LAYOUT.zero_point * sum)
-    }
+    if P::FORMAT == Format::Q8_0 { _mm256_setzero_si256() } else { _mm256_set1_epi32(-P::LAYOUT.zero_point * sum) }
 }
 
 /// The exact integer products of groups `first..first + count`.

@@ -9,7 +9,7 @@ use std::arch::x86_64::{
     _mm512_ternarylogic_epi32,
 };
 
-use super::{Packed, PanelOut, for_row_tiles, row_blocks};
+use super::{Packed, PanelOut, for_row_tiles, prefetch, row_blocks};
 use crate::Format;
 use crate::activation::ActivationBlock;
 
@@ -18,7 +18,7 @@ use crate::activation::ActivationBlock;
 pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], blocks: usize, out: &PanelOut<'_>) {
     let rows = activations.len() / blocks;
     for_row_tiles!(rows, |at, COUNT| {
-        let sums = tile::<P, COUNT>(panel, row_blocks(activations, at, blocks));
+        let sums = tile::<P, COUNT>(panel, row_blocks(activations, at, blocks), at == 0);
         for (r, sum) in sums.into_iter().enumerate() {
             let mut lanes = [0.0; 16];
             // SAFETY: the array has sixteen elements.
@@ -29,15 +29,20 @@ pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], bl
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn tile<P: Packed, const R: usize>(panel: &[u8], rows: [&[ActivationBlock]; R]) -> [__m512; R] {
+fn tile<P: Packed, const R: usize>(panel: &[u8], mut rows: [&[ActivationBlock]; R], fetch: bool) -> [__m512; R] {
     let layout = const { P::LAYOUT };
     let blocks = panel.len() / layout.block_bytes() * layout.subs;
     // Lets the compiler drop the bounds checks below.
-    let rows: [&[ActivationBlock]; R] = std::array::from_fn(|r| &rows[r][..blocks]);
+    for row in &mut rows {
+        *row = &row[..blocks];
+    }
     let mut sums = [_mm512_setzero_ps(); R];
     for (index, block) in panel.chunks_exact(layout.block_bytes()).enumerate() {
         let (header, subs) = block.split_at(layout.header_bytes);
         for (sub, packed) in subs.chunks_exact(layout.sub_bytes).enumerate() {
+            if fetch {
+                prefetch(packed);
+            }
             let weights = weights::<P>(packed);
             let factors = factors::<P>(header, &packed[layout.low_bytes + layout.high_bytes..]);
             for r in 0..R {
@@ -121,36 +126,24 @@ fn factors<P: Packed>(header: &[u8], scales: &[u8]) -> Factors {
     match P::FORMAT {
         Format::Q4_1 => {
             let scale = load_halves(&scales[..32]);
-            Factors {
-                scales: [scale, scale],
-                mins: load_halves(&scales[32..64]),
-            }
+            Factors { scales: [scale, scale], mins: load_halves(&scales[32..64]) }
         }
         Format::Q4_K => {
             let scale = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_bytes(&scales[..16])));
             let min = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_bytes(&scales[16..32])));
             let scale = _mm512_mul_ps(load_halves(&header[..32]), scale);
             let min = _mm512_mul_ps(load_halves(&header[32..64]), min);
-            Factors {
-                scales: [scale, scale],
-                mins: _mm512_sub_ps(_mm512_set1_ps(-0.0), min),
-            }
+            Factors { scales: [scale, scale], mins: _mm512_sub_ps(_mm512_set1_ps(-0.0), min) }
         }
         Format::Q6_K => {
             let scale = load_halves(&header[..32]);
             let first = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_bytes(&scales[..16])));
             let second = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_bytes(&scales[16..32])));
-            Factors {
-                scales: [_mm512_mul_ps(scale, first), _mm512_mul_ps(scale, second)],
-                mins: zero,
-            }
+            Factors { scales: [_mm512_mul_ps(scale, first), _mm512_mul_ps(scale, second)], mins: zero }
         }
         _ => {
             let scale = load_halves(&scales[..32]);
-            Factors {
-                scales: [scale, scale],
-                mins: zero,
-            }
+            Factors { scales: [scale, scale], mins: zero }
         }
     }
 }
@@ -167,11 +160,7 @@ fn add_block<P: Packed>(sum: __m512, weights: &[__m512i; 8], factors: &Factors, 
             for g in 4 * half..4 * half + 4 {
                 product = _mm512_dpbusd_epi32(product, weights[g], _mm512_set1_epi32(row.quad(g)));
             }
-            sum = _mm512_fmadd_ps(
-                _mm512_cvtepi32_ps(product),
-                _mm512_mul_ps(factors.scales[half], scale),
-                sum,
-            );
+            sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(product), _mm512_mul_ps(factors.scales[half], scale), sum);
         }
     } else {
         // Two chains: a lone row is bound by the latency of one.

@@ -44,22 +44,10 @@ pub fn matmul(team: &Team, weights: &WeightMatrix, x: &[f32], m: usize, out: &mu
 pub fn matmul_all(team: &Team, x: &[f32], m: usize, products: &mut [Product<'_>], scratch: &mut Scratch) {
     let Some(first) = products.first() else { return };
     let cols = first.weights.cols();
-    assert_eq!(
-        Some(x.len()),
-        m.checked_mul(cols),
-        "m rows of as many activations as the weights have columns"
-    );
+    assert_eq!(Some(x.len()), m.checked_mul(cols), "m rows of as many activations as the weights have columns");
     for product in products.iter() {
-        assert_eq!(
-            product.weights.cols(),
-            cols,
-            "matrices of one call have the same columns"
-        );
-        assert_eq!(
-            Some(product.out.len()),
-            m.checked_mul(product.weights.rows()),
-            "m rows of results"
-        );
+        assert_eq!(product.weights.cols(), cols, "matrices of one call have the same columns");
+        assert_eq!(Some(product.out.len()), m.checked_mul(product.weights.rows()), "m rows of results");
     }
     if m == 0 {
         return;
@@ -111,10 +99,7 @@ struct Job<'a> {
 
 impl<'a> Job<'a> {
     fn new(product: &'a mut Product<'_>) -> Self {
-        Self {
-            weights: product.weights,
-            out: SharedSlice::new(product.out),
-        }
+        Self { weights: product.weights, out: SharedSlice::new(product.out) }
     }
 }
 
@@ -238,5 +223,26 @@ use for_row_tiles;
 /// The blocks of `R` activation rows from row `at` on.
 #[inline]
 fn row_blocks<const R: usize>(activations: &[ActivationBlock], at: usize, blocks: usize) -> [&[ActivationBlock]; R] {
-    std::array::from_fn(|r| &activations[(at + r) * blocks..(at + r + 1) * blocks])
+    let mut rows = [activations; R];
+    for (r, row) in rows.iter_mut().enumerate() {
+        *row = &activations[(at + r) * blocks..(at + r + 1) * blocks];
+    }
+    rows
+}
+
+/// How far ahead weights are asked for when they come from memory: the processor's own prefetching stops at every page,
+/// which costs small batches up to a third of their speed.
+#[cfg(target_arch = "x86_64")]
+const AHEAD_BYTES: usize = 8192;
+
+/// Asks for the weights `AHEAD_BYTES` behind these.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch(packed: &[u8]) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    for line in (0..packed.len()).step_by(64) {
+        let ahead = packed.as_ptr().wrapping_add(AHEAD_BYTES + line);
+        // SAFETY: a prefetch changes nothing the program sees and may have any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) };
+    }
 }

@@ -3,7 +3,7 @@
 
 use super::{Packed, PanelOut, for_row_tiles, row_blocks};
 use crate::activation::ActivationBlock;
-use crate::pack::{Factors, PANEL, SUB, factors, quant_at};
+use crate::pack::{Factors, PANEL, SUB, factors, lane_quants};
 
 /// Multiplies one panel with all activation rows.
 pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], blocks: usize, out: &PanelOut<'_>) {
@@ -13,7 +13,7 @@ pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], bl
         for (r, sums) in sums.iter().enumerate() {
             out.put(at + r, 0, sums);
         }
-    }, 8 1);
+    }, 8 4 2 1);
 }
 
 fn tile<P: Packed, const R: usize>(panel: &[u8], rows: [&[ActivationBlock]; R]) -> [[f32; PANEL]; R] {
@@ -22,8 +22,7 @@ fn tile<P: Packed, const R: usize>(panel: &[u8], rows: [&[ActivationBlock]; R]) 
     for (index, block) in panel.chunks_exact(layout.block_bytes()).enumerate() {
         let (header, subs) = block.split_at(layout.header_bytes);
         for (sub, packed) in subs.chunks_exact(layout.sub_bytes).enumerate() {
-            let quants: [[u8; SUB]; PANEL] =
-                std::array::from_fn(|lane| std::array::from_fn(|column| quant_at(P::FORMAT, packed, column, lane)));
+            let quants = std::array::from_fn(|lane| lane_quants(P::FORMAT, packed, lane));
             let factors = factors(P::FORMAT, header, &packed[layout.low_bytes + layout.high_bytes..]);
             for (sums, row) in sums.iter_mut().zip(rows) {
                 add_block::<P>(sums, &quants, &factors, &row[index * layout.subs + sub]);
@@ -43,9 +42,10 @@ fn add_block<P: Packed>(
     for (lane, sum) in sums.iter_mut().enumerate() {
         // Integers are exact, whatever order they are added in.
         let halves: [i32; 2] = std::array::from_fn(|half| {
-            let products = (16 * half..16 * half + 16)
-                .map(|i| i32::from(quants[lane][i]) * i32::from(activation.values[i]))
-                .sum::<i32>();
+            let mut products = 0;
+            for i in 16 * half..16 * half + 16 {
+                products += i32::from(quants[lane][i]) * i32::from(activation.values[i]);
+            }
             products - P::LAYOUT.zero_point * activation.half_sums[half]
         });
         if P::HAS_HALF_SCALES {

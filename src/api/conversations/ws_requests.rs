@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::interventions;
 use super::ws::{Out, Session};
-use crate::actors::{KeyedAnswer, Operation, Reader};
+use crate::actors::Reader;
 use crate::api::body::{cursor, decode, object};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{self, invalid, wrong_operation};
@@ -19,6 +19,7 @@ use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::protocol::conversations::{Cancel, Intervene, Subscribe};
 use crate::protocol::responses::CreateResponse;
+use crate::store::{KeyedAnswer, Operation};
 
 /// A frame as it was read.
 pub(super) struct Begun {

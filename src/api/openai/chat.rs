@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::chat_stream::ChatStream;
-use crate::actors::{ConversationHandle, KeyedAnswer, Operation, Reader};
+use crate::actors::{ConversationHandle, Reader};
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, decode};
@@ -22,6 +22,7 @@ use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
 };
+use crate::store::{KeyedAnswer, Operation};
 
 /// `POST /v1/chat/completions`
 pub(crate) async fn create(

@@ -37,7 +37,8 @@ impl Talk {
     fn generating(words: &[&str]) -> (Self, ResponseId) {
         let mut talk = Self::new(7);
         let id = talk.create("hello").unwrap();
-        talk.say(Input::GenerationStarted { generation: talk.generation(), prompt_tokens: 5, cached_tokens: 0 }).unwrap();
+        talk.say(Input::GenerationStarted { generation: talk.generation(), prompt_tokens: 5, cached_tokens: 0 })
+            .unwrap();
         for (index, word) in words.iter().enumerate() {
             talk.generated(vec![output(index as u32, Piece::Text((*word).to_owned()))]);
         }
@@ -140,10 +141,22 @@ fn an_answer_is_created_shown_and_ended_in_openais_order() {
     let (mut talk, _) = Talk::generating(&["Hi", " there"]);
     talk.ended(GenerationEnd::Stop);
     let events: Vec<Event> = talk.log.iter().map(|recorded| recorded.event.clone()).collect();
-    assert_eq!(names(&events), [
-        "conversation_created", "response_created", "response_in_progress", "output_item_added", "content_part_added",
-        "output_delta", "output_delta", "output_done", "content_part_done", "output_item_done", "response_ended",
-    ]);
+    assert_eq!(
+        names(&events),
+        [
+            "conversation_created",
+            "response_created",
+            "response_in_progress",
+            "output_item_added",
+            "content_part_added",
+            "output_delta",
+            "output_delta",
+            "output_done",
+            "content_part_done",
+            "output_item_done",
+            "response_ended",
+        ]
+    );
     let numbers: Vec<_> = talk.log.iter().filter_map(|recorded| recorded.number).collect();
     assert_eq!(numbers, (0..10).collect::<Vec<_>>());
     assert_eq!(talk.state.status(), "idle");

@@ -7,10 +7,18 @@ use crate::error::Code;
 fn a_steer_commits_in_one_batch() {
     let (mut talk, id) = Talk::generating(&["The", " plan"]);
     let events = talk.steer(id, "shorter").unwrap();
-    assert_eq!(names(&events), [
-        "intervention_accepted", "output_done", "content_part_done", "output_item_done", "response_ended",
-        "intervention_committed", "response_created",
-    ]);
+    assert_eq!(
+        names(&events),
+        [
+            "intervention_accepted",
+            "output_done",
+            "content_part_done",
+            "output_item_done",
+            "response_ended",
+            "intervention_committed",
+            "response_created",
+        ]
+    );
     let old = talk.state.response(id).unwrap();
     assert_eq!(old.status, ResponseStatus::Ended(Ending::Incomplete { reason: "steered".to_owned() }));
     assert_eq!(old.output[0].item.text(), "The plan");
@@ -26,10 +34,10 @@ fn a_steer_aborts_the_old_generation_before_it_starts_the_new() {
     talk.effects.clear();
     talk.steer(id, "shorter").unwrap();
     let (generation, response_id) = (talk.generation(), talk.state.active().unwrap().id);
-    assert_eq!(talk.effects, [
-        Effect::AbortGeneration { generation: old },
-        Effect::StartGeneration { generation, response_id },
-    ]);
+    assert_eq!(
+        talk.effects,
+        [Effect::AbortGeneration { generation: old }, Effect::StartGeneration { generation, response_id },]
+    );
 }
 
 #[test]

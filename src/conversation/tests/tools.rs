@@ -5,8 +5,7 @@ use crate::error::Code;
 use crate::ids::CallId;
 
 fn result(fresh: &mut FreshIds, call_id: &CallId, output: &str) -> Item {
-    let body =
-        ItemBody::FunctionCallOutput { call_id: call_id.clone(), output: output.to_owned(), synthetic: false };
+    let body = ItemBody::FunctionCallOutput { call_id: call_id.clone(), output: output.to_owned(), synthetic: false };
     Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body }
 }
 
@@ -116,9 +115,10 @@ fn a_steer_closes_finished_calls_of_the_response_it_cuts() {
 fn a_steer_after_completed_with_open_calls_closes_them_and_commits() {
     let (mut talk, id, _) = two_calls();
     let events = talk.steer(id, "do not").unwrap();
-    assert_eq!(names(&events), [
-        "intervention_accepted", "tool_call_closed", "tool_call_closed", "intervention_committed", "response_created",
-    ]);
+    assert_eq!(
+        names(&events),
+        ["intervention_accepted", "tool_call_closed", "tool_call_closed", "intervention_committed", "response_created",]
+    );
 }
 
 #[test]

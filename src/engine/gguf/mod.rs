@@ -114,9 +114,7 @@ impl Gguf {
 
     /// A whole number of any stored width that fits, if the key is there.
     pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
-        self.typed(key, "a number between 0 and 4294967295", |value| {
-            value.as_u64()?.try_into().ok()
-        })
+        self.typed(key, "a number between 0 and 4294967295", |value| value.as_u64()?.try_into().ok())
     }
 
     /// A number, if the key is there.
@@ -159,11 +157,7 @@ impl Gguf {
         if numbers.len() == layers {
             Ok(Some(numbers))
         } else {
-            Err(Error::WrongLength {
-                key: key.to_owned(),
-                found: numbers.len(),
-                expected: layers,
-            })
+            Err(Error::WrongLength { key: key.to_owned(), found: numbers.len(), expected: layers })
         }
     }
 

@@ -35,24 +35,14 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Gguf, Error> {
         }
         metadata.insert(key, value);
     }
-    let mut gguf = Gguf {
-        version,
-        metadata,
-        ..Gguf::default()
-    };
+    let mut gguf = Gguf { version, metadata, ..Gguf::default() };
     refuse_part_of_split(&gguf)?;
     let alignment = alignment(&gguf)?;
     let mut placed = Vec::with_capacity(tensor_count);
     for _ in 0..tensor_count {
         placed.push(read_tensor(&mut reader)?);
     }
-    place_tensors(
-        &mut gguf,
-        placed,
-        align_up(reader.at as u64, alignment),
-        alignment,
-        bytes.len() as u64,
-    )?;
+    place_tensors(&mut gguf, placed, align_up(reader.at as u64, alignment), alignment, bytes.len() as u64)?;
     Ok(gguf)
 }
 
@@ -68,12 +58,7 @@ impl<'a> Reader<'a> {
 
     fn take(&mut self, what: &'static str, count: u64) -> Result<&'a [u8], Error> {
         if count > self.left() {
-            return Err(Error::Truncated {
-                what,
-                at: self.at,
-                needed: count,
-                left: self.left(),
-            });
+            return Err(Error::Truncated { what, at: self.at, needed: count, left: self.left() });
         }
         let start = self.at;
         self.at += count as usize;
@@ -92,20 +77,11 @@ impl<'a> Reader<'a> {
         let value = u64::from_le_bytes(self.array(what)?);
         if value > COUNT_MAX {
             // Lengths are signed in older writers, so a huge one is shown as the negative number it was.
-            return Err(Error::Implausible {
-                what,
-                at,
-                value: (value as i64).into(),
-            });
+            return Err(Error::Implausible { what, at, value: (value as i64).into() });
         }
         let needed = value * bytes_each;
         if needed > self.left() {
-            return Err(Error::Truncated {
-                what,
-                at: self.at,
-                needed,
-                left: self.left(),
-            });
+            return Err(Error::Truncated { what, at: self.at, needed, left: self.left() });
         }
         Ok(value as usize)
     }
@@ -114,9 +90,7 @@ impl<'a> Reader<'a> {
         let len = self.count(what, 1)?;
         let at = self.at;
         let bytes = self.take(what, len as u64)?;
-        std::str::from_utf8(bytes)
-            .map(str::to_owned)
-            .map_err(|_| Error::NotUtf8 { what, at })
+        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Error::NotUtf8 { what, at })
     }
 
     fn bool(&mut self) -> Result<bool, Error> {
@@ -168,10 +142,7 @@ fn read_value(reader: &mut Reader<'_>, key: &str) -> Result<Value, Error> {
         11 => Value::I64(i64::from_le_bytes(reader.array(WHAT)?)),
         12 => Value::F64(f64::from_le_bytes(reader.array(WHAT)?)),
         id => {
-            return Err(Error::ValueType {
-                key: key.to_owned(),
-                id,
-            });
+            return Err(Error::ValueType { key: key.to_owned(), id });
         }
     })
 }
@@ -191,21 +162,14 @@ fn read_array(reader: &mut Reader<'_>, key: &str) -> Result<Array, Error> {
         }
         8 => {
             let count = reader.count("an array of strings", 8)?;
-            Array::String(
-                (0..count)
-                    .map(|_| reader.string("a string in an array"))
-                    .collect::<Result<_, _>>()?,
-            )
+            Array::String((0..count).map(|_| reader.string("a string in an array")).collect::<Result<_, _>>()?)
         }
         9 => return Err(Error::NestedArray(key.to_owned())),
         10 => Array::U64(reader.numbers(u64::from_le_bytes)?),
         11 => Array::I64(reader.numbers(i64::from_le_bytes)?),
         12 => Array::F64(reader.numbers(f64::from_le_bytes)?),
         id => {
-            return Err(Error::ValueType {
-                key: key.to_owned(),
-                id,
-            });
+            return Err(Error::ValueType { key: key.to_owned(), id });
         }
     })
 }
@@ -238,20 +202,10 @@ fn read_tensor(reader: &mut Reader<'_>) -> Result<Entry, Error> {
     let id = i32::from_le_bytes(reader.array("a tensor's type")?);
     let offset = u64::from_le_bytes(reader.array("a tensor's offset")?);
     let Some(kind) = TensorType::from_id(id) else {
-        return Err(Error::TensorType {
-            name,
-            id,
-            reason: TensorType::refusal(id),
-        });
+        return Err(Error::TensorType { name, id, reason: TensorType::refusal(id) });
     };
     match measure(&lengths, kind) {
-        Ok((shape, bytes)) => Ok(Entry {
-            name,
-            shape,
-            kind,
-            bytes,
-            offset,
-        }),
+        Ok((shape, bytes)) => Ok(Entry { name, shape, kind, bytes, offset }),
         Err(reason) => Err(Error::Shape { name, reason }),
     }
 }
@@ -271,12 +225,7 @@ fn measure(lengths: &[i64], kind: TensorType) -> Result<(Vec<usize>, u64), Strin
         shape.push(length as usize);
     }
     if !shape[0].is_multiple_of(kind.block_len()) {
-        return Err(format!(
-            "a row of {} is no multiple of {}'s {}",
-            shape[0],
-            kind.name(),
-            kind.block_len()
-        ));
+        return Err(format!("a row of {} is no multiple of {}'s {}", shape[0], kind.name(), kind.block_len()));
     }
     let bytes = (values / kind.block_len() as u64)
         .checked_mul(kind.block_bytes() as u64)
@@ -286,11 +235,7 @@ fn measure(lengths: &[i64], kind: TensorType) -> Result<(Vec<usize>, u64), Strin
 
 fn alignment(gguf: &Gguf) -> Result<u64, Error> {
     let alignment = gguf.u32(ALIGNMENT_KEY)?.map_or(ALIGNMENT_DEFAULT, u64::from);
-    if alignment.is_power_of_two() {
-        Ok(alignment)
-    } else {
-        Err(Error::Alignment(alignment))
-    }
+    if alignment.is_power_of_two() { Ok(alignment) } else { Err(Error::Alignment(alignment)) }
 }
 
 fn refuse_part_of_split(gguf: &Gguf) -> Result<(), Error> {
@@ -312,19 +257,9 @@ fn place_tensors(gguf: &mut Gguf, entries: Vec<Entry>, start: u64, alignment: u6
     let mut expected: u64 = 0;
     let mut by_name = HashMap::with_capacity(entries.len());
     for entry in entries {
-        let Entry {
-            name,
-            shape,
-            kind,
-            bytes,
-            offset,
-        } = entry;
+        let Entry { name, shape, kind, bytes, offset } = entry;
         if offset != expected {
-            return Err(Error::Offset {
-                name,
-                found: offset,
-                expected,
-            });
+            return Err(Error::Offset { name, found: offset, expected });
         }
         // `expected` and `start` are below the file's length plus padding, so only `bytes` can overflow.
         let begin = start + offset;
@@ -336,12 +271,7 @@ fn place_tensors(gguf: &mut Gguf, entries: Vec<Entry>, start: u64, alignment: u6
         if by_name.insert(name.clone(), gguf.tensors.len()).is_some() {
             return Err(Error::DuplicateTensor(name));
         }
-        gguf.tensors.push(Tensor {
-            name,
-            shape,
-            kind,
-            range: begin as usize..end as usize,
-        });
+        gguf.tensors.push(Tensor { name, shape, kind, range: begin as usize..end as usize });
     }
     gguf.by_name = by_name;
     Ok(())

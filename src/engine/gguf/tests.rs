@@ -11,10 +11,7 @@ fn small() -> Writer {
         .entry("a.i64", Value::I64(-7))
         .entry("a.f32", Value::F32(0.5))
         .entry("a.bool", Value::Bool(true))
-        .entry(
-            "a.strings",
-            Value::Array(Array::String(vec!["x".to_owned(), String::new()])),
-        )
+        .entry("a.strings", Value::Array(Array::String(vec!["x".to_owned(), String::new()])))
         .entry("a.numbers", Value::Array(Array::I32(vec![1, 2, 3])))
         .tensor("t.one", &[32, 2], TensorType::Q4_1, vec![1; 40])
         .tensor("t.two", &[3], TensorType::F32, vec![2; 12])
@@ -23,9 +20,7 @@ fn small() -> Writer {
 /// The file with the bytes of `from` at their only place replaced by `to`.
 fn patched(from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut bytes = small().finish();
-    let at: Vec<_> = (0..=bytes.len() - from.len())
-        .filter(|&at| bytes[at..].starts_with(from))
-        .collect();
+    let at: Vec<_> = (0..=bytes.len() - from.len()).filter(|&at| bytes[at..].starts_with(from)).collect();
     assert_eq!(at.len(), 1, "the pattern must be unique");
     bytes.splice(at[0]..at[0] + from.len(), to.iter().copied());
     bytes
@@ -34,7 +29,9 @@ fn patched(from: &[u8], to: &[u8]) -> Vec<u8> {
 fn tensor_entry(name: &str, shape: &[u64], kind: i32, offset: u64) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.extend((shape.len() as u32).to_le_bytes());
-    shape.iter().for_each(|length| bytes.extend(length.to_le_bytes()));
+    for length in shape {
+        bytes.extend(length.to_le_bytes());
+    }
     bytes.extend(kind.to_le_bytes());
     bytes.extend(offset.to_le_bytes());
     bytes
@@ -65,18 +62,8 @@ fn absent_and_mistyped_keys_are_told_apart() {
     assert_eq!(gguf.require("nowhere"), Err(Error::MissingKey("nowhere".to_owned())));
     assert!(gguf.require_tensor("nowhere").is_err());
     let error = gguf.u32("a.i64").unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "the metadata key \"a.i64\" holds the number -7, not a number between 0 and 4294967295"
-    );
-    assert!(matches!(
-        gguf.u32_per_layer("a.numbers", 2),
-        Err(Error::WrongLength {
-            found: 3,
-            expected: 2,
-            ..
-        })
-    ));
+    assert_eq!(error, "the metadata key \"a.i64\" holds the number -7, not a number between 0 and 4294967295");
+    assert!(matches!(gguf.u32_per_layer("a.numbers", 2), Err(Error::WrongLength { found: 3, expected: 2, .. })));
 }
 
 #[test]
@@ -97,29 +84,17 @@ fn hostile_headers_are_refused_with_their_reason() {
 
 #[test]
 fn hostile_metadata_is_refused_with_its_reason() {
-    assert!(matches!(
-        Gguf::parse(&patched(b"a.u32", b"a.i64")),
-        Err(Error::DuplicateKey(_))
-    ));
-    assert!(matches!(
-        Gguf::parse(&patched(b"llama", b"ll\xffma")),
-        Err(Error::NotUtf8 { .. })
-    ));
+    assert!(matches!(Gguf::parse(&patched(b"a.u32", b"a.i64")), Err(Error::DuplicateKey(_))));
+    assert!(matches!(Gguf::parse(&patched(b"llama", b"ll\xffma")), Err(Error::NotUtf8 { .. })));
     let mut nested = b"a.numbers".to_vec();
     nested.extend(9i32.to_le_bytes());
     let (mut from, mut to) = (nested.clone(), nested);
     from.extend(5i32.to_le_bytes());
     to.extend(9i32.to_le_bytes());
-    assert_eq!(
-        Gguf::parse(&patched(&from, &to)),
-        Err(Error::NestedArray("a.numbers".to_owned()))
-    );
+    assert_eq!(Gguf::parse(&patched(&from, &to)), Err(Error::NestedArray("a.numbers".to_owned())));
     let alignment = small().entry("general.alignment", Value::U32(33)).finish();
     assert_eq!(Gguf::parse(&alignment), Err(Error::Alignment(33)));
-    let split = small()
-        .entry("split.count", Value::U16(3))
-        .entry("split.no", Value::U16(1))
-        .finish();
+    let split = small().entry("split.count", Value::U16(3)).entry("split.no", Value::U16(1)).finish();
     assert_eq!(Gguf::parse(&split), Err(Error::Split { number: 2, count: 3 }));
 }
 
@@ -127,38 +102,14 @@ fn hostile_metadata_is_refused_with_its_reason() {
 fn hostile_tensors_are_refused_with_their_reason() {
     let entry = tensor_entry("t.one", &[32, 2], 3, 0);
     let refused = |to: Vec<u8>| Gguf::parse(&patched(&entry, &to)).unwrap_err();
-    assert!(matches!(
-        refused(tensor_entry("t.one", &[32, 0], 3, 0)),
-        Error::Shape { .. }
-    ));
-    assert!(matches!(
-        refused(tensor_entry("t.one", &[1 << 40, 1 << 40], 3, 0)),
-        Error::Shape { .. }
-    ));
-    assert!(matches!(
-        refused(tensor_entry("t.one", &[33, 2], 3, 0)),
-        Error::Shape { .. }
-    ));
-    assert!(matches!(
-        refused(tensor_entry("t.one", &[32, 2], 4, 0)),
-        Error::TensorType { id: 4, .. }
-    ));
-    assert!(matches!(
-        refused(tensor_entry("t.one", &[32, 2], 99, 0)),
-        Error::TensorType { id: 99, .. }
-    ));
-    assert!(matches!(
-        refused(tensor_entry("t.one", &[32, 2], 3, 32)),
-        Error::Offset { .. }
-    ));
-    assert!(matches!(
-        refused(tensor_entry("t.two", &[32, 2], 3, 0)),
-        Error::DuplicateTensor(_)
-    ));
-    assert!(matches!(
-        refused(tensor_entry("t.one", &[1 << 40], 3, 0)),
-        Error::BeyondFile { .. }
-    ));
+    assert!(matches!(refused(tensor_entry("t.one", &[32, 0], 3, 0)), Error::Shape { .. }));
+    assert!(matches!(refused(tensor_entry("t.one", &[1 << 40, 1 << 40], 3, 0)), Error::Shape { .. }));
+    assert!(matches!(refused(tensor_entry("t.one", &[33, 2], 3, 0)), Error::Shape { .. }));
+    assert!(matches!(refused(tensor_entry("t.one", &[32, 2], 4, 0)), Error::TensorType { id: 4, .. }));
+    assert!(matches!(refused(tensor_entry("t.one", &[32, 2], 99, 0)), Error::TensorType { id: 99, .. }));
+    assert!(matches!(refused(tensor_entry("t.one", &[32, 2], 3, 32)), Error::Offset { .. }));
+    assert!(matches!(refused(tensor_entry("t.two", &[32, 2], 3, 0)), Error::DuplicateTensor(_)));
+    assert!(matches!(refused(tensor_entry("t.one", &[1 << 40], 3, 0)), Error::BeyondFile { .. }));
     let overlapping = patched(&tensor_entry("t.two", &[3], 0, 64), &tensor_entry("t.two", &[3], 0, 0));
     assert!(matches!(Gguf::parse(&overlapping), Err(Error::Offset { .. })));
 }

@@ -40,11 +40,7 @@ pub enum Array {
 impl Value {
     /// The text of a string.
     pub fn as_str(&self) -> Option<&str> {
-        if let Self::String(text) = self {
-            Some(text)
-        } else {
-            None
-        }
+        if let Self::String(text) = self { Some(text) } else { None }
     }
 
     /// A whole number that is not negative, of any width.
@@ -73,38 +69,22 @@ impl Value {
 
     /// A truth value.
     pub fn as_bool(&self) -> Option<bool> {
-        if let Self::Bool(truth) = *self {
-            Some(truth)
-        } else {
-            None
-        }
+        if let Self::Bool(truth) = *self { Some(truth) } else { None }
     }
 
     /// The texts of an array of strings.
     pub fn as_strings(&self) -> Option<&[String]> {
-        if let Self::Array(Array::String(texts)) = self {
-            Some(texts)
-        } else {
-            None
-        }
+        if let Self::Array(Array::String(texts)) = self { Some(texts) } else { None }
     }
 
     /// The numbers of an array of 32-bit floats.
     pub fn as_f32s(&self) -> Option<&[f32]> {
-        if let Self::Array(Array::F32(numbers)) = self {
-            Some(numbers)
-        } else {
-            None
-        }
+        if let Self::Array(Array::F32(numbers)) = self { Some(numbers) } else { None }
     }
 
     /// The truth values of an array of booleans.
     pub fn as_bools(&self) -> Option<&[bool]> {
-        if let Self::Array(Array::Bool(truths)) = self {
-            Some(truths)
-        } else {
-            None
-        }
+        if let Self::Array(Array::Bool(truths)) = self { Some(truths) } else { None }
     }
 
     /// The whole numbers of an array of any width, if none is negative or too large.

@@ -121,7 +121,9 @@ fn write_array(out: &mut Vec<u8>, array: &Array) {
         Array::String(texts) => {
             out.extend(8i32.to_le_bytes());
             out.extend((texts.len() as u64).to_le_bytes());
-            texts.iter().for_each(|text| write_string(out, text));
+            for text in texts {
+                write_string(out, text);
+            }
         }
     }
 }

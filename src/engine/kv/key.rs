@@ -31,21 +31,19 @@ pub(crate) struct KeyParts<'a> {
     pub(crate) tokens: &'a [u32],
 }
 
-impl KeyParts<'_> {
-    /// SHA-256 over the tagged, length-prefixed parts.
-    pub(crate) fn key(&self) -> BlockKey {
-        let mut hash = Sha256::new();
-        part(&mut hash, b'm', self.model.len(), self.model.as_bytes());
-        part(&mut hash, b'k', self.kv_type.len(), self.kv_type.as_bytes());
-        part(&mut hash, b's', 8, &self.salt.to_le_bytes());
-        match self.parent {
-            Some(parent) => part(&mut hash, b'p', parent.0.len(), &parent.0),
-            None => part(&mut hash, b'p', 0, &[]),
-        }
-        let tokens: Vec<u8> = self.tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
-        part(&mut hash, b't', tokens.len(), &tokens);
-        BlockKey(hash.finalize().into())
+/// SHA-256 over the tagged, length-prefixed parts.
+pub(super) fn block_key(parts: &KeyParts<'_>) -> BlockKey {
+    let mut hash = Sha256::new();
+    part(&mut hash, b'm', parts.model.len(), parts.model.as_bytes());
+    part(&mut hash, b'k', parts.kv_type.len(), parts.kv_type.as_bytes());
+    part(&mut hash, b's', 8, &parts.salt.to_le_bytes());
+    match parts.parent {
+        Some(parent) => part(&mut hash, b'p', parent.0.len(), &parent.0),
+        None => part(&mut hash, b'p', 0, &[]),
     }
+    let tokens: Vec<u8> = parts.tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+    part(&mut hash, b't', tokens.len(), &tokens);
+    BlockKey(hash.finalize().into())
 }
 
 /// Adds one part: tag, length, bytes.
@@ -60,44 +58,26 @@ mod tests {
     use super::*;
 
     fn parts<'a>(tokens: &'a [u32]) -> KeyParts<'a> {
-        KeyParts {
-            model: "m",
-            kv_type: "f16",
-            salt: 0,
-            parent: None,
-            tokens,
-        }
+        KeyParts { model: "m", kv_type: "f16", salt: 0, parent: None, tokens }
     }
 
     #[test]
     fn every_part_changes_the_key() {
         let base = parts(&[1, 2, 3]);
-        let parent = Some(base.key());
+        let parent = Some(block_key(&base));
         let keys = [
-            base.key(),
-            KeyParts { model: "n", ..base }.key(),
-            KeyParts { kv_type: "q8", ..base }.key(),
-            KeyParts {
-                model: "mf",
-                kv_type: "16",
-                ..base
-            }
-            .key(),
-            KeyParts { salt: 1, ..base }.key(),
-            KeyParts { parent, ..base }.key(),
-            KeyParts {
-                tokens: &[1, 2],
-                ..base
-            }
-            .key(),
-            KeyParts {
-                tokens: &[1, 3, 2],
-                ..base
-            }
-            .key(),
-        ];
+            base,
+            KeyParts { model: "n", ..base },
+            KeyParts { kv_type: "q8", ..base },
+            KeyParts { model: "mf", kv_type: "16", ..base },
+            KeyParts { salt: 1, ..base },
+            KeyParts { parent, ..base },
+            KeyParts { tokens: &[1, 2], ..base },
+            KeyParts { tokens: &[1, 3, 2], ..base },
+        ]
+        .map(|parts| block_key(&parts));
         let distinct: std::collections::HashSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());
-        assert_eq!(base.key(), parts(&[1, 2, 3]).key());
+        assert_eq!(block_key(&base), block_key(&parts(&[1, 2, 3])));
     }
 }

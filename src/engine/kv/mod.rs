@@ -6,7 +6,9 @@
 mod key;
 mod pool;
 
-pub(crate) use key::{BlockKey, KeyParts};
+use key::{KeyParts, block_key};
+
+pub(crate) use key::BlockKey;
 pub(crate) use pool::{BlockId, BlockPool, PoolConfig};
 
 /// Tokens per block. Small enough that a steered answer recomputes at most fifteen tokens, large enough that

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{BLOCK_TOKENS, BlockKey, KeyParts};
+use super::{BLOCK_TOKENS, BlockKey, KeyParts, block_key};
 
 /// One block, by its number in the backend's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,7 +56,7 @@ pub(crate) struct BlockPool {
 impl BlockPool {
     /// A pool in which every block is free.
     pub(crate) fn new(config: PoolConfig) -> Self {
-        Self::with_keys(config, |parts| parts.key())
+        Self::with_keys(config, block_key)
     }
 
     /// A pool that names blocks with `key_of`, so that a test can make keys collide.
@@ -64,15 +64,7 @@ impl BlockPool {
         let blocks = vec![Block::default(); config.blocks];
         // Popped from the end: the lowest number is handed out first.
         let free = (0..config.blocks).rev().map(|number| BlockId(number as u32)).collect();
-        Self {
-            config,
-            key_of,
-            blocks,
-            free,
-            index: HashMap::new(),
-            cached: BTreeMap::new(),
-            releases: 0,
-        }
+        Self { config, key_of, blocks, free, index: HashMap::new(), cached: BTreeMap::new(), releases: 0 }
     }
 
     /// All blocks, in whatever state.
@@ -140,13 +132,7 @@ impl BlockPool {
     }
 
     fn key(&self, salt: u64, parent: Option<BlockKey>, tokens: &[u32]) -> BlockKey {
-        let parts = KeyParts {
-            model: &self.config.model,
-            kv_type: &self.config.kv_type,
-            salt,
-            parent,
-            tokens,
-        };
+        let parts = KeyParts { model: &self.config.model, kv_type: &self.config.kv_type, salt, parent, tokens };
         (self.key_of)(&parts)
     }
 
@@ -179,12 +165,7 @@ impl BlockPool {
         if self.index.contains_key(&key) {
             return self.lookup(key, salt, parent, tokens).map(|_| key);
         }
-        self.blocks[id.0 as usize].content = Some(Content {
-            key,
-            parent,
-            salt,
-            tokens: tokens.into(),
-        });
+        self.blocks[id.0 as usize].content = Some(Content { key, parent, salt, tokens: tokens.into() });
         self.index.insert(key, id);
         Some(key)
     }
@@ -194,10 +175,7 @@ impl BlockPool {
     pub(crate) fn release(&mut self, blocks: impl DoubleEndedIterator<Item = BlockId>) {
         for id in blocks.rev() {
             let block = &mut self.blocks[id.0 as usize];
-            debug_assert!(
-                block.holders > 0,
-                "block {id:?} released by somebody who does not hold it"
-            );
+            debug_assert!(block.holders > 0, "block {id:?} released by somebody who does not hold it");
             block.holders = block.holders.saturating_sub(1);
             if block.holders > 0 {
                 continue;
@@ -226,10 +204,7 @@ impl BlockPool {
                 assert_eq!(self.index.get(&content.key), Some(&BlockId(number as u32)));
             }
         }
-        assert_eq!(
-            self.index.len(),
-            self.blocks.iter().filter(|block| block.content.is_some()).count()
-        );
+        assert_eq!(self.index.len(), self.blocks.iter().filter(|block| block.content.is_some()).count());
         assert!(self.free.iter().all(|id| self.blocks[id.0 as usize].content.is_none()));
         self.blocks.iter().map(|block| block.holders).collect()
     }
@@ -240,11 +215,7 @@ mod tests {
     use super::*;
 
     fn config(blocks: usize) -> PoolConfig {
-        PoolConfig {
-            blocks,
-            model: "m".into(),
-            kv_type: "f16".into(),
-        }
+        PoolConfig { blocks, model: "m".into(), kv_type: "f16".into() }
     }
 
     fn numbers(count: usize) -> Vec<u32> {

@@ -17,7 +17,7 @@ use super::super::tokenizer::{self, Tokenizer};
 use super::{LocalEngine, stats};
 use crate::clock::Clock;
 use crate::parse::{ReasoningFormat, ToolFormat};
-use crate::prompt::ChatTemplate;
+use crate::prompt::{ChatTemplate, TemplateError};
 
 /// Changes whenever the same file and tokens would give other logits than before.
 const NUMERICS_VERSION: u32 = 1;
@@ -50,14 +50,7 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self {
-            id: None,
-            threads: None,
-            context_length: None,
-            kv_tokens: None,
-            step_sequences: 32,
-            step_tokens: 128,
-        }
+        Self { id: None, threads: None, context_length: None, kv_tokens: None, step_sequences: 32, step_tokens: 128 }
     }
 }
 
@@ -89,12 +82,12 @@ pub enum LoadError {
         source: tokenizer::Error,
     },
     /// The chat template in the file cannot be used.
-    #[error("cannot use the chat template of {path}: {reason}")]
+    #[error("cannot use the chat template of {path}: {source}")]
     Template {
         /// The file.
         path: String,
         /// What is wrong with it.
-        reason: String,
+        source: TemplateError,
     },
     /// The instruction set that was asked for is not there.
     #[error("cannot choose an instruction set: {0}")]
@@ -107,10 +100,8 @@ pub enum LoadError {
 impl LocalEngine {
     /// Loads the model in `path` and starts its thread.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, LoadError> {
-        let unreadable = |reason: &dyn ToString| LoadError::Read {
-            path: path.display().to_string(),
-            reason: reason.to_string(),
-        };
+        let unreadable =
+            |reason: &dyn ToString| LoadError::Read { path: path.display().to_string(), reason: reason.to_string() };
         let file = File::open(path).map_err(|error| unreadable(&error))?;
         let map = Mmap::new(&file).map_err(|error| unreadable(&error))?;
         map.advise(Advice::Sequential);
@@ -137,16 +128,13 @@ pub(super) fn prepare(
             expected: vec![description.sizes.embedding, tokenizer.vocab_size()],
         }));
     }
-    let template = template(&gguf, &tokenizer).map_err(|reason| LoadError::Template { path: name(), reason })?;
+    let template =
+        ChatTemplate::from_gguf(&gguf, &tokenizer).map_err(|source| LoadError::Template { path: name(), source })?;
     let isa = Isa::select().map_err(|error| LoadError::Isa(error.to_string()))?;
     let team = Team::new(options.threads.unwrap_or_else(Team::default_size));
     let fingerprint = fingerprint(&gguf, &description, file, isa);
     let blocks = kv_blocks(&description, options);
-    let pool = BlockPool::new(PoolConfig {
-        blocks,
-        model: fingerprint.clone(),
-        kv_type: KV_TYPE.to_owned(),
-    });
+    let pool = BlockPool::new(PoolConfig { blocks, model: fingerprint.clone(), kv_type: KV_TYPE.to_owned() });
     let made_for = description.sizes.context_length;
     let limits = Limits {
         sequences: options.step_sequences.clamp(1, stats::BATCH_MAX),
@@ -161,9 +149,9 @@ pub(super) fn prepare(
         context_length: u32::try_from(scheduler.context_length()).unwrap_or(u32::MAX),
         fingerprint,
         tokenizer: Arc::new(tokenizer),
+        reasoning: reasoning(&template),
         template: Arc::new(template),
         tool_format: ToolFormat::Hermes,
-        reasoning: ReasoningFormat::Qwen3,
         exact_resume: true,
     };
     let backend = CpuBackend::load(description, file, isa, team, blocks).map_err(refused)?;
@@ -171,41 +159,30 @@ pub(super) fn prepare(
 }
 
 fn id_from(path: &Path) -> String {
-    path.file_stem()
-        .map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
+    path.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
 /// How many KV blocks to make room for.
 fn kv_blocks(description: &Description, options: &LoadOptions) -> usize {
     let sizes = &description.sizes;
-    let context = options
-        .context_length
-        .unwrap_or(sizes.context_length)
-        .min(sizes.context_length);
+    let context = options.context_length.unwrap_or(sizes.context_length).min(sizes.context_length);
     let tokens = options.kv_tokens.unwrap_or_else(|| {
         let token_bytes = description.layers.len() * 2 * size_of::<u16>() * sizes.kv_heads * sizes.head_dim;
-        context
-            .saturating_mul(KV_CONTEXTS)
-            .min(KV_BYTES_DEFAULT_MAX / token_bytes)
+        context.saturating_mul(KV_CONTEXTS).min(KV_BYTES_DEFAULT_MAX / token_bytes)
     });
     blocks_for(tokens).max(1)
 }
 
-/// The file's own template, or ChatML where it brings none.
-fn template(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<ChatTemplate, String> {
-    let _ = (gguf, tokenizer);
-    Ok(ChatTemplate::chatml())
+/// How the model marks its reasoning, as far as its template shows.
+fn reasoning(template: &ChatTemplate) -> ReasoningFormat {
+    let marks = template.knows_reasoning() || template.source().contains("</think>");
+    if marks { ReasoningFormat::Qwen3 } else { ReasoningFormat::None }
 }
 
 /// Names everything that decides about the tokens: header (metadata, tokenizer, template, shapes), weights,
 /// instruction set, KV type, numerics. Of the weights, the beginning of each and the file's size stand for all.
 fn fingerprint(gguf: &Gguf, description: &Description, file: &[u8], isa: Isa) -> String {
-    let header_end = gguf
-        .tensors()
-        .iter()
-        .map(|tensor| tensor.range.start)
-        .min()
-        .unwrap_or(file.len());
+    let header_end = gguf.tensors().iter().map(|tensor| tensor.range.start).min().unwrap_or(file.len());
     let mut hash = Sha256::new();
     hash.update((file.len() as u64).to_le_bytes());
     hash.update((header_end as u64).to_le_bytes());
@@ -214,9 +191,5 @@ fn fingerprint(gguf: &Gguf, description: &Description, file: &[u8], isa: Isa) ->
         let bytes = file.get(tensor.range.clone()).unwrap_or_default();
         hash.update(&bytes[..bytes.len().min(FINGERPRINT_BYTES)]);
     }
-    format!(
-        "gguf-{:x}-{}-{KV_TYPE}-n{NUMERICS_VERSION}",
-        hash.finalize(),
-        isa.name()
-    )
+    format!("gguf-{:x}-{}-{KV_TYPE}-n{NUMERICS_VERSION}", hash.finalize(), isa.name())
 }

@@ -37,7 +37,7 @@ const INBOX_CAPACITY: usize = SEQUENCES_MAX as usize;
 /// Places in a sequence's channel beyond what was asked for: `Started` and `Finished` always fit.
 const EXTRA_EVENTS: usize = 2;
 /// A step that takes longer than this means that the engine hangs.
-const STEP_DURATION_MAX: Duration = Duration::from_secs(60);
+const STEP_DURATION_MAX: Duration = Duration::from_mins(1);
 
 /// Runs one model.
 pub struct LocalEngine {
@@ -85,16 +85,8 @@ impl LocalEngine {
         let waiting = tokio::runtime::Builder::new_current_thread().build()?;
         let runner = Runner::new(scheduler, backend, inbox, Arc::clone(&shared));
         let name = "local-engine".to_owned();
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || runner.run(&waiting))?;
-        Ok(Self {
-            model,
-            inbox: Some(sender),
-            thread: Some(thread),
-            shared,
-            next_id: AtomicU64::new(0),
-        })
+        let thread = std::thread::Builder::new().name(name).spawn(move || runner.run(&waiting))?;
+        Ok(Self { model, inbox: Some(sender), thread: Some(thread), shared, next_id: AtomicU64::new(0) })
     }
 
     /// What the engine has done since it started.
@@ -117,10 +109,7 @@ impl Engine for LocalEngine {
                 context_length: self.model.context_length,
             });
         }
-        let inbox = self
-            .inbox
-            .as_ref()
-            .ok_or_else(|| EngineError::Unavailable("it was stopped".to_owned()))?;
+        let inbox = self.inbox.as_ref().ok_or_else(|| EngineError::Unavailable("it was stopped".to_owned()))?;
         if self.shared.live.fetch_add(1, Ordering::SeqCst) >= SEQUENCES_MAX {
             self.shared.live.fetch_sub(1, Ordering::SeqCst);
             return Err(EngineError::Overloaded);
@@ -128,12 +117,7 @@ impl Engine for LocalEngine {
         let (events, readable) = mpsc::channel(request.channel_capacity.max(1) + EXTRA_EVENTS);
         let aborted = Arc::new(AtomicBool::new(false));
         let id = SequenceId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let submission = Submission {
-            id,
-            request,
-            events,
-            aborted: Arc::clone(&aborted),
-        };
+        let submission = Submission { id, request, events, aborted: Arc::clone(&aborted) };
         if let Err(refused) = inbox.try_send(submission) {
             self.shared.live.fetch_sub(1, Ordering::SeqCst);
             return Err(match refused {
@@ -146,10 +130,7 @@ impl Engine for LocalEngine {
             aborted.store(true, Ordering::SeqCst);
             shared.wake.notify_one();
         });
-        Ok(Generation {
-            events: readable,
-            abort,
-        })
+        Ok(Generation { events: readable, abort })
     }
 
     fn health(&self) -> Result<(), String> {
@@ -178,10 +159,7 @@ impl Shared {
         let began = self.step_began.load(Ordering::SeqCst);
         let running = Duration::from_millis((self.since_start_ms() + 1).saturating_sub(began)) + longer;
         if began > 0 && running > STEP_DURATION_MAX {
-            return Err(format!(
-                "a step of the engine has been running for {} s",
-                running.as_secs()
-            ));
+            return Err(format!("a step of the engine has been running for {} s", running.as_secs()));
         }
         Ok(())
     }
@@ -200,9 +178,6 @@ impl Drop for LocalEngine {
 
 impl std::fmt::Debug for LocalEngine {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("LocalEngine")
-            .field("model", &self.model.id)
-            .finish_non_exhaustive()
+        formatter.debug_struct("LocalEngine").field("model", &self.model.id).finish_non_exhaustive()
     }
 }

@@ -46,13 +46,7 @@ impl<B: Backend> Runner<B> {
         inbox: mpsc::Receiver<Submission>,
         shared: Arc<Shared>,
     ) -> Self {
-        Self {
-            scheduler,
-            backend,
-            inbox,
-            shared,
-            live: BTreeMap::new(),
-        }
+        Self { scheduler, backend, inbox, shared, live: BTreeMap::new() }
     }
 
     /// Runs until the engine is dropped. `waiting` is used when there is nothing to compute.
@@ -78,12 +72,7 @@ impl<B: Backend> Runner<B> {
 
     /// Takes a submission in, or ends it at once when there is nothing to generate.
     fn admit(&mut self, submission: Submission) {
-        let Submission {
-            id,
-            request,
-            events,
-            aborted,
-        } = submission;
+        let Submission { id, request, events, aborted } = submission;
         let tokens: Vec<u32> = request.prompt.iter().chain(request.resumed.iter()).copied().collect();
         let live = Live {
             events,
@@ -94,21 +83,13 @@ impl<B: Backend> Runner<B> {
             max_tokens: request.max_tokens,
             tokens: tokens.len(),
         };
-        let unknown = tokens
-            .iter()
-            .find(|token| **token as usize >= self.backend.vocabulary());
+        let unknown = tokens.iter().find(|token| **token as usize >= self.backend.vocabulary());
         let over = if let Some(token) = unknown {
-            Some(FinishReason::Failed(format!(
-                "the prompt holds the token {token}, which the model does not have"
-            )))
+            Some(FinishReason::Failed(format!("the prompt holds the token {token}, which the model does not have")))
         } else if tokens.is_empty() {
             Some(FinishReason::Failed("the prompt is empty".to_owned()))
         } else {
-            request
-                .resumed
-                .last()
-                .and_then(|last| live.end_behind(*last))
-                .or_else(|| live.end_at_limit(usize::MAX))
+            request.resumed.last().and_then(|last| live.end_behind(*last)).or_else(|| live.end_at_limit(usize::MAX))
         };
         let over = over.or_else(|| {
             let refused = self.scheduler.add(id, tokens, request.cache_salt).is_err();
@@ -135,9 +116,7 @@ impl<B: Backend> Runner<B> {
         for (id, cached) in &plan.started {
             self.shared.counters.cached(*cached);
             if let Some(live) = self.live.get(id) {
-                live.deliver(EngineEvent::Started {
-                    cached_tokens: *cached as u32,
-                });
+                live.deliver(EngineEvent::Started { cached_tokens: *cached as u32 });
             }
         }
         if plan.chunks.is_empty() {
@@ -147,9 +126,7 @@ impl<B: Backend> Runner<B> {
         self.run_plan(&plan);
         self.shared.end_step();
         let tokens = plan.chunks.iter().map(|chunk| chunk.tokens.len()).sum();
-        self.shared
-            .counters
-            .step(plan.chunks.len(), tokens, self.scheduler.preemptions());
+        self.shared.counters.step(plan.chunks.len(), tokens, self.scheduler.preemptions());
         true
     }
 
@@ -192,13 +169,9 @@ impl<B: Backend> Runner<B> {
 
     /// Waits until a reader has room or is gone, or somebody submits or aborts.
     async fn wait_for_readers(&mut self) {
-        let Self {
-            live, inbox, shared, ..
-        } = self;
+        let Self { live, inbox, shared, .. } = self;
         // An error means that the reader is gone, which is worth a look too.
-        let readers = live
-            .values()
-            .map(|live| Box::pin(live.events.reserve_many(EVENTS_PER_STEP)));
+        let readers = live.values().map(|live| Box::pin(live.events.reserve_many(EVENTS_PER_STEP)));
         let submitted = tokio::select! {
             submission = inbox.recv() => submission,
             () = shared.wake.notified() => None,

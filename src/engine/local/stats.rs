@@ -61,11 +61,8 @@ impl Counters {
     }
 
     pub(super) fn read(&self) -> EngineStats {
-        let steps_by_sequences: Vec<u64> = self
-            .steps_by_sequences
-            .iter()
-            .map(|steps| steps.load(Ordering::Relaxed))
-            .collect();
+        let steps_by_sequences: Vec<u64> =
+            self.steps_by_sequences.iter().map(|steps| steps.load(Ordering::Relaxed)).collect();
         EngineStats {
             steps: steps_by_sequences.iter().sum(),
             sequences_max: steps_by_sequences.iter().rposition(|steps| *steps > 0).unwrap_or(0),

@@ -15,29 +15,19 @@ pub(crate) struct Architecture {
     pub(crate) qkv_bias: bool,
 }
 
-/// llama (also SmolLM, Mistral): the converter has permuted the rows of query and key for the `Norm` order.
-const LLAMA: Architecture = Architecture {
-    name: "llama",
-    rope: RopeStyle::Norm,
-    qkv_bias: false,
-};
+/// llama (also `SmolLM`, Mistral): the converter has permuted the rows of query and key for the `Norm` order.
+const LLAMA: Architecture = Architecture { name: "llama", rope: RopeStyle::Norm, qkv_bias: false };
 /// qwen2 (also Qwen2.5).
-const QWEN2: Architecture = Architecture {
-    name: "qwen2",
-    rope: RopeStyle::Neox,
-    qkv_bias: true,
-};
+const QWEN2: Architecture = Architecture { name: "qwen2", rope: RopeStyle::Neox, qkv_bias: true };
 
 const ALL: [Architecture; 2] = [LLAMA, QWEN2];
 
 impl Architecture {
     /// The architecture with this name.
     pub(super) fn named(name: &str) -> Result<Self, ModelError> {
-        ALL.into_iter()
-            .find(|known| known.name == name)
-            .ok_or_else(|| ModelError::Architecture {
-                found: name.to_owned(),
-                supported: ALL.map(|known| known.name).join(", "),
-            })
+        ALL.into_iter().find(|known| known.name == name).ok_or_else(|| ModelError::Architecture {
+            found: name.to_owned(),
+            supported: ALL.map(|known| known.name).join(", "),
+        })
     }
 }

@@ -91,10 +91,7 @@ impl Description {
     /// Reads the description and checks that every weight is there, in the right shape and a known format.
     pub(crate) fn read(gguf: &Gguf) -> Result<Self, ModelError> {
         let architecture = Architecture::named(require(gguf.string("general.architecture"), "general.architecture")?)?;
-        let keys = Keys {
-            gguf,
-            architecture: architecture.name,
-        };
+        let keys = Keys { gguf, architecture: architecture.name };
         let tensors = Tensors { gguf };
         let embedding = tensors.matrix("token_embd.weight", None, None)?;
         let layer_count = keys.positive("block_count")?;
@@ -122,16 +119,9 @@ impl Description {
         let layers = self.layers.iter().flat_map(|layer| {
             let linears = [&layer.query, &layer.key, &layer.value, &layer.attn_output];
             let others = [&layer.attn_norm, &layer.ffn_norm, &layer.gate, &layer.up, &layer.down];
-            linears
-                .into_iter()
-                .flat_map(|linear| std::iter::once(&linear.weight).chain(&linear.bias))
-                .chain(others)
+            linears.into_iter().flat_map(|linear| std::iter::once(&linear.weight).chain(&linear.bias)).chain(others)
         });
-        [&self.embedding, &self.output_norm]
-            .into_iter()
-            .chain(&self.output)
-            .chain(&self.rope_factors)
-            .chain(layers)
+        [&self.embedding, &self.output_norm].into_iter().chain(&self.output).chain(&self.rope_factors).chain(layers)
     }
 
     /// A weight of a layer that is not used means that this is not the decoder we take it for.
@@ -163,11 +153,7 @@ impl Keys<'_> {
     }
 
     fn impossible(&self, key: &str, found: impl std::fmt::Display, reason: &str) -> ModelError {
-        ModelError::Hyperparameter {
-            key: self.name(key),
-            found: found.to_string(),
-            reason: reason.to_owned(),
-        }
+        ModelError::Hyperparameter { key: self.name(key), found: found.to_string(), reason: reason.to_owned() }
     }
 
     fn positive(&self, key: &str) -> Result<usize, ModelError> {
@@ -234,27 +220,17 @@ fn sizes(keys: &Keys<'_>, tensors: &Tensors<'_>, embedding: &TensorRef, layers: 
     // Where keys and tensors disagree, the tensors are right.
     let width = embedding.cols;
     let missing = |key: &str| ModelError::File(gguf::Error::MissingKey(keys.name(key)));
-    let heads = keys
-        .uniform("attention.head_count", layers)?
-        .ok_or_else(|| missing("attention.head_count"))?;
+    let heads = keys.uniform("attention.head_count", layers)?.ok_or_else(|| missing("attention.head_count"))?;
     let kv_heads = keys.uniform("attention.head_count_kv", layers)?.unwrap_or(heads);
     if !heads.is_multiple_of(kv_heads) || heads > width {
-        return Err(keys.impossible(
-            "attention.head_count",
-            heads,
-            &format!("there are {kv_heads} key-value heads"),
-        ));
+        return Err(keys.impossible("attention.head_count", heads, &format!("there are {kv_heads} key-value heads")));
     }
     let head_dim = keys.positive_or("attention.key_length", width / heads)?;
     if head_dim > HEAD_DIM_MAX || heads / kv_heads > HEADS_PER_KV_MAX {
-        return Err(ModelError::Unsupported(format!(
-            "{heads} heads of {head_dim} values over {kv_heads}"
-        )));
+        return Err(ModelError::Unsupported(format!("{heads} heads of {head_dim} values over {kv_heads}")));
     }
     if keys.positive_or("attention.value_length", head_dim)? != head_dim {
-        return Err(ModelError::Unsupported(
-            "keys and values of different lengths".to_owned(),
-        ));
+        return Err(ModelError::Unsupported("keys and values of different lengths".to_owned()));
     }
     let rope_dims = keys.positive_or("rope.dimension_count", head_dim)?;
     if rope_dims > head_dim || !rope_dims.is_multiple_of(2) {
@@ -320,7 +296,7 @@ struct Tensors<'a> {
 impl Tensors<'_> {
     fn matrix(&self, name: &str, rows: Option<usize>, cols: Option<usize>) -> Result<TensorRef, ModelError> {
         let tensor = self.gguf.require_tensor(name)?;
-        let found = self.reference(tensor)?;
+        let found = Self::reference(tensor)?;
         let fits = tensor.shape.len() <= 2
             && rows.is_none_or(|rows| rows == found.rows)
             && cols.is_none_or(|cols| cols == found.cols);
@@ -338,13 +314,9 @@ impl Tensors<'_> {
         let tensor = self.gguf.require_tensor(name)?;
         if tensor.row_len() != length || tensor.rows() != 1 {
             let (found, expected) = (tensor.shape.clone(), vec![length]);
-            return Err(ModelError::Shape {
-                name: name.to_owned(),
-                found,
-                expected,
-            });
+            return Err(ModelError::Shape { name: name.to_owned(), found, expected });
         }
-        self.reference(tensor)
+        Self::reference(tensor)
     }
 
     fn optional(
@@ -355,12 +327,10 @@ impl Tensors<'_> {
         self.gguf.tensor(name).map(|_| read(name)).transpose()
     }
 
-    fn reference(&self, tensor: &gguf::Tensor) -> Result<TensorRef, ModelError> {
+    fn reference(tensor: &gguf::Tensor) -> Result<TensorRef, ModelError> {
         let format = u32::try_from(tensor.kind.id()).ok().and_then(Format::from_gguf_type);
-        let format = format.ok_or_else(|| ModelError::Format {
-            name: tensor.name.clone(),
-            format: tensor.kind.name().to_owned(),
-        })?;
+        let format = format
+            .ok_or_else(|| ModelError::Format { name: tensor.name.clone(), format: tensor.kind.name().to_owned() })?;
         Ok(TensorRef {
             name: tensor.name.clone(),
             format,

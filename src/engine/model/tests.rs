@@ -15,24 +15,14 @@ fn refusal(tiny: Tiny, spoil: impl FnOnce(Writer) -> Writer) -> String {
 
 /// What is said about the tiny model with another value under `key`.
 fn refusal_with(key: &'static str, value: Value) -> String {
-    let bytes = Tiny {
-        skip: Some(key),
-        ..Tiny::default()
-    }
-    .writer()
-    .entry(key, value)
-    .finish();
+    let bytes = Tiny { skip: Some(key), ..Tiny::default() }.writer().entry(key, value).finish();
     read(&bytes).unwrap_err().to_string()
 }
 
 #[test]
 fn sizes_come_from_the_tensors_and_keys() {
     for architecture in ["llama", "qwen2"] {
-        let tiny = Tiny {
-            architecture,
-            own_output: true,
-            ..Tiny::default()
-        };
+        let tiny = Tiny { architecture, own_output: true, ..Tiny::default() };
         let description = read(&tiny.file()).unwrap();
         let expected = Sizes {
             embedding: WIDTH,
@@ -57,30 +47,14 @@ fn sizes_come_from_the_tensors_and_keys() {
 #[test]
 fn every_format_with_kernels_is_taken() {
     for kind in kinds() {
-        assert!(
-            read(
-                &Tiny {
-                    kind,
-                    ..Tiny::default()
-                }
-                .file()
-            )
-            .is_ok(),
-            "{kind:?}"
-        );
+        assert!(read(&Tiny { kind, ..Tiny::default() }.file()).is_ok(), "{kind:?}");
     }
     assert_eq!(kinds().count(), 8);
 }
 
 #[test]
 fn an_unknown_architecture_is_named_with_those_there_are() {
-    let text = refusal(
-        Tiny {
-            architecture: "mamba",
-            ..Tiny::default()
-        },
-        |writer| writer,
-    );
+    let text = refusal(Tiny { architecture: "mamba", ..Tiny::default() }, |writer| writer);
     assert!(text.contains("mamba") && text.contains("llama, qwen2"), "{text}");
 }
 
@@ -96,11 +70,7 @@ fn impossible_hyperparameters_are_refused_without_using_memory_for_them() {
         ("llama.attention.head_count", Value::U32(1), "head_count"),
         ("llama.attention.head_count_kv", Value::U32(3), "head_count"),
         ("llama.context_length", Value::U32(0), "at least 1"),
-        (
-            "llama.attention.layer_norm_rms_epsilon",
-            Value::F32(f32::NAN),
-            "positive",
-        ),
+        ("llama.attention.layer_norm_rms_epsilon", Value::F32(f32::NAN), "positive"),
         ("llama.rope.freq_base", Value::F32(-1.0), "positive"),
         ("llama.rope.dimension_count", huge.clone(), "fit into a head"),
         ("llama.rope.dimension_count", Value::U32(3), "even"),
@@ -118,58 +88,25 @@ fn impossible_hyperparameters_are_refused_without_using_memory_for_them() {
 
 #[test]
 fn a_huge_context_claim_costs_nothing_when_it_is_read() {
-    let tiny = Tiny {
-        skip: Some("llama.context_length"),
-        ..Tiny::default()
-    };
-    let bytes = tiny
-        .writer()
-        .entry("llama.context_length", Value::U32(u32::MAX))
-        .finish();
+    let tiny = Tiny { skip: Some("llama.context_length"), ..Tiny::default() };
+    let bytes = tiny.writer().entry("llama.context_length", Value::U32(u32::MAX)).finish();
     assert_eq!(read(&bytes).unwrap().sizes.context_length, u32::MAX as usize);
 }
 
 #[test]
 fn missing_misshapen_and_unusable_tensors_are_named() {
-    for missing in [
-        "token_embd.weight",
-        "output_norm.weight",
-        "blk.1.attn_v.weight",
-        "blk.0.ffn_up.weight",
-    ] {
-        let text = refusal(
-            Tiny {
-                skip: Some(missing),
-                ..Tiny::default()
-            },
-            |writer| writer,
-        );
+    for missing in ["token_embd.weight", "output_norm.weight", "blk.1.attn_v.weight", "blk.0.ffn_up.weight"] {
+        let text = refusal(Tiny { skip: Some(missing), ..Tiny::default() }, |writer| writer);
         assert!(text.contains(missing), "{text}");
     }
-    let text = refusal(
-        Tiny {
-            architecture: "qwen2",
-            skip: Some("blk.1.attn_q.bias"),
-            ..Tiny::default()
-        },
-        |w| w,
-    );
+    let text = refusal(Tiny { architecture: "qwen2", skip: Some("blk.1.attn_q.bias"), ..Tiny::default() }, |w| w);
     assert!(text.contains("blk.1.attn_q.bias"), "{text}");
     let replaced = |name: &'static str, shape: &[usize], kind: TensorType| {
         let bytes = shape.iter().product::<usize>() / kind.block_len() * kind.block_bytes();
-        refusal(
-            Tiny {
-                skip: Some(name),
-                ..Tiny::default()
-            },
-            |writer| writer.tensor(name, shape, kind, vec![0; bytes]),
-        )
+        refusal(Tiny { skip: Some(name), ..Tiny::default() }, |writer| writer.tensor(name, shape, kind, vec![0; bytes]))
     };
     let text = replaced("blk.0.attn_k.weight", &[WIDTH, 7], TensorType::F32);
-    assert!(
-        text.contains("attn_k") && text.contains("[256, 7]") && text.contains("[256, 128]"),
-        "{text}"
-    );
+    assert!(text.contains("attn_k") && text.contains("[256, 7]") && text.contains("[256, 128]"), "{text}");
     let text = replaced("blk.0.attn_norm.weight", &[WIDTH, 2], TensorType::F32);
     assert!(text.contains("attn_norm"), "{text}");
     let text = replaced("blk.0.ffn_down.weight", &[WIDTH, WIDTH], TensorType::Q5_K);
@@ -178,14 +115,8 @@ fn missing_misshapen_and_unusable_tensors_are_named() {
 
 #[test]
 fn a_layer_weight_without_a_place_is_refused() {
-    let with = |name: &'static str| {
-        Tiny::default()
-            .writer()
-            .tensor(name, &[64], TensorType::F32, vec![0; 256])
-    };
-    let text = read(&with("blk.0.attn_q_norm.weight").finish())
-        .unwrap_err()
-        .to_string();
+    let with = |name: &'static str| Tiny::default().writer().tensor(name, &[64], TensorType::F32, vec![0; 256]);
+    let text = read(&with("blk.0.attn_q_norm.weight").finish()).unwrap_err().to_string();
     assert!(text.contains("attn_q_norm"), "{text}");
     assert!(read(&with("blk.0.attn_rot_embd").finish()).is_ok());
 }

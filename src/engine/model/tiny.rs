@@ -57,14 +57,8 @@ impl Tiny {
             ("attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
         ];
         let keys = keys.map(|(name, value)| (format!("{}.{name}", self.architecture), value));
-        let architecture = (
-            "general.architecture".to_owned(),
-            Value::String(self.architecture.to_owned()),
-        );
-        let wanted = keys
-            .into_iter()
-            .chain([architecture])
-            .filter(|(key, _)| self.skip != Some(key.as_str()));
+        let architecture = ("general.architecture".to_owned(), Value::String(self.architecture.to_owned()));
+        let wanted = keys.into_iter().chain([architecture]).filter(|(key, _)| self.skip != Some(key.as_str()));
         let writer = wanted.fold(Writer::new(), |writer, (key, value)| writer.entry(key, value));
         self.tensors(tokenizer(writer))
     }
@@ -126,10 +120,7 @@ struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0 >> 33
     }
 
@@ -142,12 +133,8 @@ impl Random {
         let values: usize = shape.iter().product();
         match kind {
             TensorType::F32 if shape.len() > 1 => (0..values).flat_map(|_| (0.1 * self.unit()).to_le_bytes()).collect(),
-            TensorType::F32 => (0..values)
-                .flat_map(|_| (1.0 + 0.2 * self.unit()).to_le_bytes())
-                .collect(),
-            TensorType::F16 => (0..values)
-                .flat_map(|_| f32_to_f16(0.1 * self.unit()).to_le_bytes())
-                .collect(),
+            TensorType::F32 => (0..values).flat_map(|_| (1.0 + 0.2 * self.unit()).to_le_bytes()).collect(),
+            TensorType::F16 => (0..values).flat_map(|_| f32_to_f16(0.1 * self.unit()).to_le_bytes()).collect(),
             _ => (0..values / kind.block_len()).flat_map(|_| self.block(kind)).collect(),
         }
     }

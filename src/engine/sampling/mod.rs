@@ -20,8 +20,7 @@ pub(crate) struct NotFinite;
 /// stays. Equal logits are ordered by token id, lowest first.
 pub(crate) fn sample(logits: &[f32], sampling: &Sampling, index: u64) -> Result<u32, NotFinite> {
     let best = greedy(logits)?;
-    // Written so that a temperature that is no number means greedy too.
-    if !(sampling.temperature > 0.0) {
+    if sampling.temperature <= 0.0 || sampling.temperature.is_nan() {
         return Ok(best);
     }
     let highest = logits[best as usize];
@@ -102,11 +101,7 @@ fn keep_share(kept: &mut Vec<Candidate>, share: f64) {
     let mut count = 64;
     loop {
         let mut likeliest = kept.clone();
-        keep_first(
-            &mut likeliest,
-            count,
-            by_likelihood(|candidate: &Candidate| candidate.logit, |c| c.token),
-        );
+        keep_first(&mut likeliest, count, by_likelihood(|candidate: &Candidate| candidate.logit, |c| c.token));
         let mut reached = 0.0;
         let end = likeliest.iter().position(|candidate| {
             reached += candidate.weight;
@@ -127,18 +122,8 @@ fn keep_share(kept: &mut Vec<Candidate>, share: f64) {
 mod tests {
     use super::*;
 
-    const GREEDY: Sampling = Sampling {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        seed: 1,
-        choice: 0,
-    };
-    const WARM: Sampling = Sampling {
-        temperature: 1.0,
-        ..GREEDY
-    };
+    const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1, choice: 0 };
+    const WARM: Sampling = Sampling { temperature: 1.0, ..GREEDY };
 
     /// Which of the tokens are ever drawn, and how often.
     fn counts(logits: &[f32], sampling: &Sampling, draws: u64) -> Vec<u64> {
@@ -152,32 +137,13 @@ mod tests {
     #[test]
     fn greedy_takes_the_lowest_id_among_equals() {
         assert_eq!(sample(&[0.0, 3.0, 1.0, 3.0], &GREEDY, 0), Ok(1));
-        assert_eq!(
-            sample(
-                &[0.0, 3.0],
-                &Sampling {
-                    temperature: f32::NAN,
-                    ..WARM
-                },
-                0
-            ),
-            Ok(1)
-        );
+        assert_eq!(sample(&[0.0, 3.0], &Sampling { temperature: f32::NAN, ..WARM }, 0), Ok(1));
     }
 
     #[test]
     fn logits_that_are_no_numbers_are_an_error_and_no_panic() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            for sampling in [
-                GREEDY,
-                WARM,
-                Sampling {
-                    top_k: 2,
-                    top_p: 0.5,
-                    min_p: 0.1,
-                    ..WARM
-                },
-            ] {
+            for sampling in [GREEDY, WARM, Sampling { top_k: 2, top_p: 0.5, min_p: 0.1, ..WARM }] {
                 assert_eq!(sample(&[0.0, bad, 1.0], &sampling, 0), Err(NotFinite));
             }
         }
@@ -187,18 +153,10 @@ mod tests {
     #[test]
     fn the_token_depends_on_seed_choice_and_index_alone() {
         let logits: Vec<f32> = (0..50).map(|token| (token as f32 * 0.7).sin()).collect();
-        let run = |sampling: &Sampling| {
-            (0..40)
-                .map(|index| sample(&logits, sampling, index))
-                .collect::<Vec<_>>()
-        };
+        let run = |sampling: &Sampling| (0..40).map(|index| sample(&logits, sampling, index)).collect::<Vec<_>>();
         let base = run(&WARM);
         assert_eq!(base, run(&WARM));
-        assert_eq!(
-            base[20],
-            sample(&logits, &WARM, 20),
-            "no draw depends on an earlier one"
-        );
+        assert_eq!(base[20], sample(&logits, &WARM, 20), "no draw depends on an earlier one");
         assert_ne!(base, run(&Sampling { seed: 2, ..WARM }));
         assert_ne!(base, run(&Sampling { choice: 1, ..WARM }));
     }
@@ -210,14 +168,7 @@ mod tests {
         for (count, expected) in counts.iter().zip([2_000.0, 4_000.0, 14_000.0]) {
             assert!((*count as f64 - expected).abs() < 250.0, "{counts:?}");
         }
-        let flat = super::tests::counts(
-            &logits,
-            &Sampling {
-                temperature: 100.0,
-                ..WARM
-            },
-            3_000,
-        );
+        let flat = super::tests::counts(&logits, &Sampling { temperature: 100.0, ..WARM }, 3_000);
         assert!(flat.iter().all(|count| (850..1150).contains(count)), "{flat:?}");
     }
 
@@ -225,12 +176,7 @@ mod tests {
     fn filters_keep_what_they_say() {
         let logits: Vec<f32> = [0.05_f32, 0.4, 0.15, 0.3, 0.1].iter().map(|share| share.ln()).collect();
         let drawn = |sampling: &Sampling| -> Vec<usize> {
-            counts(&logits, sampling, 4_000)
-                .iter()
-                .enumerate()
-                .filter(|(_, n)| **n > 0)
-                .map(|(i, _)| i)
-                .collect()
+            counts(&logits, sampling, 4_000).iter().enumerate().filter(|(_, n)| **n > 0).map(|(i, _)| i).collect()
         };
         assert_eq!(drawn(&WARM), [0, 1, 2, 3, 4]);
         assert_eq!(drawn(&Sampling { top_k: 1, ..WARM }), [1]);
@@ -241,14 +187,7 @@ mod tests {
         assert_eq!(drawn(&Sampling { top_p: 0.0, ..WARM }), [1]);
         assert_eq!(drawn(&Sampling { min_p: 0.3, ..WARM }), [1, 2, 3]);
         assert_eq!(drawn(&Sampling { min_p: 5.0, ..WARM }), [1]);
-        assert_eq!(
-            drawn(&Sampling {
-                top_k: 2,
-                top_p: 0.5,
-                ..WARM
-            }),
-            [1]
-        );
+        assert_eq!(drawn(&Sampling { top_k: 2, top_p: 0.5, ..WARM }), [1]);
     }
 
     #[test]

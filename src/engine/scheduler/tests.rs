@@ -8,22 +8,11 @@ use super::*;
 use crate::engine::kv::PoolConfig;
 
 fn pool(blocks: usize) -> BlockPool {
-    BlockPool::new(PoolConfig {
-        blocks,
-        model: "m".into(),
-        kv_type: "f16".into(),
-    })
+    BlockPool::new(PoolConfig { blocks, model: "m".into(), kv_type: "f16".into() })
 }
 
 fn scheduler(blocks: usize) -> Scheduler {
-    Scheduler::new(
-        Limits {
-            sequences: 8,
-            step_tokens: 64,
-            context_length: 4096,
-        },
-        pool(blocks),
-    )
+    Scheduler::new(Limits { sequences: 8, step_tokens: 64, context_length: 4096 }, pool(blocks))
 }
 
 /// A prompt that shares no block with one of another seed.
@@ -41,26 +30,14 @@ fn step(scheduler: &mut Scheduler, token: u32) -> Plan {
     let results: Vec<_> = plan
         .chunks
         .iter()
-        .map(|chunk| {
-            (
-                chunk.sequence,
-                if chunk.samples {
-                    Outcome::Next(token)
-                } else {
-                    Outcome::Prefilled
-                },
-            )
-        })
+        .map(|chunk| (chunk.sequence, if chunk.samples { Outcome::Next(token) } else { Outcome::Prefilled }))
         .collect();
     scheduler.complete(results);
     plan
 }
 
 fn shape(plan: &Plan) -> Vec<(u64, usize, usize, bool)> {
-    plan.chunks
-        .iter()
-        .map(|chunk| (chunk.sequence.0, chunk.start, chunk.tokens.len(), chunk.samples))
-        .collect()
+    plan.chunks.iter().map(|chunk| (chunk.sequence.0, chunk.start, chunk.tokens.len(), chunk.samples)).collect()
 }
 
 #[test]
@@ -249,18 +226,12 @@ impl Run {
     fn step(&mut self, lagging: u64) {
         let ready = |id: SequenceId| lagging >> (id.0 % 64) & 1 == 0;
         let plan = self.scheduler.plan(ready);
-        assert_eq!(
-            plan.removed.iter().copied().collect::<BTreeSet<_>>(),
-            std::mem::take(&mut self.aborted)
-        );
+        assert_eq!(plan.removed.iter().copied().collect::<BTreeSet<_>>(), std::mem::take(&mut self.aborted));
         for id in &plan.removed {
             self.live.remove(id);
         }
         if let Some(oldest) = self.live.keys().find(|id| ready(**id)) {
-            assert!(
-                plan.chunks.iter().any(|chunk| chunk.sequence == *oldest),
-                "the oldest stands still: {plan:?}"
-            );
+            assert!(plan.chunks.iter().any(|chunk| chunk.sequence == *oldest), "the oldest stands still: {plan:?}");
         }
         assert!(plan.chunks.iter().all(|chunk| ready(chunk.sequence)));
         let writes: Vec<_> = plan
@@ -271,15 +242,8 @@ impl Run {
             })
             .collect();
         let owners = self.scheduler.pool.audit();
-        assert!(
-            writes.iter().all(|block| owners[block.0 as usize] == 1),
-            "a step writes into a shared block"
-        );
-        let results: Vec<_> = plan
-            .chunks
-            .iter()
-            .map(|chunk| (chunk.sequence, self.outcome(chunk)))
-            .collect();
+        assert!(writes.iter().all(|block| owners[block.0 as usize] == 1), "a step writes into a shared block");
+        let results: Vec<_> = plan.chunks.iter().map(|chunk| (chunk.sequence, self.outcome(chunk))).collect();
         self.scheduler.complete(results);
     }
 
@@ -306,11 +270,7 @@ impl Run {
                 expected[block.0 as usize] += 1;
             }
         }
-        assert_eq!(
-            self.scheduler.pool.audit(),
-            expected,
-            "holders and reference counts differ"
-        );
+        assert_eq!(self.scheduler.pool.audit(), expected, "holders and reference counts differ");
     }
 }
 

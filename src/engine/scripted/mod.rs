@@ -53,10 +53,7 @@ impl ScriptedEngine {
     /// Starts an engine that plays the script in `path`.
     pub fn from_file(path: &Path) -> Result<Self, ScriptError> {
         let name = path.display().to_string();
-        let json = std::fs::read_to_string(path).map_err(|source| ScriptError::Read {
-            path: name.clone(),
-            source,
-        })?;
+        let json = std::fs::read_to_string(path).map_err(|source| ScriptError::Read { path: name.clone(), source })?;
         Self::start(&json, name)
     }
 
@@ -75,15 +72,12 @@ impl ScriptedEngine {
             context_length: CONTEXT_LENGTH,
             fingerprint: format!("scripted-{:x}", Sha256::digest(json)),
             tokenizer: Arc::clone(&tokenizer),
-            template: Arc::new(ChatTemplate::chatml()),
+            template: Arc::new(ChatTemplate::chatml().map_err(ScriptError::Template)?),
             tool_format: script.tool_format,
             reasoning: script.reasoning,
             exact_resume: true,
         };
-        let end_of_turn = tokenizer
-            .control_texts()
-            .find(|(_, text)| *text == END_OF_TURN)
-            .map(|(id, _)| id);
+        let end_of_turn = tokenizer.control_texts().find(|(_, text)| *text == END_OF_TURN).map(|(id, _)| id);
         let (inbox, plays) = mpsc::channel(INBOX_CAPACITY);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = runtime.map_err(ScriptError::Start)?;
@@ -91,11 +85,7 @@ impl ScriptedEngine {
             .name("scripted-engine".to_owned())
             .spawn(move || runtime.block_on(play_all(&script, end_of_turn, plays)))
             .map_err(ScriptError::Start)?;
-        Ok(Self {
-            model,
-            inbox: Some(inbox),
-            thread: Some(thread),
-        })
+        Ok(Self { model, inbox: Some(inbox), thread: Some(thread) })
     }
 }
 
@@ -112,29 +102,17 @@ impl Engine for ScriptedEngine {
                 context_length: CONTEXT_LENGTH,
             });
         }
-        let inbox = self
-            .inbox
-            .as_ref()
-            .ok_or_else(|| EngineError::Unavailable("it was stopped".to_owned()))?;
+        let inbox = self.inbox.as_ref().ok_or_else(|| EngineError::Unavailable("it was stopped".to_owned()))?;
         let (events, readable) = mpsc::channel(request.channel_capacity.max(1));
         let (abort, aborted) = watch::channel(false);
-        inbox
-            .try_send(Play {
-                request,
-                events,
-                aborted,
-            })
-            .map_err(|refused| match refused {
-                mpsc::error::TrySendError::Full(_) => EngineError::Overloaded,
-                mpsc::error::TrySendError::Closed(_) => EngineError::Unavailable("its thread has ended".to_owned()),
-            })?;
+        inbox.try_send(Play { request, events, aborted }).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(_) => EngineError::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => EngineError::Unavailable("its thread has ended".to_owned()),
+        })?;
         let abort = AbortHandle::new(move || {
             abort.send_replace(true);
         });
-        Ok(Generation {
-            events: readable,
-            abort,
-        })
+        Ok(Generation { events: readable, abort })
     }
 
     fn health(&self) -> Result<(), String> {
@@ -171,11 +149,7 @@ async fn play_all(script: &Script, end_of_turn: Option<u32>, mut inbox: mpsc::Re
 
 /// Plays one reply to its end, or until nobody wants it any more.
 async fn run(script: &Script, end_of_turn: Option<u32>, play: Play) {
-    let Play {
-        request,
-        events,
-        aborted,
-    } = play;
+    let Play { request, events, aborted } = play;
     let finish = tokio::select! {
         biased;
         () = unwanted(aborted, &events) => FinishReason::Aborted,
@@ -206,12 +180,7 @@ async fn deliver(
     request: &GenerationRequest,
     events: &mpsc::Sender<EngineEvent>,
 ) -> FinishReason {
-    let mut out = Outlet {
-        events,
-        sent: 0,
-        skip: request.resumed.len(),
-        max: request.max_tokens as usize,
-    };
+    let mut out = Outlet { events, sent: 0, skip: request.resumed.len(), max: request.max_tokens as usize };
     let _ = events.send(EngineEvent::Started { cached_tokens: 0 }).await;
     let Some(reply) = script.reply(&request.messages) else {
         let last = request.messages.last().map_or("", |message| message.content.as_str());

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::parse::{ReasoningFormat, ToolFormat};
-use crate::prompt::{Message, Role};
+use crate::prompt::{Message, Role, TemplateError};
 
 /// What can be wrong with a script.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,9 @@ pub enum ScriptError {
         /// What is wrong, with line and column.
         source: serde_json::Error,
     },
+    /// The built-in template does not compile.
+    #[error("the built-in chat template cannot be used: {0}")]
+    Template(TemplateError),
     /// The engine's thread could not be started.
     #[error("cannot start the scripted engine: {0}")]
     Start(std::io::Error),
@@ -75,25 +78,16 @@ impl Script {
         // Not an untagged enum: that would lose what is wrong and where.
         if json.trim_start().starts_with('[') {
             let replies = serde_json::from_str(json)?;
-            return Ok(Self {
-                tool_format: ToolFormat::default(),
-                reasoning: ReasoningFormat::default(),
-                replies,
-            });
+            return Ok(Self { tool_format: ToolFormat::default(), reasoning: ReasoningFormat::default(), replies });
         }
         serde_json::from_str(json)
     }
 
     /// The first reply that matches the last user or tool message.
     pub(super) fn reply(&self, messages: &[Message]) -> Option<&Reply> {
-        let last = messages
-            .iter()
-            .rev()
-            .find(|message| matches!(message.role, Role::User | Role::Tool));
+        let last = messages.iter().rev().find(|message| matches!(message.role, Role::User | Role::Tool));
         let text = last.map_or("", |message| message.content.as_str());
-        self.replies
-            .iter()
-            .find(|reply| reply.matches.as_deref().is_none_or(|wanted| text.contains(wanted)))
+        self.replies.iter().find(|reply| reply.matches.as_deref().is_none_or(|wanted| text.contains(wanted)))
     }
 }
 
@@ -119,16 +113,8 @@ mod tests {
             ("[{\"deltas\": [1]}]", "expected a string", "column 14"),
             ("[{}]", "missing field `deltas`", "line 1"),
             ("{\"replies\": [], \"reply\": 1}", "unknown field `reply`", "line 1"),
-            (
-                "{\"replies\": [{\"deltas\": [], \"finish\": \"done\"}]}",
-                "unknown variant `done`",
-                "line 1",
-            ),
-            (
-                "{\"tool_format\": \"x\", \"replies\": []}",
-                "unknown variant `x`",
-                "line 1",
-            ),
+            ("{\"replies\": [{\"deltas\": [], \"finish\": \"done\"}]}", "unknown variant `done`", "line 1"),
+            ("{\"tool_format\": \"x\", \"replies\": []}", "unknown variant `x`", "line 1"),
             ("nonsense", "expected", "line 1"),
         ];
         for (json, what, place) in cases {
@@ -142,29 +128,13 @@ mod tests {
         let json = r#"[{"match": "weather", "deltas": ["1"]}, {"match": "rain", "deltas": ["2"]}, {"deltas": ["3"]}]"#;
         let script = Script::parse(json).unwrap();
         let chosen = |messages: &[(Role, &str)]| {
-            let messages: Vec<_> = messages
-                .iter()
-                .map(|(role, text)| Message::text(*role, *text))
-                .collect();
+            let messages: Vec<_> = messages.iter().map(|(role, text)| Message::text(*role, *text)).collect();
             script.reply(&messages).unwrap().deltas[0].clone()
         };
         assert_eq!(chosen(&[(Role::User, "the weather, please")]), "1");
-        assert_eq!(
-            chosen(&[(Role::User, "weather"), (Role::Assistant, "?"), (Role::Tool, "rain")]),
-            "2"
-        );
-        assert_eq!(
-            chosen(&[
-                (Role::User, "weather"),
-                (Role::User, "hello"),
-                (Role::Assistant, "rain")
-            ]),
-            "3"
-        );
+        assert_eq!(chosen(&[(Role::User, "weather"), (Role::Assistant, "?"), (Role::Tool, "rain")]), "2");
+        assert_eq!(chosen(&[(Role::User, "weather"), (Role::User, "hello"), (Role::Assistant, "rain")]), "3");
         assert_eq!(chosen(&[]), "3");
-        assert_eq!(
-            Script::parse(r#"[{"match": "x", "deltas": []}]"#).unwrap().reply(&[]),
-            None
-        );
+        assert_eq!(Script::parse(r#"[{"match": "x", "deltas": []}]"#).unwrap().reply(&[]), None);
     }
 }

@@ -8,14 +8,7 @@ fn request(text: &str) -> GenerationRequest {
     GenerationRequest {
         prompt: text.bytes().map(u32::from).collect(),
         resumed: Arc::new([]),
-        sampling: Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 0,
-            choice: 0,
-        },
+        sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, choice: 0 },
         max_tokens: 1_000,
         stop_tokens: Arc::new([]),
         messages: Arc::new([Message::text(Role::User, text)]),
@@ -26,10 +19,7 @@ fn request(text: &str) -> GenerationRequest {
 
 /// Reads a generation to its end: the tokens' text (the end-of-turn token as `.`) and the finish.
 fn read(generation: Generation) -> (String, FinishReason) {
-    let Generation {
-        mut events,
-        abort: _abort,
-    } = generation;
+    let Generation { mut events, abort: _abort } = generation;
     assert_eq!(events.blocking_recv(), Some(EngineEvent::Started { cached_tokens: 0 }));
     let mut text = String::new();
     loop {
@@ -54,10 +44,7 @@ fn a_reply_ends_with_the_end_of_turn_token_and_stop() {
     let engine = ScriptedEngine::from_json(json).unwrap();
     assert_eq!(engine.model().id, "scripted");
     assert_eq!(engine.health(), Ok(()));
-    assert_eq!(
-        read(engine.submit(request("oh hi")).unwrap()),
-        ("Hello.".to_owned(), FinishReason::Stop)
-    );
+    assert_eq!(read(engine.submit(request("oh hi")).unwrap()), ("Hello.".to_owned(), FinishReason::Stop));
 }
 
 #[test]
@@ -76,21 +63,11 @@ fn replies_end_as_the_script_says() {
 fn max_tokens_counts_the_resumed_ones_too() {
     let json = r#"[{"deltas": ["abcdef"]}]"#;
     assert_eq!(
-        play(
-            json,
-            GenerationRequest {
-                max_tokens: 4,
-                ..request("")
-            }
-        ),
+        play(json, GenerationRequest { max_tokens: 4, ..request("") }),
         ("abcd".to_owned(), FinishReason::Length)
     );
     let resumed: Arc<[u32]> = Arc::from([97, 98, 99]);
-    let resume = GenerationRequest {
-        max_tokens: 4,
-        resumed,
-        ..request("")
-    };
+    let resume = GenerationRequest { max_tokens: 4, resumed, ..request("") };
     assert_eq!(play(json, resume), ("d".to_owned(), FinishReason::Length));
 }
 
@@ -99,14 +76,8 @@ fn a_resume_goes_on_inside_the_reply_at_every_token() {
     let json = r#"[{"deltas": ["ab", "", "cde"]}]"#;
     let tokens: Vec<u32> = "abcde".bytes().map(u32::from).collect();
     for cut in 0..=tokens.len() {
-        let resume = GenerationRequest {
-            resumed: tokens[..cut].into(),
-            ..request("")
-        };
-        assert_eq!(
-            play(json, resume),
-            (format!("{}.", &"abcde"[cut..]), FinishReason::Stop)
-        );
+        let resume = GenerationRequest { resumed: tokens[..cut].into(), ..request("") };
+        assert_eq!(play(json, resume), (format!("{}.", &"abcde"[cut..]), FinishReason::Stop));
     }
 }
 
@@ -151,10 +122,7 @@ fn dropping_the_engine_ends_replies_without_a_finish() {
     while let Some(event) = events.blocking_recv() {
         seen.push(event);
     }
-    assert!(
-        !seen.iter().any(|event| matches!(event, EngineEvent::Finished(_))),
-        "{seen:?}"
-    );
+    assert!(!seen.iter().any(|event| matches!(event, EngineEvent::Finished(_))), "{seen:?}");
 }
 
 #[test]
@@ -167,8 +135,6 @@ fn a_prompt_longer_than_the_context_is_refused() {
 
 #[test]
 fn an_unreadable_file_is_named() {
-    let text = ScriptedEngine::from_file(Path::new("/no/such/script.json"))
-        .unwrap_err()
-        .to_string();
+    let text = ScriptedEngine::from_file(Path::new("/no/such/script.json")).unwrap_err().to_string();
     assert!(text.contains("/no/such/script.json"), "{text}");
 }

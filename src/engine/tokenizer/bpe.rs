@@ -23,11 +23,7 @@ impl Bpe {
     pub(super) fn new(vocabulary: &Vocabulary, merges: &[String], recipe: &Recipe) -> Result<Self, Error> {
         // Plain text must never become a control token, so neither the table nor a merge may lead to one.
         let control: HashSet<&str> = vocabulary.of_kind(Kind::Control).map(|(_, text)| text).collect();
-        let table = vocabulary
-            .texts()
-            .iter()
-            .zip(0u32..)
-            .filter(|(text, _)| !control.contains(text.as_str()));
+        let table = vocabulary.texts().iter().zip(0u32..).filter(|(text, _)| !control.contains(text.as_str()));
         let table: tokenizers::models::bpe::Vocab = table.map(|(text, id)| (text.clone(), id)).collect();
         let mut pairs = Vec::with_capacity(merges.len());
         for merge in merges {
@@ -36,23 +32,13 @@ impl Bpe {
                 pairs.push((left.to_owned(), right.to_owned()));
             }
         }
-        let builder = BPE::builder()
-            .vocab_and_merges(table, pairs)
-            .ignore_merges(recipe.ignore_merges);
+        let builder = BPE::builder().vocab_and_merges(table, pairs).ignore_merges(recipe.ignore_merges);
         let model = builder.build().map_err(|error| Error::Merge(error.to_string()))?;
         let splits = recipe.patterns.iter().map(|pattern| {
-            Split::new(
-                SplitPattern::Regex(pattern.clone()),
-                SplitDelimiterBehavior::Isolated,
-                false,
-            )
-            .map_err(|error| Error::Pattern(error.to_string()))
+            Split::new(SplitPattern::Regex(pattern.clone()), SplitDelimiterBehavior::Isolated, false)
+                .map_err(|error| Error::Pattern(error.to_string()))
         });
-        Ok(Self {
-            splits: splits.collect::<Result<_, _>>()?,
-            bytes: ByteLevel::new(false, false, false),
-            model,
-        })
+        Ok(Self { splits: splits.collect::<Result<_, _>>()?, bytes: ByteLevel::new(false, false, false), model })
     }
 
     /// Appends the tokens of a text that holds no special token.

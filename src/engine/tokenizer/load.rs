@@ -41,10 +41,7 @@ const END_TEXTS: &[&str] = &[
 impl Tokenizer {
     /// The tokenizer of a model file.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, Error> {
-        let mut loader = Loader {
-            gguf,
-            warnings: Vec::new(),
-        };
+        let mut loader = Loader { gguf, warnings: Vec::new() };
         match gguf.require(MODEL_KEY)?.as_str() {
             Some("gpt2") => loader.byte_pair(),
             Some("llama") => loader.sentence_piece(),
@@ -52,7 +49,7 @@ impl Tokenizer {
         }
     }
 
-    /// A tokenizer without a model: ids 0 to 255 are bytes, then come ChatML's control tokens.
+    /// A tokenizer without a model: ids 0 to 255 are bytes, then come `ChatML`'s control tokens.
     pub fn bytes() -> Self {
         const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"];
         let mut texts: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
@@ -95,7 +92,9 @@ impl Loader<'_> {
         let mut hash = Hash::default();
         hash.text("gpt2");
         hash.text(name.unwrap_or("default"));
-        merges.iter().for_each(|merge| hash.text(merge));
+        for merge in merges {
+            hash.text(merge);
+        }
         self.finish(vocabulary, Model::Bpe(Box::new(bpe)), recipe.add_bos, hash)
     }
 
@@ -103,15 +102,13 @@ impl Loader<'_> {
         let vocabulary = self.vocabulary(Alphabet::Metaspace)?;
         let scores = self.gguf.f32s(SCORES_KEY)?.unwrap_or_default().to_vec();
         if scores.len() != vocabulary.len() {
-            return Err(Error::Length {
-                key: SCORES_KEY,
-                found: scores.len(),
-                expected: vocabulary.len(),
-            });
+            return Err(Error::Length { key: SCORES_KEY, found: scores.len(), expected: vocabulary.len() });
         }
         let mut hash = Hash::default();
         hash.text("llama");
-        scores.iter().for_each(|score| hash.bytes(&score.to_le_bytes()));
+        for score in &scores {
+            hash.bytes(&score.to_le_bytes());
+        }
         let space_prefix = self.gguf.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
         hash.bytes(&[u8::from(space_prefix)]);
         let unknown = self.token("unknown", vocabulary.len())?;
@@ -128,11 +125,7 @@ impl Loader<'_> {
         let kinds = match self.gguf.u32s(TYPES_KEY)? {
             None => vec![Kind::Normal; texts.len()],
             Some(numbers) if numbers.len() != texts.len() => {
-                return Err(Error::Length {
-                    key: TYPES_KEY,
-                    found: numbers.len(),
-                    expected: texts.len(),
-                });
+                return Err(Error::Length { key: TYPES_KEY, found: numbers.len(), expected: texts.len() });
             }
             Some(numbers) => (0u32..)
                 .zip(numbers)
@@ -147,9 +140,7 @@ impl Loader<'_> {
         let key = format!("tokenizer.ggml.{name}_token_id");
         let id = self.gguf.u32(&key)?;
         if let Some(id) = id.filter(|&id| id as usize >= vocab_size) {
-            self.warnings.push(format!(
-                "{key} is {id}, but there are only {vocab_size} tokens; it is ignored"
-            ));
+            self.warnings.push(format!("{key} is {id}, but there are only {vocab_size} tokens; it is ignored"));
             return Ok(None);
         }
         Ok(id)
@@ -165,10 +156,7 @@ impl Loader<'_> {
         let bos = self.token("bos", vocabulary.len())?;
         let eos = self.token("eos", vocabulary.len())?;
         let end_of_generation = self.end_of_generation(&vocabulary, eos)?;
-        let add_bos = self
-            .gguf
-            .bool("tokenizer.ggml.add_bos_token")?
-            .unwrap_or(add_bos_default);
+        let add_bos = self.gguf.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos_default);
         for (text, id) in vocabulary.texts().iter().zip(0u32..) {
             hash.text(text);
             hash.bytes(&[vocabulary.kind(id).map_or(0, |kind| kind as u8)]);

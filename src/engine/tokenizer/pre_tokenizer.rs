@@ -26,34 +26,19 @@ pub(super) struct Recipe {
 
 /// The recipe for a name from a model file.
 pub(super) fn recipe(name: Option<&str>) -> Result<Recipe, Error> {
-    let plain = |patterns: Vec<String>| Recipe {
-        patterns,
-        ignore_merges: false,
-        add_bos: false,
-        guessed: false,
-    };
+    let plain = |patterns: Vec<String>| Recipe { patterns, ignore_merges: false, add_bos: false, guessed: false };
     let digits_first = || plain(vec![DIGIT.to_owned(), GPT2.to_owned()]);
     Ok(match name {
         None | Some("default") => Recipe {
             guessed: true,
-            ..plain(vec![
-                r"[\p{P}\$\+<=>\^~\|]+".into(),
-                GPT2.into(),
-                r"\p{N}+".into(),
-                "[0-9]{3}".into(),
-            ])
+            ..plain(vec![r"[\p{P}\$\+<=>\^~\|]+".into(), GPT2.into(), r"\p{N}+".into(), "[0-9]{3}".into()])
         },
         Some("llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2") => {
-            Recipe {
-                ignore_merges: true,
-                add_bos: true,
-                ..plain(vec![word_groups(r"\p{N}{1,3}")])
-            }
+            Recipe { ignore_merges: true, add_bos: true, ..plain(vec![word_groups(r"\p{N}{1,3}")]) }
         }
-        Some("glm4" | "chatglm-bpe" | "glm5") => Recipe {
-            ignore_merges: true,
-            ..plain(vec![word_groups(r"\p{N}{1,3}")])
-        },
+        Some("glm4" | "chatglm-bpe" | "glm5") => {
+            Recipe { ignore_merges: true, ..plain(vec![word_groups(r"\p{N}{1,3}")]) }
+        }
         Some("dbrx" | "smaug-bpe") => plain(vec![word_groups(r"\p{N}{1,3}")]),
         Some(
             "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2" | "hunyuan" | "solar-open"
@@ -67,11 +52,7 @@ pub(super) fn recipe(name: Option<&str>) -> Result<Recipe, Error> {
             digits_first()
         }
         Some("gpt-4o" | "llama4" | "kanana2" | "minimax-m2") => plain(vec![cased_words(true, r"\p{N}{1,3}")]),
-        Some("tekken") => Recipe {
-            ignore_merges: true,
-            add_bos: true,
-            ..plain(vec![cased_words(false, r"\p{N}")])
-        },
+        Some("tekken") => Recipe { ignore_merges: true, add_bos: true, ..plain(vec![cased_words(false, r"\p{N}")]) },
         Some("falcon") => plain(vec![r"[\p{P}\$\+<=>\^~\|`]+".into(), GPT2.into(), "[0-9]{3}".into()]),
         Some(unknown) => return Err(Error::UnknownPreTokenizer(unknown.to_owned())),
     })
@@ -93,11 +74,7 @@ fn word_groups_with_marks() -> String {
 fn cased_words(contractions: bool, number: &str) -> String {
     const UPPER: &str = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}";
     const LOWER: &str = r"\p{Ll}\p{Lm}\p{Lo}\p{M}";
-    let suffix = if contractions {
-        format!("{CONTRACTIONS}?")
-    } else {
-        String::new()
-    };
+    let suffix = if contractions { format!("{CONTRACTIONS}?") } else { String::new() };
     format!(
         r"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]*[{LOWER}]+{suffix}|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]+[{LOWER}]*{suffix}|{number}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{WHITE_SPACE}"
     )

@@ -43,11 +43,7 @@ impl Matcher {
                 .get(&bytes[start])?
                 .iter()
                 .find(|(token, _)| bytes[start..].starts_with(token.as_bytes()))?;
-            Some(Found {
-                start,
-                end: start + token.len(),
-                id: *id,
-            })
+            Some(Found { start, end: start + token.len(), id: *id })
         })
     }
 }
@@ -59,30 +55,9 @@ mod tests {
     #[test]
     fn the_leftmost_longest_token_is_found() {
         let matcher = Matcher::new([(1, "<a"), (2, "<a>"), (3, "é")].into_iter());
-        assert_eq!(
-            matcher.find("x<a>", 0),
-            Some(Found {
-                start: 1,
-                end: 4,
-                id: 2
-            })
-        );
-        assert_eq!(
-            matcher.find("x<ab", 0),
-            Some(Found {
-                start: 1,
-                end: 3,
-                id: 1
-            })
-        );
-        assert_eq!(
-            matcher.find("<aé", 1),
-            Some(Found {
-                start: 2,
-                end: 4,
-                id: 3
-            })
-        );
+        assert_eq!(matcher.find("x<a>", 0), Some(Found { start: 1, end: 4, id: 2 }));
+        assert_eq!(matcher.find("x<ab", 0), Some(Found { start: 1, end: 3, id: 1 }));
+        assert_eq!(matcher.find("<aé", 1), Some(Found { start: 2, end: 4, id: 3 }));
         assert_eq!(matcher.find("abc", 0), None);
     }
 }

@@ -41,9 +41,7 @@ impl Eq for Candidate {}
 
 impl Ord for Candidate {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.score
-            .total_cmp(&other.score)
-            .then_with(|| other.left.cmp(&self.left))
+        self.score.total_cmp(&other.score).then_with(|| other.left.cmp(&self.left))
     }
 }
 
@@ -70,13 +68,7 @@ impl Spm {
                 _ => {}
             }
         }
-        Self {
-            ids,
-            scores,
-            byte_ids,
-            unknown,
-            space_prefix,
-        }
+        Self { ids, scores, byte_ids, unknown, space_prefix }
     }
 
     /// Appends the tokens of a text that holds no special token; `opening` says that it stands at the beginning or
@@ -85,11 +77,7 @@ impl Spm {
         if text.is_empty() {
             return;
         }
-        let mut escaped = if opening && self.space_prefix {
-            METASPACE.to_owned()
-        } else {
-            String::new()
-        };
+        let mut escaped = if opening && self.space_prefix { METASPACE.to_owned() } else { String::new() };
         escaped.push_str(&text.replace(' ', METASPACE));
         let symbols = self.merge(&escaped);
         let mut at = Some(0);
@@ -140,12 +128,7 @@ impl Spm {
         let start = symbols[left].start;
         let id = *self.ids.get(&text[start..start + len])?;
         let score = self.scores.get(id as usize).copied().unwrap_or(0.0);
-        Some(Candidate {
-            score,
-            left,
-            right,
-            len,
-        })
+        Some(Candidate { score, left, right, len })
     }
 
     fn emit(&self, piece: &str, out: &mut Vec<u32>) {

@@ -12,9 +12,14 @@ const VARIABLE: &str = "MIDSTREAM_TEST_MODEL";
 
 /// The tokenizer of the real test model.
 fn smollm2() -> Tokenizer {
-    let path = std::env::var_os(VARIABLE).map(PathBuf::from).unwrap_or_else(|| {
-        panic!("{VARIABLE} must name SmolLM2-135M-Instruct.Q4_1.gguf; scripts/test fetches it and sets the variable")
-    });
+    let path = std::env::var_os(VARIABLE).map_or_else(
+        || {
+            panic!(
+                "{VARIABLE} must name SmolLM2-135M-Instruct.Q4_1.gguf; scripts/test fetches it and sets the variable"
+            )
+        },
+        PathBuf::from,
+    );
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
     Tokenizer::from_gguf(&Gguf::parse(&bytes).unwrap()).unwrap()
 }
@@ -27,14 +32,8 @@ fn byte_level_file(pre: &str) -> Writer {
     Writer::new()
         .entry("tokenizer.ggml.model", Value::String("gpt2".to_owned()))
         .entry("tokenizer.ggml.pre", Value::String(pre.to_owned()))
-        .entry(
-            "tokenizer.ggml.tokens",
-            strings(&["a", "b", "ab", "Ġ", "<|im_end|>", "<x>", "</s>"]),
-        )
-        .entry(
-            "tokenizer.ggml.token_type",
-            Value::Array(Array::I32(vec![1, 1, 1, 1, 3, 4, 3])),
-        )
+        .entry("tokenizer.ggml.tokens", strings(&["a", "b", "ab", "Ġ", "<|im_end|>", "<x>", "</s>"]))
+        .entry("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1, 1, 1, 1, 3, 4, 3])))
         .entry("tokenizer.ggml.merges", strings(&["a b"]))
 }
 
@@ -53,21 +52,15 @@ fn real_texts_have_the_ids_of_an_independent_implementation() {
     check("Hello, world!", &[19556, 28, 905, 17]);
     check(
         "I'm 12345 years old; you'RE  not.",
-        &[
-            57, 5248, 216, 33, 34, 35, 36, 37, 929, 1573, 43, 346, 23, 3256, 216, 441, 30,
-        ],
+        &[57, 5248, 216, 33, 34, 35, 36, 37, 929, 1573, 43, 346, 23, 3256, 216, 441, 30],
     );
     check(
         "  leading and   inner spaces \t\tand tabs\n\n\nnew lines\r\n x ",
-        &[
-            216, 2899, 284, 256, 6210, 5600, 216, 197, 197, 397, 29416, 1116, 198, 2241, 3204, 2738, 1792, 216,
-        ],
+        &[216, 2899, 284, 256, 6210, 5600, 216, 197, 197, 397, 29416, 1116, 198, 2241, 3204, 2738, 1792, 216],
     );
     check(
         "def f(x):\n    return x ** 2  # square\n",
-        &[
-            1604, 275, 24, 104, 727, 472, 1003, 1792, 1903, 216, 34, 216, 907, 5222, 198,
-        ],
+        &[1604, 275, 24, 104, 727, 472, 1003, 1792, 1903, 216, 34, 216, 907, 5222, 198],
     );
     check(
         "Grüße, naïve café — 你好，世界 🦀🇩🇪 ёжик ١٢٣",
@@ -79,16 +72,8 @@ fn real_texts_have_the_ids_of_an_independent_implementation() {
     );
     check("<|im_start|>user\nhi<|im_end|>\n", &[1, 4093, 198, 6004, 2, 198]);
     check("a\u{a0}b\u{2003}c", &[81, 15442, 82, 321, 221, 83]);
-    check(
-        "e\u{301} \u{200d}\u{200b}\u{feff}",
-        &[85, 151, 219, 459, 231, 321, 229, 186, 136, 140],
-    );
-    check(
-        "3.14159e-10 ½ Ⅷ",
-        &[
-            35, 30, 33, 36, 33, 37, 41, 85, 29, 33, 32, 216, 16738, 216, 173, 223, 117,
-        ],
-    );
+    check("e\u{301} \u{200d}\u{200b}\u{feff}", &[85, 151, 219, 459, 231, 321, 229, 186, 136, 140]);
+    check("3.14159e-10 ½ Ⅷ", &[35, 30, 33, 36, 33, 37, 41, 85, 29, 33, 32, 216, 16738, 216, 173, 223, 117]);
     check("'s 'S 'll ''ll", &[506, 637, 67, 637, 764, 10922, 764]);
 }
 
@@ -96,10 +81,7 @@ fn real_texts_have_the_ids_of_an_independent_implementation() {
 fn the_real_model_ends_at_its_own_tokens() {
     let tokenizer = smollm2();
     assert_eq!(tokenizer.end_of_generation(), [0, 2]);
-    assert_eq!(
-        (tokenizer.bos(), tokenizer.eos(), tokenizer.add_bos()),
-        (Some(1), Some(2), false)
-    );
+    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.add_bos()), (Some(1), Some(2), false));
     assert_eq!(tokenizer.vocab_size(), 49152);
     assert_eq!(tokenizer.warnings(), &[] as &[String]);
 }
@@ -119,10 +101,7 @@ fn control_texts_are_text_unless_asked_for() {
 fn a_small_vocabulary_merges_cuts_and_ends() {
     let tokenizer = load(&byte_level_file("gpt-2").entry("tokenizer.ggml.eos_token_id", Value::U32(99))).unwrap();
     assert_eq!(tokenizer.encode("ab ba<x>ab", false), [2, 3, 1, 0, 5, 2]);
-    assert_eq!(
-        tokenizer.segments("a<|im_end|>"),
-        [Segment::Text("a"), Segment::Control(4)]
-    );
+    assert_eq!(tokenizer.segments("a<|im_end|>"), [Segment::Text("a"), Segment::Control(4)]);
     assert_eq!(tokenizer.end_of_generation(), [4, 6]);
     assert_eq!(tokenizer.eos(), None);
     assert_eq!(tokenizer.warnings().len(), 1);
@@ -131,10 +110,7 @@ fn a_small_vocabulary_merges_cuts_and_ends() {
 
 #[test]
 fn what_is_not_known_is_refused() {
-    assert_eq!(
-        load(&byte_level_file("no-such")).unwrap_err(),
-        Error::UnknownPreTokenizer("no-such".to_owned())
-    );
+    assert_eq!(load(&byte_level_file("no-such")).unwrap_err(), Error::UnknownPreTokenizer("no-such".to_owned()));
     let model = Writer::new().entry("tokenizer.ggml.model", Value::String("rwkv".to_owned()));
     assert_eq!(load(&model).unwrap_err(), Error::UnknownModel("rwkv".to_owned()));
     let types = Writer::new()
@@ -142,14 +118,7 @@ fn what_is_not_known_is_refused() {
         .entry("tokenizer.ggml.pre", Value::String("gpt-2".to_owned()))
         .entry("tokenizer.ggml.tokens", strings(&["a"]))
         .entry("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1, 1])));
-    assert!(matches!(
-        load(&types),
-        Err(Error::Length {
-            found: 2,
-            expected: 1,
-            ..
-        })
-    ));
+    assert!(matches!(load(&types), Err(Error::Length { found: 2, expected: 1, .. })));
     assert!(matches!(load(&Writer::new()), Err(Error::File(_))));
 }
 
@@ -176,31 +145,14 @@ fn every_named_pattern_compiles() {
 
 #[test]
 fn sentence_piece_merges_by_score_and_falls_back_to_bytes() {
-    let tokens = [
-        "<unk>",
-        "<s>",
-        "</s>",
-        "<0xC3>",
-        "<0xA9>",
-        "\u{2581}",
-        "a",
-        "b",
-        "ab",
-        "\u{2581}a",
-        "\u{2581}ab",
-    ];
+    let tokens = ["<unk>", "<s>", "</s>", "<0xC3>", "<0xA9>", "\u{2581}", "a", "b", "ab", "\u{2581}a", "\u{2581}ab"];
     let file = Writer::new()
         .entry("tokenizer.ggml.model", Value::String("llama".to_owned()))
         .entry("tokenizer.ggml.tokens", strings(&tokens))
-        .entry(
-            "tokenizer.ggml.token_type",
-            Value::Array(Array::I32(vec![2, 3, 3, 6, 6, 1, 1, 1, 1, 1, 1])),
-        )
+        .entry("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![2, 3, 3, 6, 6, 1, 1, 1, 1, 1, 1])))
         .entry(
             "tokenizer.ggml.scores",
-            Value::Array(Array::F32(vec![
-                0.0, 0.0, 0.0, 0.0, 0.0, -9.0, -8.0, -7.0, -1.0, -2.0, -3.0,
-            ])),
+            Value::Array(Array::F32(vec![0.0, 0.0, 0.0, 0.0, 0.0, -9.0, -8.0, -7.0, -1.0, -2.0, -3.0])),
         )
         .entry("tokenizer.ggml.bos_token_id", Value::U32(1));
     let tokenizer = load(&file).unwrap();
@@ -214,25 +166,14 @@ fn sentence_piece_merges_by_score_and_falls_back_to_bytes() {
 #[test]
 fn fingerprints_tell_vocabularies_apart() {
     let one = load(&byte_level_file("gpt-2")).unwrap();
-    assert_eq!(
-        one.fingerprint(),
-        load(&byte_level_file("gpt-2")).unwrap().fingerprint()
-    );
-    assert_ne!(
-        one.fingerprint(),
-        load(&byte_level_file("smollm")).unwrap().fingerprint()
-    );
+    assert_eq!(one.fingerprint(), load(&byte_level_file("gpt-2")).unwrap().fingerprint());
+    assert_ne!(one.fingerprint(), load(&byte_level_file("smollm")).unwrap().fingerprint());
 }
 
 #[test]
 fn long_texts_are_encoded_in_time_close_to_linear() {
     let tokenizer = smollm2();
-    for text in [
-        "a".repeat(200_000),
-        " ".repeat(200_000),
-        "<".repeat(200_000),
-        "x y\n".repeat(50_000),
-    ] {
+    for text in ["a".repeat(200_000), " ".repeat(200_000), "<".repeat(200_000), "x y\n".repeat(50_000)] {
         assert_eq!(tokenizer.decode(&tokenizer.encode(&text, true)), text);
     }
 }
@@ -250,10 +191,7 @@ proptest! {
 #[test]
 fn the_byte_tokenizer_has_chatml_control_tokens() {
     let tokenizer = Tokenizer::bytes();
-    assert_eq!(
-        tokenizer.encode("<|im_start|>é<|im_end|>", true),
-        [256, 0xc3, 0xa9, 257]
-    );
+    assert_eq!(tokenizer.encode("<|im_start|>é<|im_end|>", true), [256, 0xc3, 0xa9, 257]);
     assert_eq!(tokenizer.end_of_generation(), [257, 258]);
     assert_eq!(tokenizer.vocab_size(), 259);
 }

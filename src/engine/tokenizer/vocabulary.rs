@@ -52,12 +52,7 @@ impl Vocabulary {
             push_bytes(&mut bytes, text, kind, alphabet);
             borders.push(bytes.len());
         }
-        Self {
-            texts,
-            kinds,
-            bytes,
-            borders,
-        }
+        Self { texts, kinds, bytes, borders }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -86,9 +81,7 @@ impl Vocabulary {
     /// Ids and texts of all tokens of one kind.
     pub(super) fn of_kind(&self, wanted: Kind) -> impl Iterator<Item = (u32, &str)> {
         let with_kinds = self.texts.iter().zip(&self.kinds).enumerate();
-        with_kinds
-            .filter(move |(_, (_, kind))| **kind == wanted)
-            .map(|(id, (text, _))| (id as u32, text.as_str()))
+        with_kinds.filter(move |(_, (_, kind))| **kind == wanted).map(|(id, (text, _))| (id as u32, text.as_str()))
     }
 }
 
@@ -109,9 +102,7 @@ fn push_bytes(bytes: &mut Vec<u8>, text: &str, kind: Kind, alphabet: Alphabet) {
 /// The byte of a token like `<0x0A>`.
 pub(super) fn byte_of_token(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    (digits.len() == 2)
-        .then(|| u8::from_str_radix(digits, 16).ok())
-        .flatten()
+    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
 /// The byte that a character of the GPT-2 alphabet stands for.
@@ -133,9 +124,7 @@ mod tests {
 
     #[test]
     fn the_byte_alphabet_covers_every_byte_once() {
-        let mut bytes: Vec<u8> = (0u32..0x200)
-            .filter_map(|code| byte_of_char(char::from_u32(code)?))
-            .collect();
+        let mut bytes: Vec<u8> = (0u32..0x200).filter_map(|code| byte_of_char(char::from_u32(code)?)).collect();
         assert_eq!(byte_of_char('Ġ'), Some(b' '));
         assert_eq!(byte_of_char('Ċ'), Some(b'\n'));
         bytes.sort_unstable();

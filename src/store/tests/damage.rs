@@ -46,11 +46,7 @@ fn damage_sets_one_conversation_aside_and_names_the_event() {
             }
             error => panic!("{error}"),
         }
-        assert_eq!(
-            journal.read(hurt, 0, 4).unwrap().len(),
-            4,
-            "what lies before can be read"
-        );
+        assert_eq!(journal.read(hurt, 0, 4).unwrap().len(), 4, "what lies before can be read");
         assert_eq!(journal.read(other, 0, 100).unwrap().len(), 9);
     }
     journal.db.insert(&key, good).unwrap();
@@ -77,10 +73,7 @@ fn a_damaged_head_refuses_reads_and_appends_of_its_conversation_only() {
     let (journal, hurt, other) = store(folder.path());
     journal.db.insert(keys::head(hurt), vec![0; 12]).unwrap();
     assert!(matches!(journal.read(hurt, 0, 1), Err(Error::Damaged { .. })));
-    assert!(matches!(
-        journal.append(&[batch(hurt, [10])]),
-        Err(Error::Damaged { .. })
-    ));
+    assert!(matches!(journal.append(&[batch(hurt, [10])]), Err(Error::Damaged { .. })));
     journal.append(&[batch(other, [10])]).unwrap();
 }
 
@@ -92,17 +85,12 @@ fn a_damaged_index_record_is_reported() {
     let (conversation, response) = (ids.conversation(), ids.response());
     let record = key_record(conversation, response, "k");
     let records = vec![Record::Response(response), Record::Key(record.clone())];
-    journal
-        .append(&[with_records(batch(conversation, [1]), records)])
-        .unwrap();
+    journal.append(&[with_records(batch(conversation, [1]), records)]).unwrap();
     let scope: KeyScope = record.scope;
     for key in [keys::response(response), keys::idempotency(&scope)] {
         journal.db.insert(key, "nonsense").unwrap();
     }
-    assert!(matches!(
-        journal.conversation_of_response(response),
-        Err(Error::StoreDamaged(_))
-    ));
+    assert!(matches!(journal.conversation_of_response(response), Err(Error::StoreDamaged(_))));
     assert!(matches!(journal.key(&scope), Err(Error::StoreDamaged(_))));
     assert_eq!(journal.read(conversation, 0, 10).unwrap().len(), 1);
 }
@@ -116,13 +104,7 @@ fn a_store_of_a_newer_schema_is_refused() {
     journal.db.insert(keys::SCHEMA, value).unwrap();
     drop(journal);
     let refused = SledJournal::open(folder.path()).unwrap_err();
-    assert_eq!(
-        refused,
-        Error::NewerSchema {
-            found,
-            known: migrate::SCHEMA
-        }
-    );
+    assert_eq!(refused, Error::NewerSchema { found, known: migrate::SCHEMA });
     assert!(refused.to_string().contains("newer midstream"), "{refused}");
 }
 
@@ -180,9 +162,5 @@ fn a_second_process_is_told_who_has_the_folder() {
     let (_journal, ..) = store(folder.path());
     let refused = SledJournal::open(folder.path()).unwrap_err();
     assert_eq!(refused, Error::InUse(folder.path().to_owned()));
-    assert!(
-        refused
-            .to_string()
-            .contains("another midstream runs on this data folder")
-    );
+    assert!(refused.to_string().contains("another midstream runs on this data folder"));
 }

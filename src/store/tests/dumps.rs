@@ -22,9 +22,7 @@ fn fill(journal: &dyn Journal) {
             Record::Active(number == 1),
             Record::Key(key_record(conversation, response, "k")),
         ];
-        journal
-            .append(&[with_records(batch(conversation, 1..=1200), records)])
-            .unwrap();
+        journal.append(&[with_records(batch(conversation, 1..=1200), records)]).unwrap();
     }
 }
 
@@ -34,28 +32,10 @@ fn a_dump_loaded_into_an_empty_store_dumps_the_same() {
     let from = SledJournal::open(from.path()).unwrap();
     fill(&from);
     let (text, summary) = dumped(&from);
-    assert_eq!(
-        summary,
-        DumpSummary {
-            conversations: 3,
-            events: 3600,
-            records: 10,
-            ..DumpSummary::default()
-        }
-    );
-    for to in [
-        &SledJournal::open(to.path()).unwrap() as &dyn Journal,
-        &MemoryJournal::new(),
-    ] {
+    assert_eq!(summary, DumpSummary { conversations: 3, events: 3600, records: 10, ..DumpSummary::default() });
+    for to in [&SledJournal::open(to.path()).unwrap() as &dyn Journal, &MemoryJournal::new()] {
         let loaded = load(to, &mut text.as_bytes()).unwrap();
-        assert_eq!(
-            loaded,
-            LoadSummary {
-                conversations: 3,
-                events: 3600,
-                records: 10
-            }
-        );
+        assert_eq!(loaded, LoadSummary { conversations: 3, events: 3600, records: 10 });
         assert!(dumped(to).0 == text, "the second dump differs");
         assert_eq!(to.active().unwrap(), from.active().unwrap());
     }
@@ -68,10 +48,7 @@ fn a_damaged_conversation_is_dumped_up_to_the_damage_and_named() {
     fill(&journal);
     let hurt = journal.conversations(None, 1).unwrap()[0];
     journal.db.insert(keys::event(hurt, 700, 0), "torn").unwrap();
-    journal
-        .db
-        .insert(keys::response(Ids::new().response()), "torn")
-        .unwrap();
+    journal.db.insert(keys::response(Ids::new().response()), "torn").unwrap();
     let (text, summary) = dumped(&journal);
     assert_eq!((summary.events, summary.damaged_records), (699 + 2400, 1));
     assert!(matches!(summary.damaged[..], [Error::Damaged { conversation, seq: 700, .. }] if conversation == hurt));
@@ -98,10 +75,7 @@ fn what_is_no_dump_is_refused_with_the_line() {
         (r#"{"midstream_dump":1,"schema":99}"#.into(), "schema 99"),
         (format!("{header}\n{{\n"), "line 2"),
         (format!("{header}\n{{\"conversation\":\"conv_1\"}}"), "line 2"),
-        (
-            format!("{header}\n{{\"conversation\":\"conv_{:032x}\"}}", 1),
-            "either an event or a record",
-        ),
+        (format!("{header}\n{{\"conversation\":\"conv_{:032x}\"}}", 1), "either an event or a record"),
     ] {
         let refused = load(&MemoryJournal::new(), &mut text.as_bytes()).unwrap_err();
         assert!(refused.to_string().contains(expected), "{refused}");
@@ -122,18 +96,8 @@ fn double(lines: Lines<'_>) -> Lines<'_> {
 
 #[test]
 fn migrations_run_in_order_and_only_those_that_are_needed() {
-    let steps = [
-        Migration {
-            from: 2,
-            name: "double",
-            run: double,
-        },
-        Migration {
-            from: 1,
-            name: "rename",
-            run: rename,
-        },
-    ];
+    let steps =
+        [Migration { from: 2, name: "double", run: double }, Migration { from: 1, name: "rename", run: rename }];
     let run = |lines: Vec<Value>, found, known| {
         let lines: Lines<'_> = Box::new(lines.into_iter().map(Ok));
         migrate::chain(lines, found, known, &steps).map(|lines| lines.collect::<Result<Vec<_>, _>>().unwrap())
@@ -142,8 +106,5 @@ fn migrations_run_in_order_and_only_those_that_are_needed() {
     assert_eq!(run(vec![json!({"new": 4})], 2, 3).unwrap(), [json!(8)]);
     assert_eq!(run(vec![json!(8)], 3, 3).unwrap(), [json!(8)]);
     assert!(matches!(run(vec![], 0, 3), Err(Error::Invalid(_))));
-    assert!(matches!(
-        run(vec![], 4, 3),
-        Err(Error::NewerSchema { found: 4, known: 3 })
-    ));
+    assert!(matches!(run(vec![], 4, 3), Err(Error::NewerSchema { found: 4, known: 3 })));
 }

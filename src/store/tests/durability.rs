@@ -19,10 +19,7 @@ fn events_survive_reopening() {
         journal.append(&[with_records(next, records)]).unwrap();
     }
     let journal = SledJournal::open(folder.path()).unwrap();
-    assert_eq!(
-        journal.read(conversation, 0, 100).unwrap(),
-        batch(conversation, 1..=50).events
-    );
+    assert_eq!(journal.read(conversation, 0, 100).unwrap(), batch(conversation, 1..=50).events);
     assert_eq!(journal.conversation_of_response(response).unwrap(), Some(conversation));
     assert_eq!(journal.active().unwrap(), [conversation]);
 }
@@ -55,9 +52,7 @@ fn check_torn_copy(copy_at: u64) {
             scope.spawn(move || {
                 let mut last = 0;
                 while !copied.load(Ordering::SeqCst) {
-                    writer
-                        .append_blocking(batch(*conversation, last + 1..=last + BATCH))
-                        .unwrap();
+                    writer.append_blocking(batch(*conversation, last + 1..=last + BATCH)).unwrap();
                     last += BATCH;
                     acknowledged.store(last, Ordering::SeqCst);
                 }
@@ -88,15 +83,9 @@ fn a_failed_flush_shows_nothing_and_the_crash_settles_it() {
         let conversation = Ids::new().conversation();
         journal.append(&[batch(conversation, [1])]).unwrap();
         journal.fail(Failure::Flush);
-        assert!(matches!(
-            journal.append(&[batch(conversation, 2..=3)]),
-            Err(Error::Unavailable(_))
-        ));
+        assert!(matches!(journal.append(&[batch(conversation, 2..=3)]), Err(Error::Unavailable(_))));
         assert_eq!(journal.last_seq(conversation).unwrap(), 1);
-        assert!(
-            journal.append(&[batch(conversation, [2])]).is_err(),
-            "a failed journal takes nothing more"
-        );
+        assert!(journal.append(&[batch(conversation, [2])]).is_err(), "a failed journal takes nothing more");
         journal.crash(unflushed);
         assert_eq!(journal.last_seq(conversation).unwrap(), expected);
         journal.append(&[batch(conversation, [expected + 1])]).unwrap();

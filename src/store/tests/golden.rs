@@ -59,10 +59,8 @@ fn stored_events_decode_and_encode_to_the_same_bytes() {
 
 #[test]
 fn every_event_has_a_golden_record() {
-    let names: BTreeSet<_> = golden()
-        .iter()
-        .map(|line| name(&serde_json::from_str::<Recorded>(line).unwrap().event))
-        .collect();
+    let names: BTreeSet<_> =
+        golden().iter().map(|line| name(&serde_json::from_str::<Recorded>(line).unwrap().event)).collect();
     assert_eq!(names.len(), VARIANTS, "{names:?}");
     for (line, name) in golden().iter().filter_map(|line| {
         let recorded: Recorded = serde_json::from_str(line).ok()?;
@@ -79,12 +77,7 @@ fn todays_events_are_written_as_the_golden_file_says() {
         .zip(samples())
         .map(|(seq, event)| {
             let number = matches!(event, Event::OutputDelta { .. }).then_some(4);
-            let recorded = Recorded {
-                seq,
-                number,
-                at_ms: 1_764_000_000_000 + seq,
-                event,
-            };
+            let recorded = Recorded { seq, number, at_ms: 1_764_000_000_000 + seq, event };
             serde_json::to_string(&recorded).unwrap()
         })
         .collect();
@@ -117,13 +110,7 @@ fn config() -> ResponseConfig {
             description: Some("Tells the weather.".into()),
             parameters: json!({"type": "object", "properties": {"city": {"type": "string"}}}),
         }],
-        sampling: SamplingConfig {
-            temperature: 0.7,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            seed: u64::MAX,
-        },
+        sampling: SamplingConfig { temperature: 0.7, top_k: 40, top_p: 0.95, min_p: 0.05, seed: u64::MAX },
         max_output_tokens: Some(256),
         stop: vec!["\n\n".into()],
         template_kwargs: object(&json!({"enable_thinking": true})),
@@ -138,13 +125,9 @@ fn items() -> Vec<Item> {
     let bodies = [
         ItemBody::Message {
             role: Role::User,
-            content: vec![Content::Text {
-                text: "Grüße \u{1F44B} \"quoted\"\n".into(),
-            }],
+            content: vec![Content::Text { text: "Grüße \u{1F44B} \"quoted\"\n".into() }],
         },
-        ItemBody::Reasoning {
-            text: "The user greets.".into(),
-        },
+        ItemBody::Reasoning { text: "The user greets.".into() },
         ItemBody::FunctionCall {
             call_id: CallId("call0123456789abcdefghijklmn".into()),
             name: "weather".into(),
@@ -156,19 +139,10 @@ fn items() -> Vec<Item> {
             synthetic: true,
         },
     ];
-    let statuses = [
-        ItemStatus::Completed,
-        ItemStatus::Incomplete,
-        ItemStatus::InProgress,
-        ItemStatus::Completed,
-    ];
+    let statuses = [ItemStatus::Completed, ItemStatus::Incomplete, ItemStatus::InProgress, ItemStatus::Completed];
     (1..)
         .zip(bodies.into_iter().zip(statuses))
-        .map(|(n, (body, status))| Item {
-            id: item_id(n),
-            status,
-            body,
-        })
+        .map(|(n, (body, status))| Item { id: item_id(n), status, body })
         .collect()
 }
 
@@ -217,16 +191,8 @@ fn beginnings() -> Vec<Event> {
             input: Vec::new(),
             config: sparse,
         })),
-        Event::ResponseInProgress {
-            response_id: response(1),
-            prompt_tokens: 40,
-            cached_tokens: 32,
-        },
-        Event::ResponseResumed {
-            response_id: response(1),
-            attempt: 2,
-            exact: true,
-        },
+        Event::ResponseInProgress { response_id: response(1), prompt_tokens: 40, cached_tokens: 32 },
+        Event::ResponseResumed { response_id: response(1), attempt: 2, exact: true },
     ]
 }
 
@@ -239,62 +205,31 @@ fn outputs() -> Vec<Event> {
             item: Item {
                 id: item_id,
                 status: ItemStatus::InProgress,
-                body: ItemBody::Message {
-                    role: Role::Assistant,
-                    content: Vec::new(),
-                },
+                body: ItemBody::Message { role: Role::Assistant, content: Vec::new() },
             },
             first_token: 3,
         },
         Event::ContentPartAdded { response_id, item_id },
-        Event::OutputDelta {
-            response_id,
-            item_id,
-            text: "Hel\u{0}lo \u{1F600}".into(),
-            tokens: vec![0, 17, u32::MAX],
-        },
+        Event::OutputDelta { response_id, item_id, text: "Hel\u{0}lo \u{1F600}".into(), tokens: vec![0, 17, u32::MAX] },
         Event::OutputDone { response_id, item_id },
         Event::ContentPartDone { response_id, item_id },
-        Event::OutputItemDone {
-            response_id,
-            item_id,
-            status: ItemStatus::Incomplete,
-        },
-        Event::ToolCallRequested {
-            response_id,
-            call_id: call_id.clone(),
-            attempt: 1,
-        },
-        Event::ToolCallClosed {
-            response_id,
-            call_id,
-            attempt: 1,
-            reason: "steered".into(),
-            output: items().remove(3),
-        },
+        Event::OutputItemDone { response_id, item_id, status: ItemStatus::Incomplete },
+        Event::ToolCallRequested { response_id, call_id: call_id.clone(), attempt: 1 },
+        Event::ToolCallClosed { response_id, call_id, attempt: 1, reason: "steered".into(), output: items().remove(3) },
     ]
 }
 
 fn endings() -> Vec<Event> {
     let response_id = response(1);
     let intervention_id = InterventionId::from_bytes([4; 16]);
-    let ended = |ending| Event::ResponseEnded {
-        response_id,
-        ending,
-        tail_tokens: vec![2],
-    };
+    let ended = |ending| Event::ResponseEnded { response_id, ending, tail_tokens: vec![2] };
     vec![
         Event::CancelRequested { response_id },
         ended(Ending::Completed),
-        ended(Ending::Incomplete {
-            reason: "steered".into(),
-        }),
+        ended(Ending::Incomplete { reason: "steered".into() }),
         ended(Ending::Cancelled),
         ended(Ending::Failed {
-            error: ResponseError {
-                code: Code::EngineFailed,
-                message: "the engine failed".into(),
-            },
+            error: ResponseError { code: Code::EngineFailed, message: "the engine failed".into() },
         }),
         Event::InterventionAccepted {
             intervention_id,
@@ -305,16 +240,8 @@ fn endings() -> Vec<Event> {
             intervention_id,
             response_id,
             successor_id: response(2),
-            cut: Some(Cut {
-                item_id: Some(item_id(6)),
-                token_index: 3,
-            }),
+            cut: Some(Cut { item_id: Some(item_id(6)), token_index: 3 }),
         },
-        Event::InterventionCommitted {
-            intervention_id,
-            response_id,
-            successor_id: response(2),
-            cut: None,
-        },
+        Event::InterventionCommitted { intervention_id, response_id, successor_id: response(2), cut: None },
     ]
 }

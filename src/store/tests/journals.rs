@@ -1,6 +1,6 @@
 //! What both journals promise.
 
-use super::super::{Error, Journal, KeyScope, MemoryJournal, Record, SledJournal};
+use super::super::{Error, Journal, KeyRecord, KeyScope, MemoryJournal, Record, SledJournal, expired_keys};
 use super::{Ids, batch, delta, key_record, with_records};
 
 fn on_both(check: impl Fn(&dyn Journal)) {
@@ -13,9 +13,7 @@ fn on_both(check: impl Fn(&dyn Journal)) {
 fn what_was_appended_is_read_back_from_any_cursor() {
     on_both(|journal| {
         let conversation = Ids::new().conversation();
-        journal
-            .append(&[batch(conversation, 1..=3), batch(conversation, 4..=9)])
-            .unwrap();
+        journal.append(&[batch(conversation, 1..=3), batch(conversation, 4..=9)]).unwrap();
         let all = batch(conversation, 1..=9).events;
         assert_eq!(journal.read(conversation, 0, 100).unwrap(), all);
         assert_eq!(journal.read(conversation, 4, 3).unwrap(), all[4..7]);
@@ -57,14 +55,7 @@ fn a_batch_that_does_not_follow_is_refused_and_changes_nothing() {
             let found = *seqs.iter().find(|seq| ![3].contains(*seq)).unwrap();
             let expected = if seqs[0] == 3 { 4 } else { 3 };
             let refused = journal.append(&[batch(conversation, seqs)]).unwrap_err();
-            assert_eq!(
-                refused,
-                Error::Conflict {
-                    conversation,
-                    expected,
-                    found
-                }
-            );
+            assert_eq!(refused, Error::Conflict { conversation, expected, found });
         }
         assert_eq!(journal.last_seq(conversation).unwrap(), 2);
         journal.append(&[batch(conversation, [3])]).unwrap();
@@ -87,37 +78,40 @@ fn responses_interventions_and_keys_lead_to_their_conversation() {
         let mut ids = Ids::new();
         let (conversation, response, intervention) = (ids.conversation(), ids.response(), ids.intervention());
         let record = key_record(conversation, response, "a key of the client's");
-        let records = vec![
-            Record::Response(response),
-            Record::Intervention(intervention),
-            Record::Key(record.clone()),
-        ];
-        journal
-            .append(&[with_records(batch(conversation, [1]), records)])
-            .unwrap();
+        let records = vec![Record::Response(response), Record::Intervention(intervention), Record::Key(record.clone())];
+        journal.append(&[with_records(batch(conversation, [1]), records)]).unwrap();
         assert_eq!(journal.conversation_of_response(response).unwrap(), Some(conversation));
-        assert_eq!(
-            journal.conversation_of_intervention(intervention).unwrap(),
-            Some(conversation)
-        );
+        assert_eq!(journal.conversation_of_intervention(intervention).unwrap(), Some(conversation));
         assert_eq!(journal.key(&record.scope).unwrap(), Some(record.clone()));
         assert_eq!(journal.conversation_of_response(ids.response()).unwrap(), None);
         for other in [
-            KeyScope {
-                principal: "somebody else".into(),
-                ..record.scope.clone()
-            },
-            KeyScope {
-                conversation: None,
-                ..record.scope.clone()
-            },
-            KeyScope {
-                key: "another key".into(),
-                ..record.scope.clone()
-            },
+            KeyScope { principal: "somebody else".into(), ..record.scope.clone() },
+            KeyScope { conversation: None, ..record.scope.clone() },
+            KeyScope { key: "another key".into(), ..record.scope.clone() },
         ] {
             assert_eq!(journal.key(&other).unwrap(), None, "{other:?}");
         }
+    });
+}
+
+#[test]
+fn old_keys_of_settled_conversations_are_forgotten() {
+    on_both(|journal| {
+        let mut ids = Ids::new();
+        let (settled, running, response) = (ids.conversation(), ids.conversation(), ids.response());
+        let key = |conversation, name, at_ms| KeyRecord { at_ms, ..key_record(conversation, response, name) };
+        let (old, new, busy) = (key(settled, "old", 9), key(settled, "new", 10), key(running, "busy", 9));
+        for (conversation, records) in [
+            (settled, vec![Record::Key(old.clone()), Record::Key(new.clone())]),
+            (running, vec![Record::Key(busy.clone()), Record::Active(true)]),
+        ] {
+            journal.append(&[with_records(batch(conversation, [1]), records)]).unwrap();
+        }
+        let expired = expired_keys(journal, 10).unwrap();
+        journal.append(&expired).unwrap();
+        assert_eq!(journal.key(&old.scope).unwrap(), None);
+        assert_eq!(journal.key(&new.scope).unwrap(), Some(new));
+        assert_eq!(journal.key(&busy.scope).unwrap(), Some(busy));
     });
 }
 
@@ -128,9 +122,7 @@ fn conversations_with_outstanding_work_are_found_without_reading_journals() {
         let (running, ended) = (ids.conversation(), ids.conversation());
         for conversation in [running, ended] {
             let active = vec![Record::Active(true)];
-            journal
-                .append(&[with_records(batch(conversation, [1]), active)])
-                .unwrap();
+            journal.append(&[with_records(batch(conversation, [1]), active)]).unwrap();
         }
         let ended_batch = with_records(batch(ended, [2]), vec![Record::Active(false)]);
         journal.append(&[ended_batch]).unwrap();
@@ -168,9 +160,7 @@ fn every_record_is_shown_with_its_conversation() {
             Record::Active(true),
             Record::Key(key_record(conversation, response, "k")),
         ];
-        journal
-            .append(&[with_records(batch(conversation, [1]), records.clone())])
-            .unwrap();
+        journal.append(&[with_records(batch(conversation, [1]), records.clone())]).unwrap();
         let mut shown = Vec::new();
         journal
             .records(&mut |at, record| {
@@ -202,8 +192,5 @@ fn an_event_of_any_size_survives() {
     assert_eq!(journal.read(conversation, 0, 100).unwrap(), events);
     assert_eq!(journal.read(conversation, 6, 1).unwrap(), events[6..7]);
     let blobs = std::fs::read_dir(folder.path().join("journal/blobs")).unwrap().count();
-    assert_eq!(
-        blobs, 0,
-        "a leaf grew so large that sled wrote it to a file it does not sync"
-    );
+    assert_eq!(blobs, 0, "a leaf grew so large that sled wrote it to a file it does not sync");
 }

@@ -3,15 +3,17 @@
 mod damage;
 mod dumps;
 mod durability;
+mod folding;
 mod golden;
 mod journals;
 mod killed;
+mod model;
 mod writer;
 
 use std::path::Path;
 
 use super::{Batch, Durability, KeyRecord, KeyScope, KeyedAnswer, Operation, Record};
-use crate::conversation::{Event, Recorded};
+use crate::conversation::{Ending, Event, Recorded};
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 
 /// Ids that differ from call to call in one test, and are the same in every run.
@@ -50,14 +52,24 @@ pub(super) fn delta(seq: u64, text: &str) -> Recorded {
     }
 }
 
-/// A batch of deltas with these seqs.
+/// Every fiftieth event, a response ends; the others are deltas.
+fn event(seq: u64) -> Recorded {
+    let mut recorded = delta(seq, &format!("word {seq} "));
+    if seq % 50 == 49 {
+        recorded.event = Event::ResponseEnded {
+            response_id: ResponseId::from_bytes([1; 16]),
+            ending: Ending::Completed,
+            tail_tokens: vec![2],
+        };
+    }
+    recorded
+}
+
+/// A batch of events with these seqs.
 pub(super) fn batch(conversation: ConversationId, seqs: impl IntoIterator<Item = u64>) -> Batch {
     Batch {
         conversation,
-        events: seqs
-            .into_iter()
-            .map(|seq| delta(seq, &format!("word {seq} ")))
-            .collect(),
+        events: seqs.into_iter().map(event).collect(),
         records: Vec::new(),
         durability: Durability::Group,
     }

@@ -13,10 +13,7 @@ fn memory_writer(bound: usize) -> (Arc<MemoryJournal>, super::super::WriterHandl
 }
 
 fn synced(batch: Batch) -> Batch {
-    Batch {
-        durability: Durability::Sync,
-        ..batch
-    }
+    Batch { durability: Durability::Sync, ..batch }
 }
 
 #[tokio::test]
@@ -33,10 +30,7 @@ async fn batches_that_wait_share_one_flush() {
     let mut ids = Ids::new();
     journal.pause();
     let conversations: Vec<_> = (0..64).map(|_| ids.conversation()).collect();
-    let appends: Vec<_> = conversations
-        .iter()
-        .map(|id| tokio::spawn(writer.append(batch(*id, [1]))))
-        .collect();
+    let appends: Vec<_> = conversations.iter().map(|id| tokio::spawn(writer.append(batch(*id, [1])))).collect();
     while writer.queued() < 60 {
         tokio::task::yield_now().await;
     }
@@ -85,14 +79,7 @@ async fn a_conflict_is_refused_alone() {
     let (good, bad) = (ids.conversation(), ids.conversation());
     let (kept, refused) = tokio::join!(writer.append(batch(good, [1])), writer.append(batch(bad, [7])));
     kept.unwrap();
-    assert!(matches!(
-        refused,
-        Err(Error::Conflict {
-            expected: 1,
-            found: 7,
-            ..
-        })
-    ));
+    assert!(matches!(refused, Err(Error::Conflict { expected: 1, found: 7, .. })));
     writer.append(batch(good, [2])).await.unwrap();
     assert_eq!(journal.last_seq(good).unwrap(), 2);
     assert_eq!(writer.status(), WriterStatus::Running);
@@ -118,10 +105,7 @@ async fn a_failed_sync_is_told_as_fatal() {
     journal.fail(Failure::Sync);
     let refused = writer.append(batch(Ids::new().conversation(), [1])).await.unwrap_err();
     assert!(matches!(refused, Error::SyncFailed(_)));
-    status
-        .wait_for(|status| matches!(status, WriterStatus::Fatal(_)))
-        .await
-        .unwrap();
+    status.wait_for(|status| matches!(status, WriterStatus::Fatal(_))).await.unwrap();
 }
 
 #[tokio::test]
@@ -149,10 +133,7 @@ async fn a_full_queue_waits_and_loses_nothing() {
     let mut ids = Ids::new();
     journal.pause();
     let conversations: Vec<_> = (0..20).map(|_| ids.conversation()).collect();
-    let appends: Vec<_> = conversations
-        .iter()
-        .map(|id| tokio::spawn(writer.append(batch(*id, [1]))))
-        .collect();
+    let appends: Vec<_> = conversations.iter().map(|id| tokio::spawn(writer.append(batch(*id, [1])))).collect();
     while writer.queued() < 2 {
         tokio::task::yield_now().await;
     }
@@ -184,9 +165,6 @@ async fn many_conversations_append_at_once_and_each_keeps_its_order() {
         task.await.unwrap();
     }
     for conversation in conversations {
-        assert_eq!(
-            journal.read(conversation, 0, 100).unwrap(),
-            batch(conversation, 1..=20).events
-        );
+        assert_eq!(journal.read(conversation, 0, 100).unwrap(), batch(conversation, 1..=20).events);
     }
 }

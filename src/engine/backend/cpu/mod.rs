@@ -69,23 +69,11 @@ impl CpuBackend {
         let weights = Weights::load(&description, file, isa)?;
         let Sizes { kv_heads, head_dim, .. } = description.sizes;
         let pages = Pages::new(weights.layers.len(), blocks, kv_heads, head_dim);
-        Ok(Self {
-            team,
-            isa,
-            description,
-            weights,
-            pages,
-            buffers: Buffers::default(),
-        })
+        Ok(Self { team, isa, description, weights, pages, buffers: Buffers::default() })
     }
 
     fn embed(&mut self, rows: &[Row<'_>]) -> Result<(), StepError> {
-        let Sizes {
-            embedding,
-            rope_dims,
-            rope_base,
-            ..
-        } = self.description.sizes;
+        let Sizes { embedding, rope_dims, rope_base, .. } = self.description.sizes;
         let pairs = rope_dims / 2;
         let buffers = &mut self.buffers;
         buffers.resize(rows.len(), &self.description.sizes);
@@ -103,61 +91,22 @@ impl CpuBackend {
 
     /// Attention of one layer, added to the residual stream.
     fn attend(&mut self, number: usize, rows: &[Row<'_>], seen: &[AttentionRow<'_>]) {
-        let Self {
-            team,
-            isa,
-            description,
-            weights,
-            pages,
-            buffers,
-        } = self;
+        let Self { team, isa, description, weights, pages, buffers } = self;
         let (sizes, isa, layer) = (&description.sizes, *isa, &weights.layers[number]);
         let count = rows.len();
-        rms_norm_rows(
-            team,
-            isa,
-            &buffers.residual,
-            &layer.attn_norm,
-            sizes.rms_epsilon,
-            &mut buffers.normed,
-        );
+        rms_norm_rows(team, isa, &buffers.residual, &layer.attn_norm, sizes.rms_epsilon, &mut buffers.normed);
         let mut products = [
-            Product {
-                weights: &layer.query.weight,
-                out: &mut buffers.query,
-            },
-            Product {
-                weights: &layer.key.weight,
-                out: &mut buffers.key,
-            },
-            Product {
-                weights: &layer.value.weight,
-                out: &mut buffers.value,
-            },
+            Product { weights: &layer.query.weight, out: &mut buffers.query },
+            Product { weights: &layer.key.weight, out: &mut buffers.key },
+            Product { weights: &layer.value.weight, out: &mut buffers.value },
         ];
         matmul_all(team, &buffers.normed, count, &mut products, &mut buffers.products);
         layer.query.add_bias(isa, &mut buffers.query);
         layer.key.add_bias(isa, &mut buffers.key);
         layer.value.add_bias(isa, &mut buffers.value);
         let (style, head_dim) = (description.architecture.rope, sizes.head_dim);
-        rope(
-            isa,
-            style,
-            &mut buffers.query,
-            count,
-            head_dim,
-            &buffers.cos,
-            &buffers.sin,
-        );
-        rope(
-            isa,
-            style,
-            &mut buffers.key,
-            count,
-            head_dim,
-            &buffers.cos,
-            &buffers.sin,
-        );
+        rope(isa, style, &mut buffers.query, count, head_dim, &buffers.cos, &buffers.sin);
+        rope(isa, style, &mut buffers.key, count, head_dim, &buffers.cos, &buffers.sin);
         let row_len = sizes.kv_heads * head_dim;
         for (index, row) in rows.iter().enumerate() {
             let values = index * row_len..(index + 1) * row_len;
@@ -179,149 +128,66 @@ impl CpuBackend {
         };
         attention(team, isa, &args, &mut buffers.attended, &mut buffers.attention);
         let out = &mut buffers.normed;
-        matmul(
-            team,
-            &layer.attn_output.weight,
-            &buffers.attended,
-            count,
-            out,
-            &mut buffers.products,
-        );
+        matmul(team, &layer.attn_output.weight, &buffers.attended, count, out, &mut buffers.products);
         layer.attn_output.add_bias(isa, out);
         add_in_place(isa, &mut buffers.residual, out);
     }
 
     /// The feed-forward part of one layer, added to the residual stream.
     fn feed_forward(&mut self, number: usize) {
-        let Self {
-            team,
-            isa,
-            description,
-            weights,
-            buffers,
-            ..
-        } = self;
+        let Self { team, isa, description, weights, buffers, .. } = self;
         let (sizes, isa) = (&description.sizes, *isa);
-        let Layer {
-            ffn_norm,
-            gate,
-            up,
-            down,
-            ..
-        } = &weights.layers[number];
+        let Layer { ffn_norm, gate, up, down, .. } = &weights.layers[number];
         let count = buffers.residual.len() / sizes.embedding;
-        rms_norm_rows(
-            team,
-            isa,
-            &buffers.residual,
-            ffn_norm,
-            sizes.rms_epsilon,
-            &mut buffers.normed,
-        );
-        let mut products = [
-            Product {
-                weights: gate,
-                out: &mut buffers.gate,
-            },
-            Product {
-                weights: up,
-                out: &mut buffers.up,
-            },
-        ];
+        rms_norm_rows(team, isa, &buffers.residual, ffn_norm, sizes.rms_epsilon, &mut buffers.normed);
+        let mut products =
+            [Product { weights: gate, out: &mut buffers.gate }, Product { weights: up, out: &mut buffers.up }];
         matmul_all(team, &buffers.normed, count, &mut products, &mut buffers.products);
         silu_mul_rows(team, isa, &mut buffers.gate, &buffers.up, sizes.feed_forward);
-        matmul(
-            team,
-            down,
-            &buffers.gate,
-            count,
-            &mut buffers.normed,
-            &mut buffers.products,
-        );
+        matmul(team, down, &buffers.gate, count, &mut buffers.normed, &mut buffers.products);
         add_in_place(isa, &mut buffers.residual, &buffers.normed);
     }
 
     /// Logits behind the given rows.
     fn project(&mut self, wanted: &[usize]) {
-        let Self {
-            team,
-            isa,
-            description,
-            weights,
-            buffers,
-            ..
-        } = self;
-        let Sizes {
-            embedding,
-            vocabulary,
-            rms_epsilon,
-            ..
-        } = description.sizes;
+        let Self { team, isa, description, weights, buffers, .. } = self;
+        let Sizes { embedding, vocabulary, rms_epsilon, .. } = description.sizes;
         for (to, from) in wanted.iter().enumerate() {
             // Rows come in ascending order, so none is overwritten before it is moved.
-            buffers
-                .residual
-                .copy_within(from * embedding..(from + 1) * embedding, to * embedding);
+            buffers.residual.copy_within(from * embedding..(from + 1) * embedding, to * embedding);
         }
         let length = wanted.len() * embedding;
         let normed = &mut buffers.normed[..length];
-        rms_norm_rows(
-            team,
-            *isa,
-            &buffers.residual[..length],
-            &weights.output_norm,
-            rms_epsilon,
-            normed,
-        );
+        rms_norm_rows(team, *isa, &buffers.residual[..length], &weights.output_norm, rms_epsilon, normed);
         let output = weights.output.as_ref().unwrap_or(&weights.embedding);
         buffers.logits.resize(wanted.len() * vocabulary, 0.0);
-        matmul(
-            team,
-            output,
-            normed,
-            wanted.len(),
-            &mut buffers.logits,
-            &mut buffers.products,
-        );
+        matmul(team, output, normed, wanted.len(), &mut buffers.logits, &mut buffers.products);
     }
 }
 
 impl Backend for CpuBackend {
     fn forward(&mut self, chunks: &[Chunk]) -> Result<&[f32], StepError> {
-        let tables: Vec<Vec<u32>> = chunks
-            .iter()
-            .map(|chunk| chunk.blocks.iter().map(|block| block.0).collect())
-            .collect();
+        let tables: Vec<Vec<u32>> =
+            chunks.iter().map(|chunk| chunk.blocks.iter().map(|block| block.0).collect()).collect();
         let mut rows = Vec::new();
         let mut wanted = Vec::new();
         for (chunk, blocks) in chunks.iter().zip(&tables) {
             for (offset, token) in chunk.tokens.iter().enumerate() {
-                rows.push(Row {
-                    position: chunk.start + offset,
-                    token: *token,
-                    blocks,
-                });
+                rows.push(Row { position: chunk.start + offset, token: *token, blocks });
             }
             if chunk.samples && !chunk.tokens.is_empty() {
                 wanted.push(rows.len() - 1);
             }
         }
         let blockless = |row: &&Row<'_>| {
-            row.blocks
-                .get(row.position / BLOCK_TOKENS)
-                .is_none_or(|block| *block as usize >= self.pages.blocks())
+            row.blocks.get(row.position / BLOCK_TOKENS).is_none_or(|block| *block as usize >= self.pages.blocks())
         };
         if let Some(row) = rows.iter().find(blockless) {
             return Err(StepError::NoBlock { position: row.position });
         }
         self.embed(&rows)?;
-        let seen: Vec<AttentionRow<'_>> = rows
-            .iter()
-            .map(|row| AttentionRow {
-                block_table: row.blocks,
-                len: row.position + 1,
-            })
-            .collect();
+        let seen: Vec<AttentionRow<'_>> =
+            rows.iter().map(|row| AttentionRow { block_table: row.blocks, len: row.position + 1 }).collect();
         for number in 0..self.weights.layers.len() {
             self.attend(number, &rows, &seen);
             self.feed_forward(number);

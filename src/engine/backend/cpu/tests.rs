@@ -15,21 +15,13 @@ fn load(file: &[u8], isa: Isa, threads: usize) -> CpuBackend {
 }
 
 fn tokens(seed: u32, count: usize) -> Vec<u32> {
-    (0..count as u32)
-        .map(|index| (index * 31 + seed * 17 + index * index) % 259)
-        .collect()
+    (0..count as u32).map(|index| (index * 31 + seed * 17 + index * index) % 259).collect()
 }
 
 /// Tokens `start..end` of a sequence whose blocks are numbered from `first` in steps of `stride`.
 fn chunk(all: &[u32], start: usize, end: usize, first: u32, stride: u32) -> Chunk {
     let blocks = (0..blocks_for(all.len()) as u32).map(|index| BlockId((first + index * stride) % BLOCKS as u32));
-    Chunk {
-        sequence: SequenceId(0),
-        start,
-        tokens: all[start..end].to_vec(),
-        blocks: blocks.collect(),
-        samples: true,
-    }
+    Chunk { sequence: SequenceId(0), start, tokens: all[start..end].to_vec(), blocks: blocks.collect(), samples: true }
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {
@@ -38,9 +30,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 
 /// The logits behind every position, computed one token at a time.
 fn one_by_one(backend: &mut CpuBackend, all: &[u32]) -> Vec<Vec<u32>> {
-    (0..all.len())
-        .map(|at| bits(backend.forward(&[chunk(all, at, at + 1, 0, 1)]).unwrap()))
-        .collect()
+    (0..all.len()).map(|at| bits(backend.forward(&[chunk(all, at, at + 1, 0, 1)]).unwrap())).collect()
 }
 
 /// Computes the sequence in chunks and checks the logits behind each against `expected`.
@@ -78,12 +68,7 @@ fn check_mixed_step(backend: &mut CpuBackend, all: &[u32], expected: &[Vec<u32>]
     let others: Vec<Vec<u32>> = (10..14).map(|seed| tokens(seed, 40)).collect();
     backend.forward(&[chunk(all, 0, 48, 0, 1)]).unwrap();
     let mut step = vec![chunk(&others[0], 0, 40, 10, 1), chunk(all, 48, 49, 0, 1)];
-    step.extend(
-        others[1..]
-            .iter()
-            .zip([20, 30, 50])
-            .map(|(other, first)| chunk(other, 0, 5, first, 1)),
-    );
+    step.extend(others[1..].iter().zip([20, 30, 50]).map(|(other, first)| chunk(other, 0, 5, first, 1)));
     let logits = backend.forward(&step).unwrap();
     assert_eq!(logits.len(), step.len() * VOCABULARY);
     assert_eq!(bits(&logits[VOCABULARY..2 * VOCABULARY]), expected[48]);
@@ -100,11 +85,7 @@ fn check_mixed_step(backend: &mut CpuBackend, all: &[u32], expected: &[Vec<u32>]
 #[test]
 fn logits_do_not_depend_on_batch_chunks_threads_or_cache_in_any_format() {
     for kind in kinds() {
-        check_invariance(Tiny {
-            kind,
-            seed: 3,
-            ..Tiny::default()
-        });
+        check_invariance(Tiny { kind, seed: 3, ..Tiny::default() });
     }
 }
 
@@ -112,14 +93,7 @@ fn logits_do_not_depend_on_batch_chunks_threads_or_cache_in_any_format() {
 fn logits_do_not_depend_on_batch_chunks_threads_or_cache_in_any_architecture() {
     for architecture in ["llama", "qwen2"] {
         for (heads, kv_heads, own_output) in [(4, 4, true), (8, 1, false), (2, 1, true)] {
-            check_invariance(Tiny {
-                architecture,
-                heads,
-                kv_heads,
-                own_output,
-                seed: 5,
-                ..Tiny::default()
-            });
+            check_invariance(Tiny { architecture, heads, kv_heads, own_output, seed: 5, ..Tiny::default() });
         }
     }
 }
@@ -149,21 +123,11 @@ fn a_token_outside_the_vocabulary_or_a_missing_block_is_an_error() {
 #[test]
 fn the_numbers_are_those_of_a_plain_implementation() {
     for (architecture, scaling) in [("llama", None), ("qwen2", None), ("llama", Some(4.0))] {
-        let tiny = Tiny {
-            architecture,
-            kind: TensorType::F32,
-            heads: 8,
-            kv_heads: 2,
-            seed: 9,
-            ..Tiny::default()
-        };
+        let tiny = Tiny { architecture, kind: TensorType::F32, heads: 8, kv_heads: 2, seed: 9, ..Tiny::default() };
         let mut writer = tiny.writer();
         if let Some(factor) = scaling {
             writer = writer
-                .entry(
-                    "llama.rope.scaling.type",
-                    crate::engine::gguf::Value::String("linear".to_owned()),
-                )
+                .entry("llama.rope.scaling.type", crate::engine::gguf::Value::String("linear".to_owned()))
                 .entry("llama.rope.scaling.factor", crate::engine::gguf::Value::F32(factor));
         }
         let file = writer.finish();
@@ -173,10 +137,7 @@ fn the_numbers_are_those_of_a_plain_implementation() {
         let expected = plain::logits(&file, &all);
         let scale = expected.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
         for (token, (found, wanted)) in logits.iter().zip(&expected).enumerate() {
-            assert!(
-                (found - wanted).abs() < 0.01 * scale,
-                "{architecture} token {token}: {found} instead of {wanted}"
-            );
+            assert!((found - wanted).abs() < 0.01 * scale, "{architecture} token {token}: {found} instead of {wanted}");
         }
     }
 }
@@ -195,18 +156,12 @@ mod plain {
     }
 
     fn product(weights: &[f32], x: &[f32]) -> Vec<f32> {
-        weights
-            .chunks(x.len())
-            .map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum())
-            .collect()
+        weights.chunks(x.len()).map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect()
     }
 
     fn norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
         let mean = x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32;
-        x.iter()
-            .zip(weight)
-            .map(|(x, w)| x / (mean + epsilon).sqrt() * w)
-            .collect()
+        x.iter().zip(weight).map(|(x, w)| x / (mean + epsilon).sqrt() * w).collect()
     }
 
     fn turn(x: &mut [f32], position: usize, head_dim: usize, sizes: &Sizes, neighbours: bool) {
@@ -215,11 +170,7 @@ mod plain {
                 let frequency = f64::from(sizes.rope_base).powf(-2.0 * pair as f64 / head_dim as f64);
                 let angle = position as f64 * frequency / f64::from(sizes.rope_divisor);
                 let (sin, cos) = (angle.sin() as f32, angle.cos() as f32);
-                let (i, j) = if neighbours {
-                    (2 * pair, 2 * pair + 1)
-                } else {
-                    (pair, pair + head_dim / 2)
-                };
+                let (i, j) = if neighbours { (2 * pair, 2 * pair + 1) } else { (pair, pair + head_dim / 2) };
                 (head[i], head[j]) = (head[i] * cos - head[j] * sin, head[i] * sin + head[j] * cos);
             }
         }
@@ -232,17 +183,13 @@ mod plain {
         let neighbours = description.architecture.name == "llama";
         let embedding = values(file, &description.embedding);
         let width = sizes.embedding;
-        let mut stream: Vec<Vec<f32>> = tokens
-            .iter()
-            .map(|token| embedding[*token as usize * width..][..width].to_vec())
-            .collect();
+        let mut stream: Vec<Vec<f32>> =
+            tokens.iter().map(|token| embedding[*token as usize * width..][..width].to_vec()).collect();
         for layer in &description.layers {
             let project = |linear: &crate::engine::model::Linear, x: &[f32]| {
                 let mut out = product(&values(file, &linear.weight), x);
                 if let Some(bias) = &linear.bias {
-                    out.iter_mut()
-                        .zip(values(file, bias))
-                        .for_each(|(out, bias)| *out += bias);
+                    out.iter_mut().zip(values(file, bias)).for_each(|(out, bias)| *out += bias);
                 }
                 out
             };
@@ -265,10 +212,7 @@ mod plain {
             }
         }
         let last = stream.last().unwrap();
-        product(
-            &embedding,
-            &norm(last, &values(file, &description.output_norm), sizes.rms_epsilon),
-        )
+        product(&embedding, &norm(last, &values(file, &description.output_norm), sizes.rms_epsilon))
     }
 
     fn add(x: &mut [f32], y: &[f32]) {
@@ -286,14 +230,11 @@ mod plain {
             };
             let weights: Vec<f32> = keys.iter().map(score).collect();
             let total: f32 = weights.iter().sum();
-            out.extend(part.clone().map(|at| {
-                weights
-                    .iter()
-                    .zip(values)
-                    .map(|(weight, value)| weight * value[at])
-                    .sum::<f32>()
-                    / total
-            }));
+            out.extend(
+                part.clone().map(|at| {
+                    weights.iter().zip(values).map(|(weight, value)| weight * value[at]).sum::<f32>() / total
+                }),
+            );
         }
         out
     }

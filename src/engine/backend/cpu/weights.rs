@@ -38,11 +38,7 @@ impl Weights {
     pub(super) fn load(description: &Description, file: &[u8], isa: Isa) -> Result<Self, ModelError> {
         let source = Source { file, isa };
         let divisor = description.sizes.rope_divisor;
-        let mut rope_factors = description
-            .rope_factors
-            .as_ref()
-            .map(|tensor| source.vector(tensor))
-            .transpose()?;
+        let mut rope_factors = description.rope_factors.as_ref().map(|tensor| source.vector(tensor)).transpose()?;
         if rope_factors.is_none() && (divisor - 1.0).abs() > f32::EPSILON {
             rope_factors = Some(vec![1.0; description.sizes.rope_dims / 2]);
         }
@@ -51,17 +47,9 @@ impl Weights {
         }
         Ok(Self {
             embedding: source.matrix(&description.embedding)?,
-            layers: description
-                .layers
-                .iter()
-                .map(|layer| source.layer(layer))
-                .collect::<Result<_, _>>()?,
+            layers: description.layers.iter().map(|layer| source.layer(layer)).collect::<Result<_, _>>()?,
             output_norm: source.vector(&description.output_norm)?,
-            output: description
-                .output
-                .as_ref()
-                .map(|tensor| source.matrix(tensor))
-                .transpose()?,
+            output: description.output.as_ref().map(|tensor| source.matrix(tensor)).transpose()?,
             rope_factors,
         })
     }
@@ -75,29 +63,24 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn bytes(&self, tensor: &TensorRef) -> Result<&[u8], ModelError> {
-        self.file
-            .get(tensor.range.clone())
-            .ok_or_else(|| refused(tensor, "its data is not in the file"))
+        self.file.get(tensor.range.clone()).ok_or_else(|| refused(tensor, &"its data is not in the file"))
     }
 
     fn matrix(&self, tensor: &TensorRef) -> Result<WeightMatrix, ModelError> {
         let bytes = self.bytes(tensor)?;
         WeightMatrix::new(self.isa, tensor.format, tensor.rows, tensor.cols, bytes)
-            .map_err(|reason| refused(tensor, reason))
+            .map_err(|reason| refused(tensor, &reason))
     }
 
     fn vector(&self, tensor: &TensorRef) -> Result<Vec<f32>, ModelError> {
         let mut values = vec![0.0; tensor.rows * tensor.cols];
-        dequantise(tensor.format, self.bytes(tensor)?, &mut values).map_err(|reason| refused(tensor, reason))?;
+        dequantise(tensor.format, self.bytes(tensor)?, &mut values).map_err(|reason| refused(tensor, &reason))?;
         Ok(values)
     }
 
     fn projection(&self, linear: &Linear) -> Result<Projection, ModelError> {
         let bias = linear.bias.as_ref().map(|tensor| self.vector(tensor)).transpose()?;
-        Ok(Projection {
-            weight: self.matrix(&linear.weight)?,
-            bias,
-        })
+        Ok(Projection { weight: self.matrix(&linear.weight)?, bias })
     }
 
     fn layer(&self, tensors: &LayerTensors) -> Result<Layer, ModelError> {
@@ -115,9 +98,6 @@ impl Source<'_> {
     }
 }
 
-fn refused(tensor: &TensorRef, reason: impl ToString) -> ModelError {
-    ModelError::Weights {
-        name: tensor.name.clone(),
-        reason: reason.to_string(),
-    }
+fn refused(tensor: &TensorRef, reason: &dyn std::fmt::Display) -> ModelError {
+    ModelError::Weights { name: tensor.name.clone(), reason: reason.to_string() }
 }

@@ -1,0 +1,118 @@
+//! The two ways a chat talks to a server: one HTTP exchange, and the conversation's WebSocket.
+//!
+//! Knows the public API's addresses and nothing of what is said.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use axum::body::{Body, to_bytes};
+use axum::http::uri::{Authority, Scheme};
+use axum::http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::{self, client::IntoClientRequest};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+
+/// The conversation's connection.
+pub(super) type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+/// Most bytes of an answer that is not streamed.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// How long one exchange may take.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A server's address and the key for it.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    authority: Authority,
+    base: String,
+    credential: Option<HeaderValue>,
+}
+
+impl Client {
+    /// The client for a server such as `http://127.0.0.1:8080`.
+    pub(super) fn new(url: &str, api_key: Option<&str>) -> Result<Self> {
+        let uri: Uri = url.parse().with_context(|| format!("{url} is no address of a server"))?;
+        if uri.scheme() != Some(&Scheme::HTTP) {
+            bail!("{url} must begin with http://; for a server behind TLS use a tunnel");
+        }
+        let authority = uri.authority().cloned().with_context(|| format!("{url} names no host"))?;
+        let base = uri.path().trim_end_matches('/').trim_end_matches("/v1").to_owned();
+        let credential = match api_key {
+            Some(key) => Some(format!("Bearer {key}").parse().context("the API key holds characters that no key has")?),
+            None => None,
+        };
+        Ok(Self { authority, base, credential })
+    }
+
+    /// Sends one request and reads its answer; an error answer is an error with the server's own text.
+    pub(super) async fn exchange(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value> {
+        let exchange = self.exchange_untimed(method, path, body);
+        tokio::time::timeout(EXCHANGE_TIMEOUT, exchange).await.map_err(|_| anyhow!("{self} does not answer"))?
+    }
+
+    async fn exchange_untimed(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value> {
+        let port = self.authority.port_u16().unwrap_or(80);
+        let host = self.authority.host().trim_matches(['[', ']']);
+        let stream = TcpStream::connect((host, port)).await;
+        let unreachable = |error| anyhow!("cannot reach {self} ({error}); is `midstream serve` running there?");
+        let stream = stream.map_err(unreachable)?;
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        request = request.header(header::HOST, self.authority.as_str());
+        if let Some(credential) = &self.credential {
+            request = request.header(header::AUTHORIZATION, credential);
+        }
+        let body = match body {
+            Some(body) => {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+                Body::from(body.to_string())
+            }
+            None => Body::empty(),
+        };
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let request = request.body(body)?;
+        let exchange = async {
+            let answer = sender.send_request(request).await?;
+            let status = answer.status();
+            let bytes = to_bytes(Body::new(answer.into_body()), ANSWER_BYTES_MAX).await?;
+            Ok::<_, anyhow::Error>((status, bytes))
+        };
+        let mut exchange = std::pin::pin!(exchange);
+        let (status, bytes) = tokio::select! {
+            answer = &mut exchange => answer,
+            // The connection may be at its end before the answer was read out of it.
+            _ = connection => exchange.await,
+        }
+        .with_context(|| format!("{self} broke off its answer"))?;
+        let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        if !status.is_success() {
+            let text = answer["error"]["message"].as_str().map_or_else(|| status.to_string(), str::to_owned);
+            bail!("{self} refused: {text}");
+        }
+        Ok(answer)
+    }
+
+    /// Opens the conversation's WebSocket.
+    pub(super) async fn connect(&self, conversation: &str) -> Result<Socket> {
+        let url = format!("ws://{}{}/v1/conversations/{conversation}/ws", self.authority, self.base);
+        let mut request = url.into_client_request()?;
+        if let Some(credential) = &self.credential {
+            request.headers_mut().insert(header::AUTHORIZATION, credential.clone());
+        }
+        match connect_async(request).await {
+            Ok((socket, _)) => Ok(socket),
+            Err(tungstenite::Error::Http(answer)) if answer.status() == StatusCode::NOT_FOUND => {
+                bail!("{self} has no conversation {conversation}")
+            }
+            Err(error) => Err(anyhow!("cannot join {conversation} on {self} ({error})")),
+        }
+    }
+}
+
+impl std::fmt::Display for Client {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "http://{}{}", self.authority, self.base)
+    }
+}

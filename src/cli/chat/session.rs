@@ -1,0 +1,269 @@
+//! What a chat does with a typed line, a frame of the server or an interrupt: decisions only, no I/O.
+//!
+//! Everything that is sent carries a key and is sent again after a reconnect until it is answered; everything that
+//! is received carries its place in the journal, and what was seen before is dropped. So neither a restart of the
+//! server nor a lost connection makes a gap or a duplicate.
+
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+use crate::error::Code;
+use crate::ids::FreshIds;
+
+/// What the terminal or the connection has to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Output {
+    /// Show more of the answer.
+    Text(String),
+    /// Show more of the reasoning.
+    Reasoning(String),
+    /// The answer, or this part of it, is at its end.
+    EndOfAnswer,
+    /// Tell the person something that is no answer.
+    Notice(String),
+    /// Send this frame.
+    Send(Value),
+    /// Leave; the error is for the person.
+    Quit(Result<(), String>),
+}
+
+/// How a response ended, as far as a chat cares.
+enum End {
+    Whole,
+    /// Another response goes on with the conversation at once.
+    Steered,
+    Cancelled,
+    Failed(String),
+}
+
+/// A frame that waits for its answer.
+#[derive(Debug)]
+struct Unanswered {
+    key: String,
+    frame: Value,
+    /// What was typed, where the frame carries it.
+    text: Option<String>,
+}
+
+/// One chat in one conversation.
+#[derive(Debug)]
+pub(super) struct Session {
+    model: String,
+    keys: FreshIds,
+    /// The last event that was seen.
+    cursor: u64,
+    /// Events up to here happened before this chat joined; set by the first snapshot.
+    joined_at: Option<u64>,
+    /// The response that ran when this chat joined.
+    joined: Option<String>,
+    active: Option<String>,
+    /// The last response that came to its end.
+    ended: Option<String>,
+    unanswered: Vec<Unanswered>,
+    /// Typed while it is open whether they begin an answer or steer one.
+    queued: VecDeque<String>,
+    cancelling: bool,
+    /// Leave when the answer is at its end.
+    ending: bool,
+}
+
+impl Session {
+    /// A chat that asks this model; with `ending` it leaves after one answer.
+    pub(super) fn new(model: String, keys: FreshIds, ending: bool) -> Self {
+        Self {
+            model,
+            keys,
+            cursor: 0,
+            joined_at: None,
+            joined: None,
+            active: None,
+            ended: None,
+            unanswered: Vec::new(),
+            queued: VecDeque::new(),
+            cancelling: false,
+            ending,
+        }
+    }
+
+    /// A connection was made: subscribe behind what was seen, and repeat what was not answered.
+    pub(super) fn on_connected(&self) -> Vec<Output> {
+        let subscribe = json!({"type": "conversation.subscribe", "after": self.cursor});
+        let repeated = self.unanswered.iter().map(|unanswered| unanswered.frame.clone());
+        [subscribe].into_iter().chain(repeated).map(Output::Send).collect()
+    }
+
+    /// A line was typed: it steers the running answer, or asks for one.
+    pub(super) fn on_line(&mut self, line: &str) -> Vec<Output> {
+        if !line.trim().is_empty() {
+            self.queued.push_back(line.to_owned());
+        }
+        self.send_queued()
+    }
+
+    /// Nothing more will be typed.
+    pub(super) fn on_end_of_input(&mut self) -> Vec<Output> {
+        self.ending = true;
+        if self.is_idle() { vec![Output::Quit(Ok(()))] } else { Vec::new() }
+    }
+
+    /// Ctrl-C: the first cancels the answer, another one leaves.
+    pub(super) fn on_interrupt(&mut self) -> Vec<Output> {
+        let Some(active) = self.active.clone().filter(|_| !self.cancelling) else {
+            let unfinished = !self.is_idle();
+            return vec![Output::Quit(if unfinished { Err("interrupted".to_owned()) } else { Ok(()) })];
+        };
+        self.cancelling = true;
+        vec![self.send(json!({"type": "response.cancel", "response_id": active}), None)]
+    }
+
+    /// A frame came from the server.
+    pub(super) fn on_frame(&mut self, frame: &Value) -> Vec<Output> {
+        let kind = frame["type"].as_str().unwrap_or_default();
+        let answered = self.take_answered(frame);
+        match kind {
+            "conversation.snapshot" => return self.on_snapshot(frame),
+            "error" => return self.on_error(frame, answered),
+            _ => {}
+        }
+        // An answer to a frame of ours lies outside the journal's order and says nothing about what was seen.
+        let is_answer = frame.get("event_id").is_some() || frame["replayed"] == true;
+        if let Some(seq) = frame["seq"].as_u64().filter(|_| !is_answer) {
+            if seq <= self.cursor {
+                return Vec::new();
+            }
+            self.cursor = seq;
+        }
+        let response = frame["response"]["id"].as_str().or(frame["response_id"].as_str()).unwrap_or_default();
+        let is_history = frame["seq"].as_u64() <= self.joined_at && self.joined.as_deref() != Some(response);
+        if is_history && frame.get("seq").is_some() {
+            return Vec::new();
+        }
+        let delta = || frame["delta"].as_str().unwrap_or_default().to_owned();
+        match kind {
+            "response.created" => {
+                // A repeated request may be answered after the events that it caused were all seen.
+                if self.ended.as_deref() != Some(response) {
+                    self.active = Some(response.to_owned());
+                }
+                self.unanswered.retain(|unanswered| unanswered.frame["type"] != "response.create");
+                self.send_queued()
+            }
+            "response.output_text.delta" => vec![Output::Text(delta())],
+            "response.reasoning_text.delta" => vec![Output::Reasoning(delta())],
+            "response.completed" => self.on_terminal(response, End::Whole),
+            "response.incomplete" => self.on_terminal(response, incomplete(&frame["response"])),
+            "response.failed" => self.on_terminal(response, End::Failed(message(&frame["response"]["error"]))),
+            "intervention.failed" => vec![Output::Notice(format!("not applied: {}", message(&frame["error"])))],
+            "conversation.deleted" => vec![Output::Quit(Err("the conversation was deleted".to_owned()))],
+            _ => Vec::new(),
+        }
+    }
+
+    fn on_snapshot(&mut self, frame: &Value) -> Vec<Output> {
+        if self.joined_at.is_none() {
+            self.joined_at = Some(frame["last_seq"].as_u64().unwrap_or(0));
+            self.joined = frame["active_response"].as_str().map(str::to_owned);
+            self.active.clone_from(&self.joined);
+        }
+        self.send_queued()
+    }
+
+    fn on_terminal(&mut self, response: &str, end: End) -> Vec<Output> {
+        if self.active.as_deref() != Some(response) {
+            return Vec::new();
+        }
+        let mut outputs = vec![Output::EndOfAnswer];
+        if matches!(end, End::Steered) {
+            return outputs;
+        }
+        self.ended = self.active.take();
+        self.cancelling = false;
+        self.unanswered.retain(|unanswered| unanswered.frame["type"] != "response.cancel");
+        let problem = match end {
+            End::Whole | End::Steered => None,
+            End::Cancelled => Some("the answer was cancelled".to_owned()),
+            End::Failed(reason) => Some(format!("the answer failed: {reason}")),
+        };
+        outputs.extend(self.send_queued());
+        if self.ending && self.is_idle() {
+            outputs.push(Output::Quit(problem.map_or(Ok(()), Err)));
+        } else {
+            outputs.extend(problem.map(Output::Notice));
+        }
+        outputs
+    }
+
+    fn on_error(&mut self, frame: &Value, answered: Option<Unanswered>) -> Vec<Output> {
+        let code = frame["error"]["code"].as_str().and_then(Code::parse);
+        let came_late = matches!(code, Some(Code::ResponseAlreadyCompleted | Code::ResponseNotActive));
+        let steered = answered.filter(|answered| answered.frame["type"] == "conversation.intervene");
+        if let Some(text) = steered.filter(|_| came_late).and_then(|steered| steered.text) {
+            // The answer ended while the line was typed: it is the next message.
+            self.queued.push_front(text);
+            return self.send_queued();
+        }
+        let reason = message(&frame["error"]);
+        if self.ending && self.is_idle() {
+            return vec![Output::Quit(Err(reason))];
+        }
+        let mut outputs = vec![Output::Notice(reason)];
+        outputs.extend(self.send_queued());
+        outputs
+    }
+
+    /// The frame of ours that this one answers, no longer to be repeated.
+    fn take_answered(&mut self, frame: &Value) -> Option<Unanswered> {
+        let key = frame["event_id"].as_str()?;
+        let place = self.unanswered.iter().position(|unanswered| unanswered.key == key)?;
+        Some(self.unanswered.remove(place))
+    }
+
+    /// Sends what was typed, once it is known what it means.
+    fn send_queued(&mut self) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        while self.joined_at.is_some() && !self.is_asking() {
+            let Some(text) = self.queued.pop_front() else { break };
+            let frame = match &self.active {
+                Some(active) => json!({
+                    "type": "conversation.intervene", "response_id": active, "input": text, "when": "now",
+                }),
+                None => json!({"type": "response.create", "model": self.model, "input": text}),
+            };
+            outputs.push(self.send(frame, Some(text)));
+        }
+        outputs
+    }
+
+    fn send(&mut self, mut frame: Value, text: Option<String>) -> Output {
+        let key = format!("chat-{:016x}", self.keys.next_u64());
+        frame["event_id"] = json!(key);
+        self.unanswered.push(Unanswered { key, frame: frame.clone(), text });
+        Output::Send(frame)
+    }
+
+    /// Whether an answer was asked for and has not begun.
+    fn is_asking(&self) -> bool {
+        self.active.is_none() && self.unanswered.iter().any(|unanswered| unanswered.frame["type"] == "response.create")
+    }
+
+    /// Whether nothing is running, asked for or still to be asked.
+    pub(super) fn is_idle(&self) -> bool {
+        self.active.is_none() && !self.is_asking() && self.queued.is_empty()
+    }
+}
+
+fn incomplete(response: &Value) -> End {
+    match response["incomplete_details"]["reason"].as_str() {
+        Some("steered") => End::Steered,
+        _ if response["status"] == "cancelled" => End::Cancelled,
+        Some("max_output_tokens") => End::Whole,
+        reason => End::Failed(reason.unwrap_or("it is incomplete").to_owned()),
+    }
+}
+
+/// The text of an error object for a person.
+fn message(error: &Value) -> String {
+    let text = error["message"].as_str().or(error["code"].as_str());
+    text.unwrap_or("the server gave no reason").to_owned()
+}
