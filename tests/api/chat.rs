@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Server, Setup};
+use crate::support::{Server, Setup, SseEvent};
 
 fn ask(text: &str) -> Value {
     json!({"model": "scripted", "messages": [{"role": "user", "content": text}]})
@@ -46,7 +46,7 @@ async fn a_stream_begins_with_the_role_and_ends_with_usage_and_done() {
     let events = stream.rest().await;
     assert_eq!(events.last().unwrap().data, "[DONE]");
     assert!(events.iter().all(|event| event.event.is_none()));
-    let chunks: Vec<Value> = events[..events.len() - 1].iter().map(|event| event.json()).collect();
+    let chunks: Vec<Value> = events[..events.len() - 1].iter().map(SseEvent::json).collect();
     assert_eq!(chunks[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
     let text: String = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
     assert_eq!(text, "Hello, world");

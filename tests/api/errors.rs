@@ -52,8 +52,10 @@ async fn what_is_no_json_is_refused_and_nothing_is_lost() {
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused_by_its_size() {
     let server = Server::start_with(Setup { body_bytes_max: 1000, ..Setup::default() }).await;
-    let body = json!({"input": "x".repeat(2000)}).to_string();
-    send_raw(&server, "/v1/responses", body).await.assert_error(413, "request_too_large");
+    for size in [1001, 2000, 20_000_000] {
+        let body = json!({"input": "x".repeat(size)}).to_string();
+        send_raw(&server, "/v1/responses", body).await.assert_error(413, "request_too_large");
+    }
 }
 
 #[tokio::test]

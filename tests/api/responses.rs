@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Server, text_of};
+use crate::support::{Answer, PATIENCE, Server, Setup, SseEvent, text_of};
 
 #[tokio::test]
 async fn a_whole_response_has_every_field_that_sdks_require() {
@@ -65,7 +65,7 @@ async fn a_stream_has_openais_events_in_openais_order_numbered_from_zero() {
     let mut stream = server.post_stream("/v1/responses", json!({"input": "hi", "stream": true})).await;
     let events = stream.rest().await;
     assert!(events.iter().all(|event| event.event.as_deref() == event.json()["type"].as_str()));
-    let events: Vec<Value> = events.iter().map(|event| event.json()).collect();
+    let events: Vec<Value> = events.iter().map(SseEvent::json).collect();
     let mut kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     kinds.dedup();
     assert_eq!(
@@ -159,7 +159,7 @@ async fn an_unstored_response_still_reads_the_one_before_it() {
     let body = json!({"input": "rain", "store": false, "previous_response_id": first.id()});
     let second = server.post("/v1/responses", body).await;
     assert_eq!(second.body["output"][0]["content"][0]["text"], "Take an umbrella.", "{}", second.body);
-    let prompt = |answer: &crate::support::Answer| answer.body["usage"]["input_tokens"].as_u64().unwrap();
+    let prompt = |answer: &Answer| answer.body["usage"]["input_tokens"].as_u64().unwrap();
     assert!(prompt(&second) > prompt(&first) + 10, "the transcript is not in the prompt");
 }
 
@@ -204,7 +204,7 @@ async fn a_cancel_ends_the_stream_as_incomplete_with_the_status_cancelled() {
     let id = created["response"]["id"].as_str().unwrap();
     stream.until("response.output_text.delta").await;
     let cancelled = server.request(reqwest::Method::POST, &format!("/v1/responses/{id}/cancel")).send().await.unwrap();
-    let cancelled = crate::support::Answer::read(cancelled).await;
+    let cancelled = Answer::read(cancelled).await;
     assert_eq!((cancelled.status, &cancelled.body["status"]), (200, &json!("cancelled")), "{}", cancelled.body);
     assert!(cancelled.body.get("cancel").is_none());
     assert!(
@@ -231,15 +231,49 @@ async fn a_cancel_without_waiting_is_accepted_and_a_late_one_says_so() {
 }
 
 #[tokio::test]
-async fn an_unstored_response_ends_when_its_reader_leaves_and_a_background_one_does_not() {
+async fn a_background_response_goes_on_without_a_reader() {
     let server = Server::start().await;
     let id = server.running("slow").await;
     let events = server.get_stream(&format!("/v1/responses/{id}?stream=true")).await.rest_json().await;
     assert_eq!(text_of(&events), "one two three four");
-    let mut stream =
-        server.post_stream("/v1/responses", json!({"input": "endless", "stream": true, "store": false})).await;
-    stream.until("response.output_text.delta").await;
+}
+
+#[tokio::test]
+async fn an_unstored_response_ends_when_its_reader_leaves() {
+    let server = Server::start().await;
+    for path in ["/v1/responses", "/v1/chat/completions"] {
+        let messages = json!([{"role": "user", "content": "endless"}]);
+        let body = json!({"input": "endless", "messages": messages, "stream": true, "store": false});
+        let mut stream = server.post_stream(path, body).await;
+        stream.next().await;
+        assert_eq!(server.running.count(), 1);
+        drop(stream);
+        tokio::time::timeout(PATIENCE, server.running.idle()).await.expect("it is still generated");
+    }
+}
+
+#[tokio::test]
+async fn a_request_over_the_bound_is_turned_away_until_another_ends() {
+    let server = Server::start_with(Setup { requests_in_flight_max: 1, ..Setup::default() }).await;
+    let mut stream = server.post_stream("/v1/responses", json!({"input": "slow", "stream": true})).await;
+    let turned_away = server.post("/v1/responses", json!({"input": "hi"})).await;
+    turned_away.assert_error(503, "overloaded");
+    assert!(turned_away.header("retry-after").is_some());
+    stream.rest().await;
     drop(stream);
+    assert_eq!(server.post("/v1/responses", json!({"input": "hi"})).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cut_ends_with_an_error_event() {
+    let server = Server::start().await;
+    let body = json!({"input": "endless", "stream": true});
+    let mut stream = server.post_stream("/v1/responses", body).await;
+    let delta = stream.until("response.output_text.delta").await;
+    server.root.stop().await;
+    let last = stream.rest_json().await.pop().unwrap();
+    assert_eq!((&last["type"], &last["code"]), (&json!("error"), &json!("overloaded")));
+    assert!(last["sequence_number"].as_u64() >= delta["sequence_number"].as_u64());
 }
 
 #[tokio::test]

@@ -122,13 +122,13 @@ async fn create(session: &Session, frame: &Value, event_id: Option<&str>, subscr
         create.previous = Some(previous.parse().map_err(unknown)?);
     }
     let id = create.response_id;
-    session.tag(id, event_id);
+    session.tag(&id, event_id);
     let created = session.handle.create(create, claim).await;
     match created {
         Ok(reader) if subscribes => begin_events(session, reader).await,
         Ok(_) => {}
         Err(reject) => {
-            session.untag(id);
+            session.untag(&id);
             return Err(reject);
         }
     }
@@ -189,12 +189,12 @@ async fn intervene(session: &Session, frame: &Value, event_id: Option<&str>) -> 
     let core_request = interventions::core_request(&request, id);
     let intervention_id = core_request.as_ref().ok().map(|intervene| intervene.intervention_id);
     if let Some(intervention_id) = intervention_id {
-        session.tag(intervention_id, event_id);
+        session.tag(&intervention_id, event_id);
     }
     let done = interventions::perform(&session.app, &session.handle, core_request, key.as_ref(), frame).await;
     let is_told_by_events = matches!(done, Ok((_, false))) && session.is_subscribed();
     if let Some(intervention_id) = intervention_id.filter(|_| !is_told_by_events) {
-        session.untag(intervention_id);
+        session.untag(&intervention_id);
     }
     let (receipt, replayed) = done?;
     if !is_told_by_events {

@@ -104,7 +104,7 @@ async fn answer(
     if request.stream == Some(true) {
         let options = request.stream_options.as_ref();
         let with_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
-        let stream = ChatStream::begin(reader, id, with_usage).await?;
+        let stream = ChatStream::new(reader, id, with_usage).begin(app.limits.silence).await?;
         return Ok(stream.answer(app.limits.silence, permit));
     }
     let state = finish(reader, handle, id).await?;

@@ -80,7 +80,7 @@ async fn answer(
     match delivery {
         Delivery::Stream { background } => {
             let follow = Follow::new(reader, id, None);
-            let follow = if background { follow } else { follow.begin().await? };
+            let follow = if background { follow } else { follow.begin(app.limits.silence).await? };
             Ok(stream(app, follow, Some(permit)))
         }
         Delivery::Background => {
