@@ -20,5 +20,3 @@ pub use keys::{Claim, KeyClaim, Keys};
 pub use reader::Reader;
 pub use root::{RootHandle, start};
 pub use shared::{Parts, Running};
-// The edge names keys and their answers, and nothing else of the store.
-pub use crate::store::{KeyScope, KeyedAnswer, Operation};
