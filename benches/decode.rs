@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout)] // its output is a table for people
 #![allow(missing_docs)]
 
+use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut line = format!("{threads:>7}   {prefill:>11.0}                      ");
         for sequences in [1, 2, 4, 8] {
             let rate = best(|| decode(&engine, sequences, next(&mut salt)))?;
-            line.push_str(&format!("{rate:>9.1}"));
+            write!(line, "{rate:>9.1}")?;
         }
         println!("{line}");
     }

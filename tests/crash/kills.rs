@@ -8,14 +8,17 @@ use crate::support::{Site, journaled, shown_text};
 const WORDS: usize = 200;
 
 fn site() -> Site {
-    let words: Vec<String> = (0..WORDS).map(|index| format!("word{index} ")).collect();
     Site::scripted(&json!([
         {"match": "changed my mind", "deltas": ["As ", "you ", "wish."], "delay_ms": 1},
-        {"deltas": words, "delay_ms": 5},
+        {"deltas": words(), "delay_ms": 5},
     ]))
 }
 
 fn whole() -> String {
+    words().concat()
+}
+
+fn words() -> Vec<String> {
     (0..WORDS).map(|index| format!("word{index} ")).collect()
 }
 
