@@ -43,7 +43,7 @@ pub fn main() -> ExitCode {
 fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = match CommandLine::try_parse_from(arguments) {
         Ok(line) => match line.command.unwrap_or(Command::Serve(line.serve)) {
-            Command::Serve(arguments) => serve::prepare(arguments).and_then(|prepared| crate::app::run(prepared)),
+            Command::Serve(arguments) => serve::prepare(arguments).and_then(crate::app::run),
             Command::Pull(arguments) => pull::run(&arguments),
             Command::Chat(arguments) => chat::run(&arguments),
         },

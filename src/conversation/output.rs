@@ -32,11 +32,12 @@ impl Draft {
     pub(super) fn record_outputs(&mut self, response_id: ResponseId, outputs: Vec<Output>) {
         let mut grown = Grown::default();
         for output in outputs {
-            grown.tokens.extend(output.tokens);
+            grown.begin_group(output.tokens);
             for piece in output.pieces {
                 self.record_piece(response_id, piece, &mut grown);
             }
         }
+        grown.own_group();
         self.flush(response_id, &mut grown);
     }
 
@@ -44,19 +45,20 @@ impl Draft {
         match piece {
             Piece::Reasoning(text) => {
                 self.open_text(response_id, Kind::Reasoning, grown);
-                grown.text.push_str(&text);
+                grown.push(&text);
             }
             Piece::Text(text) => {
                 self.open_text(response_id, Kind::Message, grown);
-                grown.text.push_str(&text);
+                grown.push(&text);
             }
             Piece::ToolCallStarted { name, .. } => {
                 let call_id = CallId::draw(&mut self.now.fresh);
                 let body = ItemBody::FunctionCall { call_id, name, arguments: String::new() };
                 self.open_item(response_id, body, grown);
             }
-            Piece::ToolCallArguments { fragment, .. } => grown.text.push_str(&fragment),
+            Piece::ToolCallArguments { fragment, .. } => grown.push(&fragment),
             Piece::ToolCallDone { complete, .. } => {
+                grown.own_group();
                 self.flush(response_id, grown);
                 self.end_call(response_id, complete);
             }
@@ -80,10 +82,8 @@ impl Draft {
 
     /// Ends the item before and begins a new one.
     fn open_item(&mut self, response_id: ResponseId, body: ItemBody, grown: &mut Grown) -> ItemId {
-        // Tokens of this group belong to what begins here, unless text was already waiting for them.
-        if !grown.text.is_empty() {
-            self.flush(response_id, grown);
-        }
+        // The group's tokens stay with what begins here, unless the item before got text from them.
+        self.flush(response_id, grown);
         self.close_item(response_id, ItemStatus::Completed);
         let first_token = self.state.response(response_id).map_or(0, |response| response.usage.output_tokens);
         let item = Item { id: ItemId::draw(&mut self.now.fresh), status: ItemStatus::InProgress, body };
@@ -94,7 +94,7 @@ impl Draft {
 
     /// Writes what has grown as one delta of the open item.
     fn flush(&mut self, response_id: ResponseId, grown: &mut Grown) {
-        let Grown { text, tokens } = std::mem::take(grown);
+        let (text, tokens) = (std::mem::take(&mut grown.text), std::mem::take(&mut grown.tokens));
         let open = self.state.response(response_id).and_then(Response::open_item);
         if let Some(item_id) = open.map(|output| output.item.id)
             && !(text.is_empty() && tokens.is_empty())
@@ -136,6 +136,27 @@ impl Draft {
 /// Text and tokens that are not in an event yet.
 #[derive(Default)]
 struct Grown {
+    /// Text for the open item.
     text: String,
+    /// Tokens that belong to the open item.
     tokens: Vec<u32>,
+    /// Tokens of the group at hand, until it is clear which item they belong to.
+    group: Vec<u32>,
+}
+
+impl Grown {
+    /// A group that said nothing belongs to the item that is open.
+    fn begin_group(&mut self, tokens: Vec<u32>) {
+        self.own_group();
+        self.group = tokens;
+    }
+
+    fn own_group(&mut self) {
+        self.tokens.append(&mut self.group);
+    }
+
+    fn push(&mut self, text: &str) {
+        self.own_group();
+        self.text.push_str(text);
+    }
 }

@@ -76,8 +76,8 @@ pub(crate) const LAYERS: &[Layer] = &[
             "store::KeyScope", "store::KeyedAnswer", "store::Operation",
         ],
         crates: &[
-            "axum", "futures_util", "serde", "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio",
-            "tracing",
+            "axum", "futures_util", "hyper", "hyper_util", "serde", "serde_json", "serde_path_to_error", "sha2",
+            "thiserror", "tokio", "tracing",
         ],
         pure: false,
     },
