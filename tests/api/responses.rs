@@ -279,7 +279,8 @@ async fn a_stream_that_is_cut_ends_with_an_error_event() {
 #[tokio::test]
 async fn a_prompt_longer_than_the_context_is_refused_before_a_stream_begins() {
     let server = Server::start().await;
-    let body = |stream: bool, background: bool| json!({"input": "x".repeat(1_200_000), "stream": stream, "background": background});
+    let input = "x".repeat(1_200_000);
+    let body = |stream: bool, background: bool| json!({"input": input, "stream": stream, "background": background});
     for stream in [false, true] {
         server.post("/v1/responses", body(stream, false)).await.assert_error(400, "context_length_exceeded");
     }
