@@ -77,7 +77,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
     let server = tokio::spawn(api::serve(listener, api::router(app), wait_for(closed)));
     let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;
     phase.send_replace(Phase::Ready);
-    greet(address, &catalog, recovered)?;
+    greet(address, &catalog, recovered);
 
     let failure = stops.stop_or_failure(&root, &writer).await;
     phase.send_replace(Phase::Draining);
@@ -121,7 +121,13 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
 
 fn load_model(config: &Config, id: &str, path: &Path) -> anyhow::Result<LocalEngine> {
     let threads = (config.threads > 0).then_some(config.threads);
-    let options = LoadOptions { id: Some(id.to_owned()), threads, ..LoadOptions::default() };
+    let options = LoadOptions {
+        id: Some(id.to_owned()),
+        threads,
+        kv_bytes: config.kv_bytes,
+        sequences_max: config.engine_inbox_requests,
+        ..LoadOptions::default()
+    };
     LocalEngine::load(path, &options).with_context(|| format!("loading {}", path.display()))
 }
 
@@ -140,20 +146,23 @@ async fn wait_for(mut flag: watch::Receiver<bool>) {
 }
 
 /// Says where the server is, what it serves, and how to try it.
-fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
+fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) {
     let models: Vec<_> = catalog.list().map(|engine| engine.model().id.as_str()).collect();
     let model = models.first().copied().unwrap_or_default();
     let body =
         format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Say hello in one sentence."}}]}}"#);
+    let resumed = match recovered {
+        0 => String::new(),
+        count => format!("conversations that were running and go on: {count}\n"),
+    };
+    let greeting = format!(
+        "midstream listens on http://{address}\nmodels: {}\n{resumed}try:\n  \
+         curl http://{address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n",
+        models.join(", "),
+    );
+    // In one write, and whoever started us may have stopped listening: that is no reason to stop serving.
     let mut out = std::io::stdout().lock();
-    writeln!(out, "midstream listens on http://{address}")?;
-    writeln!(out, "models: {}", models.join(", "))?;
-    if recovered > 0 {
-        writeln!(out, "{recovered} conversations were running and go on")?;
-    }
-    writeln!(out, "try:\n  curl http://{address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'")?;
-    out.flush()?;
-    Ok(())
+    let _ = out.write_all(greeting.as_bytes()).and_then(|()| out.flush());
 }
 
 /// What makes the process stop.
