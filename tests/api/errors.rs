@@ -90,3 +90,12 @@ async fn readiness_follows_the_phase_and_requests_wait_for_it() {
         assert_eq!(server.get("/healthz").await.status, 200);
     }
 }
+
+#[tokio::test]
+async fn a_page_of_another_site_cannot_use_the_server() {
+    let server = Server::start().await;
+    for (origin, status) in [("https://example.com", 403), ("null", 403), ("http://localhost:3000", 200)] {
+        let request = server.request(Method::POST, "/v1/conversations").header("Origin", origin).json(&json!({}));
+        assert_eq!(request.send().await.unwrap().status(), status, "{origin}");
+    }
+}
