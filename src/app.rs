@@ -79,7 +79,10 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
     phase.send_replace(Phase::Ready);
     greet(address, &catalog, recovered);
 
-    let failure = stops.stop_or_failure(&root, &writer).await;
+    let failure = tokio::select! {
+        failure = stops.stop_or_failure(&root, &writer) => failure,
+        () = refuse_when_unwritable(&writer, &phase) => None,
+    };
     phase.send_replace(Phase::Draining);
     drain(&config, &parts, &root).await;
     close.send_replace(true);
@@ -87,6 +90,15 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
     let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), server).await;
     writer.stop().await;
     failure.map_or(Ok(()), |why| Err(anyhow::anyhow!(why)))
+}
+
+/// Once a write failed, requests are refused; what was acknowledged stays readable after a restart.
+async fn refuse_when_unwritable(writer: &WriterHandle, phase: &watch::Sender<Phase>) {
+    let mut status = writer.watch();
+    if status.wait_for(|status| matches!(status, WriterStatus::Failed(_))).await.is_ok() {
+        phase.send_replace(Phase::StorageUnavailable);
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Running responses get their time to end; what then still runs goes on after the restart.
@@ -149,8 +161,9 @@ async fn wait_for(mut flag: watch::Receiver<bool>) {
 fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) {
     let models: Vec<_> = catalog.list().map(|engine| engine.model().id.as_str()).collect();
     let model = models.first().copied().unwrap_or_default();
-    let body =
-        format!(r#"{{"model":"{model}","temperature":0.2,"messages":[{{"role":"user","content":"Say hello in one sentence."}}]}}"#);
+    let body = format!(
+        r#"{{"model":"{model}","temperature":0.2,"messages":[{{"role":"user","content":"Say hello in one sentence."}}]}}"#
+    );
     let resumed = match recovered {
         0 => String::new(),
         count => format!("conversations that were running and go on: {count}\n"),

@@ -7,6 +7,7 @@ mod conversation;
 mod directory;
 mod effects;
 mod handle;
+mod journal;
 mod keys;
 mod prompt;
 mod pump;

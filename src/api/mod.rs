@@ -65,6 +65,8 @@ pub enum Phase {
     Ready,
     /// The process is stopping.
     Draining,
+    /// The journal cannot be written: nothing can be acknowledged until a restart.
+    StorageUnavailable,
 }
 
 /// What the handlers work with.

@@ -319,19 +319,19 @@ proptest! {
         let mut framing = String::new();
         let (pieces, _) = pieces(config(), std::iter::once(output.as_bytes()), false);
         for piece in &pieces {
-            let shown = match piece {
-                Piece::Text(shown) | Piece::Reasoning(shown) | Piece::ToolCallArguments { fragment: shown, .. } => shown,
-                _ => continue,
+            let (Piece::Text(text) | Piece::Reasoning(text) | Piece::ToolCallArguments { fragment: text, .. }) = piece
+            else {
+                continue;
             };
             // The first place that leaves only framing before it: a marker may contain what is shown.
-            let mut places = rest.match_indices(shown.as_str()).map(|(at, _)| at);
+            let mut places = rest.match_indices(text.as_str()).map(|(at, _)| at);
             let place = places.clone().find(|at| is_framing(&rest[..*at])).or_else(|| places.next());
             let Some(at) = place else {
-                prop_assert!(shown == "{}", "{:?} is not in {:?}", shown, rest);
+                prop_assert!(text == "{}", "{:?} is not in {:?}", text, rest);
                 continue;
             };
             framing.push_str(&rest[..at]);
-            rest = &rest[at + shown.len()..];
+            rest = &rest[at + text.len()..];
         }
         framing.push_str(rest);
         if !pieces.iter().any(|piece| matches!(piece, Piece::ToolCallStarted { .. })) {
