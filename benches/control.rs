@@ -3,6 +3,8 @@
 //!
 //! `MIDSTREAM_TEST_MODEL=FILE.gguf cargo bench --bench control`
 
+#![allow(clippy::print_stdout, reason = "a benchmark reports on standard output")]
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::actors::{self, Keys, Parts, RootHandle, Running};
+use crate::actors::{self, Keys, Parts, RootHandle, Running, Unstored};
 use crate::api::{self, App, Limits, Phase};
 use crate::cli::Prepared;
 use crate::clock::Clock;
@@ -68,6 +68,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
         clock: Clock::System,
         config: config.clone(),
         running: Running::default(),
+        unstored: Unstored::default(),
     };
     let root = actors::start(parts.clone()).await?;
     let (phase, phases) = watch::channel(Phase::Recovering);

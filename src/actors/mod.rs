@@ -20,4 +20,4 @@ pub use handle::ConversationHandle;
 pub use keys::{Claim, KeyClaim, Keys};
 pub use reader::Reader;
 pub use root::{RootHandle, start};
-pub use shared::{Parts, Running};
+pub use shared::{Parts, Running, Unstored};

@@ -219,6 +219,20 @@ async fn a_cancel_ends_the_stream_as_incomplete_with_the_status_cancelled() {
 }
 
 #[tokio::test]
+async fn an_unstored_response_is_cancelled_by_its_id_while_it_runs() {
+    let server = Server::start().await;
+    let body = json!({"input": "endless", "stream": true, "store": false});
+    let mut stream = server.post_stream("/v1/responses", body).await;
+    let created = stream.until("response.created").await;
+    let id = created["response"]["id"].as_str().unwrap();
+    stream.until("response.output_text.delta").await;
+    let cancelled = server.post(&format!("/v1/responses/{id}/cancel"), json!({})).await;
+    assert_eq!((cancelled.status, &cancelled.body["status"]), (200, &json!("cancelled")), "{}", cancelled.body);
+    let last = stream.rest_json().await.pop().unwrap();
+    assert_eq!(last["response"]["status"], "cancelled");
+}
+
+#[tokio::test]
 async fn a_cancel_without_waiting_is_accepted_and_a_late_one_says_so() {
     let server = Server::start().await;
     let id = server.running("endless").await;
