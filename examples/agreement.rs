@@ -4,8 +4,8 @@
 //! implementations agree, whose roundings differ.
 
 use std::error::Error;
-use std::fs::{self, File};
-use std::io::{BufReader, Read, Write};
+use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use midstream::engine::{LoadOptions, Scorer};
@@ -52,39 +52,26 @@ struct ReferenceBook {
     scored: usize,
 }
 
-/// Differences of logits, summed up.
-#[derive(Default)]
-struct Differences {
-    positions: usize,
-    sure: usize,
-    wrong: Vec<Value>,
-    same_top: usize,
-    log_probability: f64,
-    centred_logit: f64,
-    values: usize,
-    likely: f64,
-    likely_values: usize,
-    largest: f64,
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let [model, folder] = &arguments[..] else {
-        return Err("usage: agreement MODEL.gguf FOLDER (with texts.json, reference.json and logits.f32)".into());
+        return Err(
+            "usage: agreement MODEL.gguf FOLDER (with texts.json, reference.json, logits.f32, exact.f32)".into()
+        );
     };
     let texts: Texts = read(&folder.join("texts.json"))?;
     let reference: Reference = read(&folder.join("reference.json"))?;
     let mut scorer = Scorer::load(model, &LoadOptions::default())?;
     let (tokens, tokens_agree) = compare_tokens(&scorer, &texts, &reference);
-    let differences = compare_logits(&mut scorer, &reference, &folder.join("logits.f32"))?;
+    let (logits, logits_agree) = compare_logits(&mut scorer, &reference, folder)?;
     let (perplexity, perplexity_agrees) = compare_perplexity(&mut scorer, &texts, &reference)?;
     let answer = greedy(&mut scorer, &texts.question, reference.answer.len())?;
     let tokenizer = &scorer.model().tokenizer;
-    let agrees = tokens_agree && differences.wrong.is_empty() && perplexity_agrees;
+    let agrees = tokens_agree && logits_agree && perplexity_agrees;
     let report = json!({
         "agrees": agrees,
         "tokens": tokens,
-        "logits": differences.report(),
+        "logits": logits,
         "perplexity": perplexity,
         "greedy_answer": {
             "equal_tokens": answer.iter().zip(&reference.answer).take_while(|(own, other)| own == other).count(),
@@ -129,75 +116,86 @@ fn compare_tokens(scorer: &Scorer, texts: &Texts, reference: &Reference) -> (Val
     (report, differing.is_empty())
 }
 
-fn compare_logits(scorer: &mut Scorer, reference: &Reference, path: &Path) -> Result<Differences, Box<dyn Error>> {
-    let mut file = BufReader::new(File::open(path)?);
-    let mut differences = Differences::default();
-    let mut bytes = vec![0; scorer.model().tokenizer.vocab_size() * size_of::<f32>()];
-    for (prompt, ids) in reference.prompts.iter().enumerate() {
-        let mut failed = None;
+/// The logits behind the first positions of all prompts.
+fn own_rows(scorer: &mut Scorer, reference: &Reference) -> Result<Vec<Vec<f32>>, Box<dyn Error>> {
+    let mut rows = Vec::new();
+    for ids in &reference.prompts {
         let ids = ids.get(..reference.positions).ok_or("a prompt of the reference is too short")?;
-        scorer.score(ids, 0, |position, own| match file.read_exact(&mut bytes) {
-            Ok(()) => {
-                let row: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-                differences.add(prompt, position, own, &row);
-            }
-            Err(error) => failed = Some(error),
-        })?;
-        if let Some(error) = failed {
-            return Err(format!("{} ends too early: {error}", path.display()).into());
-        }
+        scorer.score(ids, 0, |_, logits| rows.push(logits.to_vec()))?;
     }
-    Ok(differences)
+    Ok(rows)
 }
 
-impl Differences {
-    fn add(&mut self, prompt: usize, position: usize, own: &[f32], reference: &[f32]) {
-        let (best, margin) = top(reference);
-        let (own_best, _) = top(own);
-        self.positions += 1;
-        self.same_top += usize::from(best == own_best);
-        if margin > MARGIN {
-            self.sure += 1;
-            if best != own_best {
-                let wrong = json!({
-                    "prompt": prompt, "position": position, "margin": margin, "own": own_best, "reference": best,
-                });
-                self.wrong.push(wrong);
-            }
-        }
-        let (own_total, reference_total) = (log_total(own), log_total(reference));
-        let (own_mean, reference_mean) = (mean(own), mean(reference));
-        for (own, reference) in own.iter().zip(reference) {
-            let (own, reference) = (f64::from(*own), f64::from(*reference));
-            let difference = ((own - own_total) - (reference - reference_total)).abs();
-            self.log_probability += difference;
-            self.centred_logit += ((own - own_mean) - (reference - reference_mean)).abs();
-            self.values += 1;
-            // One token in a thousand or likelier.
-            if reference - reference_total > (0.001_f64).ln() {
-                self.likely += difference;
-                self.likely_values += 1;
-                self.largest = self.largest.max(difference);
-            }
-        }
+/// Little-endian rows of `width` numbers.
+fn read_rows(path: &Path, width: usize, count: usize) -> Result<Vec<Vec<f32>>, Box<dyn Error>> {
+    let bytes = fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let (numbers, _) = bytes.as_chunks::<4>();
+    if bytes.len() != count * width * size_of::<f32>() {
+        return Err(format!("{} does not hold {count} rows of {width} numbers", path.display()).into());
     }
+    let row = |row: &[[u8; 4]]| row.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    Ok(numbers.chunks_exact(width).map(row).collect())
+}
 
-    fn report(&self) -> Value {
-        json!({
-            "positions": self.positions,
-            "same_top": self.same_top,
-            "margin_above": MARGIN,
-            "sure": self.sure,
-            "sure_and_other_top": self.wrong,
-            "log_probability_difference_mean": self.log_probability / self.values as f64,
-            "centred_logit_difference_mean": self.centred_logit / self.values as f64,
-            "tokens_above_0.001": {
-                "count": self.likely_values,
-                "log_probability_difference_mean": self.likely / self.likely_values as f64,
-                "log_probability_difference_max": self.largest,
-            },
-        })
+/// Logits of this engine, of the reference and of exact arithmetic, each against each. Disagrees where the reference
+/// and exact arithmetic are both sure of another token than this engine's.
+fn compare_logits(scorer: &mut Scorer, reference: &Reference, folder: &Path) -> Result<(Value, bool), Box<dyn Error>> {
+    let own = own_rows(scorer, reference)?;
+    let width = own.first().map_or(0, Vec::len);
+    let other = read_rows(&folder.join("logits.f32"), width, own.len())?;
+    let exact = read_rows(&folder.join("exact.f32"), width, own.len())?;
+    let mut agrees = true;
+    let (mut sure, mut same_top, mut same_as_exact, mut other_tops) = (0, 0, 0, Vec::new());
+    for (index, ((own, other), exact)) in own.iter().zip(&other).zip(&exact).enumerate() {
+        let [(own, _), (best, margin), (exact, exact_margin)] = [top(own), top(other), top(exact)];
+        same_top += usize::from(own == best);
+        same_as_exact += usize::from(own == exact);
+        sure += usize::from(margin > MARGIN);
+        if margin > MARGIN && own != best {
+            agrees &= own == exact || exact_margin <= MARGIN;
+            other_tops.push(json!({
+                "prompt": index / reference.positions, "position": index % reference.positions,
+                "own": own, "reference": best, "margin": margin, "exact": exact, "exact_margin": exact_margin,
+            }));
+        }
     }
+    let report = json!({
+        "positions": own.len(),
+        "top_as_the_reference": same_top,
+        "top_as_exact_arithmetic": same_as_exact,
+        "reference_margin_above": MARGIN,
+        "there": sure,
+        "other_top_there": other_tops,
+        "own_to_reference": differences(&own, &other),
+        "own_to_exact": differences(&own, &exact),
+        "reference_to_exact": differences(&other, &exact),
+    });
+    Ok((report, agrees))
+}
+
+/// Mean absolute differences: of all logits, each row's mean taken out, and of the log-probabilities of tokens that
+/// have at least one chance in a thousand.
+fn differences(these: &[Vec<f32>], those: &[Vec<f32>]) -> Value {
+    let (mut logit, mut logits, mut likely, mut likelies, mut largest) = (0.0, 0_usize, 0.0, 0_usize, 0.0_f64);
+    for (this, that) in these.iter().zip(those) {
+        let (mean, total) = (mean(this) - mean(that), log_total(this) - log_total(that));
+        let likely_from = log_total(that) + 0.001_f64.ln();
+        for (this, that) in this.iter().zip(that) {
+            let (difference, that) = (f64::from(*this) - f64::from(*that), f64::from(*that));
+            logit += (difference - mean).abs();
+            logits += 1;
+            if that > likely_from {
+                likely += (difference - total).abs();
+                likelies += 1;
+                largest = largest.max((difference - total).abs());
+            }
+        }
+    }
+    json!({
+        "centred_logit_mean": logit / logits as f64,
+        "likely_log_probability_mean": likely / likelies as f64,
+        "likely_log_probability_max": largest,
+    })
 }
 
 /// The most likely token, and how far the second is behind.

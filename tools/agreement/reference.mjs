@@ -48,7 +48,8 @@ async function perplexity(ids) {
         if (model.tokens.shouldPrependBosToken) chunk[0] = model.tokens.bos;
         const items = chunk.map((id, at) => {
             if (at < first || at + 1 >= CONTEXT) return id;
-            const logits = { filter: { tokens: [chunk[at + 1]], includeMax: true } };
+            // includeMax would give the largest only if it is among the tokens.
+            const logits = { filter: { tokens: [chunk[at + 1]], includeTop: 1 } };
             return [id, { generateNext: { logits, totalLogitWeight: true } }];
         });
         const results = await evaluate(items);
