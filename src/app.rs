@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::actors::{self, Keys, Parts, RootHandle, Running};
+use crate::actors::{self, Keys, Parts, RootHandle, Running, Unstored};
 use crate::api::{self, App, Limits, Phase};
 use crate::cli::Prepared;
 use crate::clock::Clock;
@@ -68,6 +68,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
         clock: Clock::System,
         config: config.clone(),
         running: Running::default(),
+        unstored: Unstored::default(),
     };
     let root = actors::start(parts.clone()).await?;
     let (phase, phases) = watch::channel(Phase::Recovering);
@@ -77,9 +78,12 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
     let server = tokio::spawn(api::serve(listener, api::router(app), wait_for(closed)));
     let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;
     phase.send_replace(Phase::Ready);
-    greet(address, &catalog, recovered)?;
+    greet(address, &catalog, recovered);
 
-    let failure = stops.stop_or_failure(&root, &writer).await;
+    let failure = tokio::select! {
+        failure = stops.stop_or_failure(&root, &writer) => failure,
+        () = refuse_when_unwritable(&writer, &phase) => None,
+    };
     phase.send_replace(Phase::Draining);
     drain(&config, &parts, &root).await;
     close.send_replace(true);
@@ -87,6 +91,15 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
     let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), server).await;
     writer.stop().await;
     failure.map_or(Ok(()), |why| Err(anyhow::anyhow!(why)))
+}
+
+/// Once a write failed, requests are refused; what was acknowledged stays readable after a restart.
+async fn refuse_when_unwritable(writer: &WriterHandle, phase: &watch::Sender<Phase>) {
+    let mut status = writer.watch();
+    if status.wait_for(|status| matches!(status, WriterStatus::Failed(_))).await.is_ok() {
+        phase.send_replace(Phase::StorageUnavailable);
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Running responses get their time to end; what then still runs goes on after the restart.
@@ -121,7 +134,13 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
 
 fn load_model(config: &Config, id: &str, path: &Path) -> anyhow::Result<LocalEngine> {
     let threads = (config.threads > 0).then_some(config.threads);
-    let options = LoadOptions { id: Some(id.to_owned()), threads, ..LoadOptions::default() };
+    let options = LoadOptions {
+        id: Some(id.to_owned()),
+        threads,
+        kv_bytes: config.kv_bytes,
+        sequences_max: config.engine_inbox_requests,
+        ..LoadOptions::default()
+    };
     LocalEngine::load(path, &options).with_context(|| format!("loading {}", path.display()))
 }
 
@@ -140,20 +159,24 @@ async fn wait_for(mut flag: watch::Receiver<bool>) {
 }
 
 /// Says where the server is, what it serves, and how to try it.
-fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
+fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) {
     let models: Vec<_> = catalog.list().map(|engine| engine.model().id.as_str()).collect();
     let model = models.first().copied().unwrap_or_default();
-    let body =
-        format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Say hello in one sentence."}}]}}"#);
+    let body = format!(
+        r#"{{"model":"{model}","temperature":0.2,"messages":[{{"role":"user","content":"Say hello in one sentence."}}]}}"#
+    );
+    let resumed = match recovered {
+        0 => String::new(),
+        count => format!("conversations that were running and go on: {count}\n"),
+    };
+    let greeting = format!(
+        "midstream listens on http://{address}\nmodels: {}\n{resumed}try:\n  \
+         curl http://{address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n",
+        models.join(", "),
+    );
+    // In one write, and whoever started us may have stopped listening: that is no reason to stop serving.
     let mut out = std::io::stdout().lock();
-    writeln!(out, "midstream listens on http://{address}")?;
-    writeln!(out, "models: {}", models.join(", "))?;
-    if recovered > 0 {
-        writeln!(out, "{recovered} conversations were running and go on")?;
-    }
-    writeln!(out, "try:\n  curl http://{address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'")?;
-    out.flush()?;
-    Ok(())
+    let _ = out.write_all(greeting.as_bytes()).and_then(|()| out.flush());
 }
 
 /// What makes the process stop.

@@ -49,7 +49,8 @@ fn greatest_8(x: __m256) -> f32 {
     _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps::<1>(x, x), x))
 }
 
-/// The sums of the eight vectors from `first` on. Each step joins two registers and halves the lanes each value is spread over.
+/// The sums of the eight vectors from `first` on. Each step joins two registers and halves the lanes each value is
+/// spread over.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn sum_each_8(vectors: &[(__m256, __m256); LANES], first: usize) -> __m256 {

@@ -225,6 +225,9 @@ impl Live {
             let recorded = Arc::new(recorded);
             self.readers.publish(&recorded);
             if !self.stored {
+                if let Event::ResponseCreated(new) = &recorded.event {
+                    self.parts.unstored.add(new.id, (self.id, myself.clone()));
+                }
                 self.history.push(recorded);
             }
         }
@@ -306,6 +309,14 @@ impl Live {
         let since_seq = self.state.last_seq;
         let delay = Duration::from_millis(self.parts.config.idle_sleep_ms);
         myself.send_after(delay, move || ConversationMsg::Doze { since_seq });
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if !self.stored {
+            self.state.responses.iter().for_each(|response| self.parts.unstored.remove(response.id));
+        }
     }
 }
 

@@ -245,6 +245,13 @@ impl DirectoryHandle {
     pub async fn of_response(&self, id: ResponseId, principal: &str) -> Result<ConversationHandle, Reject> {
         let found = self.parts.journal.conversation_of_response(id).map_err(|error| store_reject(&error))?;
         let not_found = || Reject::new(Code::ResponseNotFound, format!("no response {id}"));
+        if found.is_none()
+            && let Some((home, actor)) = self.parts.unstored.find(id)
+        {
+            let handle = self.handle(home, actor, false);
+            let owned = handle.state().await.is_ok_and(|state| state.principal == principal);
+            return if owned { Ok(handle) } else { Err(not_found()) };
+        }
         self.owned(found, principal, not_found).await
     }
 

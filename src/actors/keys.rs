@@ -12,7 +12,7 @@ use crate::error::Code;
 use crate::store::{Journal, KeyRecord, KeyScope, KeyedAnswer};
 
 /// Milliseconds in an hour.
-const HOUR_MS: u64 = 3_600_000;
+pub(super) const HOUR_MS: u64 = 3_600_000;
 
 /// All keys.
 #[derive(Clone)]

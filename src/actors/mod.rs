@@ -7,6 +7,7 @@ mod conversation;
 mod directory;
 mod effects;
 mod handle;
+mod journal;
 mod keys;
 mod prompt;
 mod pump;
@@ -19,6 +20,4 @@ pub use handle::ConversationHandle;
 pub use keys::{Claim, KeyClaim, Keys};
 pub use reader::Reader;
 pub use root::{RootHandle, start};
-pub use shared::{Parts, Running};
-// The edge names keys and their answers, and nothing else of the store.
-pub use crate::store::{KeyScope, KeyedAnswer, Operation};
+pub use shared::{Parts, Running, Unstored};

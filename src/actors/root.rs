@@ -4,6 +4,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::watch;
 
 use super::directory::{DirectoryActor, DirectoryHandle};
+use super::journal::JournalActor;
 use super::shared::Parts;
 use crate::conversation::Reject;
 
@@ -26,24 +27,26 @@ impl Actor for RootActor {
         (parts, failed, ready): Self::Arguments,
     ) -> Result<Tree, ActorProcessingErr> {
         let (actor, _) = Actor::spawn_linked(None, DirectoryActor, parts.clone(), myself.get_cell()).await?;
+        Actor::spawn_linked(None, JournalActor, parts.clone(), myself.get_cell()).await?;
         let directory = DirectoryHandle { actor, parts };
         let _ = ready.send(directory.clone());
         Ok(Tree { directory, failed })
     }
 
     /// The directory holds nothing that the journal does not, but every handle points at it: when it fails, the
-    /// process ends and a fresh one recovers.
+    /// process ends and a fresh one recovers. Without the journal's keeper only old keys stay; the log says so.
     async fn handle_supervisor_evt(
         &self,
         _: ActorRef<()>,
         event: SupervisionEvent,
         tree: &mut Tree,
     ) -> Result<(), ActorProcessingErr> {
-        if let SupervisionEvent::ActorFailed(cell, error) = event
-            && cell.get_id() == tree.directory.actor.get_id()
-        {
-            tracing::error!(%error, "the directory failed");
-            tree.failed.send_replace(true);
+        if let SupervisionEvent::ActorFailed(cell, error) = event {
+            let is_directory = cell.get_id() == tree.directory.actor.get_id();
+            tracing::error!(%error, is_directory, "a root actor failed");
+            if is_directory {
+                tree.failed.send_replace(true);
+            }
         }
         Ok(())
     }

@@ -1,12 +1,17 @@
 //! What every actor is given: the journal, the engines, the clock, the bounds.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ractor::ActorRef;
 use tokio::sync::watch;
+
+use super::conversation::ConversationMsg;
 
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::Catalog;
+use crate::ids::{ConversationId, ResponseId};
 use crate::store::{Journal, WriterHandle};
 
 /// The parts that the actors are built from.
@@ -24,6 +29,34 @@ pub struct Parts {
     pub config: Arc<Config>,
     /// Counts the generations that are under way.
     pub running: Running,
+    /// Where responses live that no journal knows.
+    pub unstored: Unstored,
+}
+
+/// Responses of conversations that are not stored, while these live: they can be steered and cancelled by id like
+/// any other.
+#[derive(Clone, Default)]
+pub struct Unstored(Arc<Mutex<HashMap<ResponseId, Home>>>);
+
+/// The conversation that a response lives in.
+type Home = (ConversationId, ActorRef<ConversationMsg>);
+
+impl Unstored {
+    pub(super) fn add(&self, id: ResponseId, home: Home) {
+        self.homes().insert(id, home);
+    }
+
+    pub(super) fn find(&self, id: ResponseId) -> Option<Home> {
+        self.homes().get(&id).cloned()
+    }
+
+    pub(super) fn remove(&self, id: ResponseId) {
+        self.homes().remove(&id);
+    }
+
+    fn homes(&self) -> MutexGuard<'_, HashMap<ResponseId, Home>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Counts the generations that are under way, and lets the shutdown wait for none.

@@ -6,11 +6,12 @@ use super::App;
 use super::errors::invalid;
 use super::input::{self, Knobs};
 use super::object::transcript;
-use crate::actors::{Claim, ConversationHandle, KeyClaim, KeyScope, KeyedAnswer, Open, Operation, Reader};
+use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader};
 use crate::conversation::{Create, Item, Reject, ResponseConfig, State};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
 use crate::protocol::responses::CreateResponse;
+use crate::store::{KeyScope, KeyedAnswer, Operation};
 
 /// Fields that the response object repeats and nothing here interprets.
 const ECHOED: [&str; 11] = [

@@ -65,6 +65,8 @@ pub enum Phase {
     Ready,
     /// The process is stopping.
     Draining,
+    /// The journal cannot be written: nothing can be acknowledged until a restart.
+    StorageUnavailable,
 }
 
 /// What the handlers work with.
@@ -145,6 +147,7 @@ pub fn router(app: App) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(app.limits.body_bytes_max))
+        .layer(from_fn(auth::refuse_foreign_pages))
         .layer(from_fn(with_request_id))
         .with_state(app)
 }

@@ -94,7 +94,7 @@ fn widened(number: f32) -> f64 {
 fn usage(usage: &Usage) -> wire::Usage {
     wire::Usage {
         input_tokens: usage.input_tokens,
-        input_tokens_details: wire::InputDetails { cached_tokens: usage.cached_tokens },
+        input_tokens_details: wire::InputDetails { cached_tokens: usage.cached_tokens, cache_write_tokens: 0 },
         output_tokens: usage.output_tokens,
         output_tokens_details: wire::OutputDetails { reasoning_tokens: usage.reasoning_tokens },
         total_tokens: usage.input_tokens + usage.output_tokens,

@@ -34,6 +34,10 @@ pub(crate) fn refusal(phase: Phase) -> Option<Reject> {
     match phase {
         Phase::Ready => None,
         Phase::Recovering => Some(Reject::new(Code::Recovering, "the server is reading its journal; try again soon")),
+        Phase::StorageUnavailable => Some(Reject::new(
+            Code::StorageUnavailable,
+            "the journal cannot be written; free disk space or repair the disk, then restart the server",
+        )),
         Phase::Draining => Some(Reject::new(Code::Draining, "the server is stopping; try again soon")),
     }
 }

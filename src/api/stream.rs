@@ -12,6 +12,7 @@ use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 
 use super::errors::{failed, object};
 use super::frame::{frame, is_end_of, openai, silent_failure};
@@ -47,20 +48,14 @@ pub(crate) fn data(value: &impl Serialize) -> Event {
 
 /// The frames of a conversation, from where the reader stands. The last one says why there are no more.
 pub(crate) fn frames(reader: Reader) -> impl Stream<Item = Value> + Send {
-    stream::unfold(Some((reader, 0)), |place| async move {
-        let (mut reader, last_seq) = place?;
-        match reader.next().await {
-            Some(recorded) => {
-                let frame = frame(reader.state(), &recorded);
-                Some((frame, Some((reader, recorded.seq))))
-            }
-            None => {
-                let resume_after = last_seq.max(reader.state().last_seq);
-                let mut frame = super::errors::frame(interrupted(), None);
-                frame["resume_after"] = json!(resume_after);
-                Some((frame, None))
-            }
+    stream::unfold(Some(reader), |reader| async move {
+        let mut reader = reader?;
+        if let Some(recorded) = reader.next().await {
+            return Some((frame(reader.state(), &recorded), Some(reader)));
         }
+        let mut frame = super::errors::frame(interrupted(), None);
+        frame["resume_after"] = json!(reader.state().last_seq);
+        Some((frame, None))
     })
 }
 
@@ -87,12 +82,16 @@ impl Follow {
         Self { reader, id, after, waiting: VecDeque::new(), ended: false, last_number: 0 }
     }
 
-    /// Waits until the response shows a sign of life; one that fails before it is a refusal and not a stream.
-    pub(crate) async fn begin(mut self) -> Result<Self, Reject> {
-        while !self.ended && self.waiting.len() < 2 {
-            let Some(event) = self.read().await else { break };
-            self.waiting.push_back(event);
-        }
+    /// Waits until the response shows a sign of life; one that fails before it is a refusal and not a stream. A
+    /// client waits for the head of its answer no longer than for any other sign of life.
+    pub(crate) async fn begin(mut self, silence: Duration) -> Result<Self, Reject> {
+        let _ = timeout(silence, async {
+            while !self.ended && self.waiting.len() < 2 {
+                let Some(event) = self.read().await else { break };
+                self.waiting.push_back(event);
+            }
+        })
+        .await;
         let response = self.reader.state().response(self.id);
         match response.and_then(silent_failure) {
             Some(error) if self.ended => Err(failed(error, self.id)),

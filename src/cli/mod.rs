@@ -1,7 +1,7 @@
 //! The command line: one file per subcommand, `serve` where none is named.
 //!
 //! Turns arguments into validated values and errors into one sentence and an exit code. What a subcommand does
-//! lives elsewhere, except for [`chat`], which is a client of the server's public API and of nothing else.
+//! lives elsewhere, except for `chat`, which is a client of the server's public API and of nothing else.
 
 mod chat;
 mod pull;

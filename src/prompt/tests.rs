@@ -112,7 +112,10 @@ fn the_built_in_template_is_chatml_with_tools_in_the_system_message() {
 fn templates_that_know_tools_get_them_as_json() {
     assert!(template(WITH_TOOLS).knows_tools());
     let rendered = user("hi").with_tool().render(WITH_TOOLS).unwrap();
-    let tool = r#"{"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}}}"#;
+    let tool = concat!(
+        r#"{"type": "function", "function": {"name": "read", "parameters": "#,
+        r#"{"type": "object", "properties": {"path": {"type": "string"}}}}}"#,
+    );
     assert!(rendered.starts_with(&format!("<|im_start|>system\n{tool}\n<|im_end|>")), "{rendered}");
 }
 

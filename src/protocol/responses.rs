@@ -164,6 +164,8 @@ pub struct Usage {
 pub struct InputDetails {
     /// Came from the KV cache.
     pub cached_tokens: u32,
+    /// Always 0: nobody pays for what is written to the cache.
+    pub cache_write_tokens: u32,
 }
 
 /// Of the answer's tokens.

@@ -178,7 +178,7 @@ fn open_database(journal: &Path) -> Result<sled::Db, Error> {
         Err(Error::StoreDamaged(why)) => {
             let aside = set_snapshots_aside(journal)
                 .map_err(|error| Error::file(format!("cannot rename snapshots in {}", journal.display()), &error))?;
-            tracing::error!(%why, aside, "the store is damaged; its snapshots are set aside and it is opened once more");
+            tracing::error!(%why, aside, "the store is damaged; its snapshots are set aside, and it is opened again");
             start_sled(journal)
         }
         other => other,

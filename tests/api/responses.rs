@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Server, text_of};
+use crate::support::{Answer, PATIENCE, Server, Setup, SseEvent, text_of};
 
 #[tokio::test]
 async fn a_whole_response_has_every_field_that_sdks_require() {
@@ -12,10 +12,33 @@ async fn a_whole_response_has_every_field_that_sdks_require() {
     assert_eq!(answer.status, 200, "{}", answer.body);
     let response = &answer.body;
     for field in [
-        "id", "object", "created_at", "status", "error", "incomplete_details", "instructions", "metadata", "model",
-        "output", "parallel_tool_calls", "temperature", "tool_choice", "tools", "top_p", "usage", "conversation",
-        "previous_response_id", "background", "store", "completed_at", "text", "reasoning", "truncation",
-        "max_output_tokens", "service_tier", "top_logprobs",
+        "id",
+        "object",
+        "created_at",
+        "status",
+        "error",
+        "incomplete_details",
+        "instructions",
+        "metadata",
+        "model",
+        "output",
+        "parallel_tool_calls",
+        "temperature",
+        "tool_choice",
+        "tools",
+        "top_p",
+        "usage",
+        "conversation",
+        "previous_response_id",
+        "background",
+        "store",
+        "completed_at",
+        "text",
+        "reasoning",
+        "truncation",
+        "max_output_tokens",
+        "service_tier",
+        "top_logprobs",
     ] {
         assert!(response.get(field).is_some(), "{field} is missing");
     }
@@ -23,7 +46,10 @@ async fn a_whole_response_has_every_field_that_sdks_require() {
     assert_eq!((&response["temperature"], &response["top_p"]), (&json!(0.7), &json!(1.0)));
     assert_eq!(response["metadata"], json!({"a": "b"}));
     let message = &response["output"][0];
-    assert_eq!((&message["type"], &message["role"], &message["status"]), (&json!("message"), &json!("assistant"), &json!("completed")));
+    assert_eq!(
+        (&message["type"], &message["role"], &message["status"]),
+        (&json!("message"), &json!("assistant"), &json!("completed"))
+    );
     let part = json!({"type": "output_text", "text": "Hello, world", "annotations": [], "logprobs": []});
     assert_eq!(message["content"], json!([part]));
     let usage = &response["usage"];
@@ -39,7 +65,7 @@ async fn a_stream_has_openais_events_in_openais_order_numbered_from_zero() {
     let mut stream = server.post_stream("/v1/responses", json!({"input": "hi", "stream": true})).await;
     let events = stream.rest().await;
     assert!(events.iter().all(|event| event.event.as_deref() == event.json()["type"].as_str()));
-    let events: Vec<Value> = events.iter().map(|event| event.json()).collect();
+    let events: Vec<Value> = events.iter().map(SseEvent::json).collect();
     let mut kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     kinds.dedup();
     assert_eq!(
@@ -133,14 +159,15 @@ async fn an_unstored_response_still_reads_the_one_before_it() {
     let body = json!({"input": "rain", "store": false, "previous_response_id": first.id()});
     let second = server.post("/v1/responses", body).await;
     assert_eq!(second.body["output"][0]["content"][0]["text"], "Take an umbrella.", "{}", second.body);
-    let prompt = |answer: &crate::support::Answer| answer.body["usage"]["input_tokens"].as_u64().unwrap();
+    let prompt = |answer: &Answer| answer.body["usage"]["input_tokens"].as_u64().unwrap();
     assert!(prompt(&second) > prompt(&first) + 10, "the transcript is not in the prompt");
 }
 
 #[tokio::test]
 async fn a_call_waits_for_its_result_and_the_result_goes_on() {
     let server = Server::start().await;
-    let tools = json!([{"type": "function", "name": "weather", "parameters": {"type": "object"}}, {"type": "web_search"}]);
+    let tools =
+        json!([{"type": "function", "name": "weather", "parameters": {"type": "object"}}, {"type": "web_search"}]);
     let first = server.post("/v1/responses", json!({"input": "weather", "tools": tools})).await;
     assert_eq!(first.body["status"], "completed");
     assert_eq!(first.body["tools"], tools, "unknown tools are repeated");
@@ -177,15 +204,32 @@ async fn a_cancel_ends_the_stream_as_incomplete_with_the_status_cancelled() {
     let id = created["response"]["id"].as_str().unwrap();
     stream.until("response.output_text.delta").await;
     let cancelled = server.request(reqwest::Method::POST, &format!("/v1/responses/{id}/cancel")).send().await.unwrap();
-    let cancelled = crate::support::Answer::read(cancelled).await;
+    let cancelled = Answer::read(cancelled).await;
     assert_eq!((cancelled.status, &cancelled.body["status"]), (200, &json!("cancelled")), "{}", cancelled.body);
     assert!(cancelled.body.get("cancel").is_none());
-    assert!(!cancelled.body["output"][0]["content"][0]["text"].as_str().unwrap().is_empty(), "the partial text is kept");
+    assert!(
+        !cancelled.body["output"][0]["content"][0]["text"].as_str().unwrap().is_empty(),
+        "the partial text is kept"
+    );
     let last = stream.rest_json().await.pop().unwrap();
     assert_eq!((&last["type"], &last["response"]["status"]), (&json!("response.incomplete"), &json!("cancelled")));
     assert_eq!(last["response"]["incomplete_details"], json!({"reason": "cancelled"}));
     let again = server.post(&format!("/v1/responses/{id}/cancel"), json!({})).await;
     assert_eq!((again.status, &again.body["cancel"]["outcome"]), (200, &json!("already_cancelled")));
+}
+
+#[tokio::test]
+async fn an_unstored_response_is_cancelled_by_its_id_while_it_runs() {
+    let server = Server::start().await;
+    let body = json!({"input": "endless", "stream": true, "store": false});
+    let mut stream = server.post_stream("/v1/responses", body).await;
+    let created = stream.until("response.created").await;
+    let id = created["response"]["id"].as_str().unwrap();
+    stream.until("response.output_text.delta").await;
+    let cancelled = server.post(&format!("/v1/responses/{id}/cancel"), json!({})).await;
+    assert_eq!((cancelled.status, &cancelled.body["status"]), (200, &json!("cancelled")), "{}", cancelled.body);
+    let last = stream.rest_json().await.pop().unwrap();
+    assert_eq!(last["response"]["status"], "cancelled");
 }
 
 #[tokio::test]
@@ -201,23 +245,56 @@ async fn a_cancel_without_waiting_is_accepted_and_a_late_one_says_so() {
 }
 
 #[tokio::test]
-async fn an_unstored_response_ends_when_its_reader_leaves_and_a_background_one_does_not() {
+async fn a_background_response_goes_on_without_a_reader() {
     let server = Server::start().await;
     let id = server.running("slow").await;
     let events = server.get_stream(&format!("/v1/responses/{id}?stream=true")).await.rest_json().await;
     assert_eq!(text_of(&events), "one two three four");
-    let mut stream =
-        server.post_stream("/v1/responses", json!({"input": "endless", "stream": true, "store": false})).await;
-    stream.until("response.output_text.delta").await;
+}
+
+#[tokio::test]
+async fn an_unstored_response_ends_when_its_reader_leaves() {
+    let server = Server::start().await;
+    for path in ["/v1/responses", "/v1/chat/completions"] {
+        let messages = json!([{"role": "user", "content": "endless"}]);
+        let body = json!({"input": "endless", "messages": messages, "stream": true, "store": false});
+        let mut stream = server.post_stream(path, body).await;
+        stream.next().await;
+        assert_eq!(server.running.count(), 1);
+        drop(stream);
+        tokio::time::timeout(PATIENCE, server.running.idle()).await.expect("it is still generated");
+    }
+}
+
+#[tokio::test]
+async fn a_request_over_the_bound_is_turned_away_until_another_ends() {
+    let server = Server::start_with(Setup { requests_in_flight_max: 1, ..Setup::default() }).await;
+    let mut stream = server.post_stream("/v1/responses", json!({"input": "slow", "stream": true})).await;
+    let turned_away = server.post("/v1/responses", json!({"input": "hi"})).await;
+    turned_away.assert_error(503, "overloaded");
+    assert!(turned_away.header("retry-after").is_some());
+    stream.rest().await;
     drop(stream);
+    assert_eq!(server.post("/v1/responses", json!({"input": "hi"})).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cut_ends_with_an_error_event() {
+    let server = Server::start().await;
+    let body = json!({"input": "endless", "stream": true});
+    let mut stream = server.post_stream("/v1/responses", body).await;
+    let delta = stream.until("response.output_text.delta").await;
+    server.root.stop().await;
+    let last = stream.rest_json().await.pop().unwrap();
+    assert_eq!((&last["type"], &last["code"]), (&json!("error"), &json!("overloaded")));
+    assert!(last["sequence_number"].as_u64() >= delta["sequence_number"].as_u64());
 }
 
 #[tokio::test]
 async fn a_prompt_longer_than_the_context_is_refused_before_a_stream_begins() {
     let server = Server::start().await;
-    let body = |stream: bool, background: bool| {
-        json!({"input": "x".repeat(800_000), "stream": stream, "background": background})
-    };
+    let input = "x".repeat(1_200_000);
+    let body = |stream: bool, background: bool| json!({"input": input, "stream": stream, "background": background});
     for stream in [false, true] {
         server.post("/v1/responses", body(stream, false)).await.assert_error(400, "context_length_exceeded");
     }
@@ -236,7 +313,10 @@ async fn fields_that_exclude_each_other_are_refused() {
     for (body, param) in [
         (json!({"input": "a", "background": true, "store": false}), "background"),
         (json!({"input": "a", "conversation": conversation, "store": false}), "store"),
-        (json!({"input": "a", "conversation": conversation, "previous_response_id": first.id()}), "previous_response_id"),
+        (
+            json!({"input": "a", "conversation": conversation, "previous_response_id": first.id()}),
+            "previous_response_id",
+        ),
         (json!({"input": ""}), "input"),
         (json!({"input": []}), "input"),
         (json!({}), "input"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use midstream::actors::{self, Keys, Parts, RootHandle, Running};
+use midstream::actors::{self, Keys, Parts, RootHandle, Running, Unstored};
 use midstream::api::{self, App, Limits, Phase};
 use midstream::clock::Clock;
 use midstream::config::Config;
@@ -24,7 +24,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// What the scripted model says. Every text is several deltas; `slow` takes its time, `endless` never ends by itself.
 fn script() -> Value {
     let endless: Vec<String> = (0..4000).map(|number| format!("{number} ")).collect();
-    let call = |city: &str| format!(r#"<tool_call>{{"name": "weather", "arguments": {{"city": "{city}"}}}}</tool_call>"#);
+    let call =
+        |city: &str| format!(r#"<tool_call>{{"name": "weather", "arguments": {{"city": "{city}"}}}}</tool_call>"#);
     json!([
         {"match": "endless", "deltas": endless, "delay_ms": 5},
         {"match": "slow", "deltas": ["one ", "two ", "three ", "four"], "delay_ms": 60},
@@ -45,19 +46,26 @@ pub(crate) struct Server {
     pub(crate) address: String,
     client: Client,
     phase: watch::Sender<Phase>,
-    _root: RootHandle,
+    pub(crate) root: RootHandle,
+    pub(crate) running: Running,
 }
 
 /// Settings that tests change.
 pub(crate) struct Setup {
     pub(crate) body_bytes_max: usize,
     pub(crate) ws_frame_bytes_max: usize,
+    pub(crate) requests_in_flight_max: usize,
     pub(crate) silence: Duration,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { body_bytes_max: 1 << 20, ws_frame_bytes_max: 1 << 16, silence: Duration::from_secs(15) }
+        Self {
+            body_bytes_max: 2 << 20,
+            ws_frame_bytes_max: 1 << 16,
+            requests_in_flight_max: 100,
+            silence: Duration::from_secs(15),
+        }
     }
 }
 
@@ -76,16 +84,18 @@ impl Server {
         let limits = Limits {
             body_bytes_max: setup.body_bytes_max,
             ws_frame_bytes_max: setup.ws_frame_bytes_max,
-            requests_in_flight_max: config.requests_in_flight_max,
+            requests_in_flight_max: setup.requests_in_flight_max,
             silence: setup.silence,
         };
+        let running = Running::default();
         let parts = Parts {
             journal,
             writer,
             catalog: catalog.clone(),
             clock: Clock::System,
             config: Arc::new(config),
-            running: Running::default(),
+            running: running.clone(),
+            unstored: Unstored::default(),
         };
         let root = actors::start(parts).await.unwrap();
         let (phase, phases) = watch::channel(Phase::Ready);
@@ -93,7 +103,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         tokio::spawn(api::serve(listener, api::router(app), std::future::pending()));
-        Self { address, client: Client::builder().no_proxy().build().unwrap(), phase, _root: root }
+        Self { address, client: Client::builder().no_proxy().build().unwrap(), phase, root, running }
     }
 
     pub(crate) fn enter(&self, phase: Phase) {
@@ -293,11 +303,14 @@ impl Socket {
         self.0.send(Message::text(frame.to_string())).await.unwrap();
     }
 
-    /// The next frame.
+    /// The next frame; pings are no sign that one comes.
     pub(crate) async fn next(&mut self) -> Value {
+        timeout(PATIENCE, self.next_text()).await.expect("the socket says nothing")
+    }
+
+    async fn next_text(&mut self) -> Value {
         loop {
-            let message = timeout(PATIENCE, self.0.next()).await.expect("the socket says nothing");
-            match message.expect("the socket closed").unwrap() {
+            match self.0.next().await.expect("the socket closed").unwrap() {
                 Message::Text(text) => return serde_json::from_str(&text).unwrap(),
                 Message::Close(frame) => panic!("the socket was closed: {frame:?}"),
                 _ => {}

@@ -7,7 +7,7 @@ use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 
-use crate::actors::{KeyedAnswer, Open, Operation};
+use crate::actors::Open;
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, decode};
@@ -17,6 +17,7 @@ use crate::api::{idempotency, input, object};
 use crate::conversation::{Item, Reject};
 use crate::ids::FreshIds;
 use crate::protocol::conversations::{Conversation, CreateConversation, ItemList};
+use crate::store::{KeyedAnswer, Operation};
 
 /// Most items of one page.
 const PAGE_ITEMS_MAX: usize = 100;

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
-use crate::actors::{ConversationHandle, KeyedAnswer, Operation};
+use crate::actors::ConversationHandle;
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, decode};
@@ -17,6 +17,7 @@ use crate::conversation::{Intervene, ItemBody, Receipt, Reject};
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
 use crate::protocol::conversations as wire;
+use crate::store::{KeyedAnswer, Operation};
 
 /// `POST /v1/responses/{id}/interventions`
 pub(crate) async fn create(

@@ -96,14 +96,14 @@ impl Session {
     }
 
     /// The events that name `id` answer this request.
-    pub(super) fn tag(&self, id: impl ToString, event_id: Option<&str>) {
+    pub(super) fn tag(&self, id: &impl ToString, event_id: Option<&str>) {
         if let Some(event_id) = event_id {
             self.tags().insert(id.to_string(), event_id.to_owned());
         }
     }
 
     /// No event will answer it.
-    pub(super) fn untag(&self, id: impl ToString) {
+    pub(super) fn untag(&self, id: &impl ToString) {
         self.tags().remove(&id.to_string());
     }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::interventions;
 use super::ws::{Out, Session};
-use crate::actors::{KeyedAnswer, Operation, Reader};
+use crate::actors::Reader;
 use crate::api::body::{cursor, decode, object};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{self, invalid, wrong_operation};
@@ -19,6 +19,7 @@ use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::protocol::conversations::{Cancel, Intervene, Subscribe};
 use crate::protocol::responses::CreateResponse;
+use crate::store::{KeyedAnswer, Operation};
 
 /// A frame as it was read.
 pub(super) struct Begun {
@@ -121,13 +122,13 @@ async fn create(session: &Session, frame: &Value, event_id: Option<&str>, subscr
         create.previous = Some(previous.parse().map_err(unknown)?);
     }
     let id = create.response_id;
-    session.tag(id, event_id);
+    session.tag(&id, event_id);
     let created = session.handle.create(create, claim).await;
     match created {
         Ok(reader) if subscribes => begin_events(session, reader).await,
         Ok(_) => {}
         Err(reject) => {
-            session.untag(id);
+            session.untag(&id);
             return Err(reject);
         }
     }
@@ -188,12 +189,12 @@ async fn intervene(session: &Session, frame: &Value, event_id: Option<&str>) -> 
     let core_request = interventions::core_request(&request, id);
     let intervention_id = core_request.as_ref().ok().map(|intervene| intervene.intervention_id);
     if let Some(intervention_id) = intervention_id {
-        session.tag(intervention_id, event_id);
+        session.tag(&intervention_id, event_id);
     }
     let done = interventions::perform(&session.app, &session.handle, core_request, key.as_ref(), frame).await;
     let is_told_by_events = matches!(done, Ok((_, false))) && session.is_subscribed();
     if let Some(intervention_id) = intervention_id.filter(|_| !is_told_by_events) {
-        session.untag(intervention_id);
+        session.untag(&intervention_id);
     }
     let (receipt, replayed) = done?;
     if !is_told_by_events {

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::responses::not_found;
-use crate::actors::{ConversationHandle, KeyedAnswer, Operation};
+use crate::actors::ConversationHandle;
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, decode, flag};
@@ -19,6 +19,7 @@ use crate::api::{idempotency, object};
 use crate::conversation::{CancelOutcome, Reject};
 use crate::ids::ResponseId;
 use crate::protocol::conversations::Cancel;
+use crate::store::{KeyedAnswer, Operation};
 
 /// `POST /v1/responses/{id}/cancel`
 pub(crate) async fn cancel(

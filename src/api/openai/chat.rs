@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::chat_stream::ChatStream;
-use crate::actors::{ConversationHandle, KeyedAnswer, Operation, Reader};
+use crate::actors::{ConversationHandle, Reader};
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, decode};
@@ -22,6 +22,7 @@ use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
 };
+use crate::store::{KeyedAnswer, Operation};
 
 /// `POST /v1/chat/completions`
 pub(crate) async fn create(
@@ -103,7 +104,7 @@ async fn answer(
     if request.stream == Some(true) {
         let options = request.stream_options.as_ref();
         let with_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
-        let stream = ChatStream::begin(reader, id, with_usage).await?;
+        let stream = ChatStream::new(reader, id, with_usage).begin(app.limits.silence).await?;
         return Ok(stream.answer(app.limits.silence, permit));
     }
     let state = finish(reader, handle, id).await?;

@@ -7,6 +7,7 @@ use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::{Stream, stream};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 
 use super::chat::{completion_id, finish_reason, usage};
 use crate::actors::Reader;
@@ -26,15 +27,23 @@ pub(super) struct ChatStream {
 }
 
 impl ChatStream {
-    /// Waits until the response shows a sign of life; one that fails before it is a refusal and not a stream.
-    pub(super) async fn begin(reader: Reader, id: ResponseId, with_usage: bool) -> Result<Self, Reject> {
-        let mut stream = Self { reader, encoder: Encoder::new(id, with_usage), waiting: VecDeque::new(), ended: false };
-        while stream.waiting.is_empty() && !stream.ended {
-            stream.read().await;
-        }
-        match (stream.encoder.opened, stream.encoder.failure.take()) {
+    /// Chunks of this response, from a reader that stands before its first event.
+    pub(super) fn new(reader: Reader, id: ResponseId, with_usage: bool) -> Self {
+        Self { reader, encoder: Encoder::new(id, with_usage), waiting: VecDeque::new(), ended: false }
+    }
+
+    /// Waits until the response shows a sign of life; one that fails before it is a refusal and not a stream. A
+    /// client waits for the head of its answer no longer than for any other sign of life.
+    pub(super) async fn begin(mut self, silence: Duration) -> Result<Self, Reject> {
+        let _ = timeout(silence, async {
+            while self.waiting.is_empty() && !self.ended {
+                self.read().await;
+            }
+        })
+        .await;
+        match (self.encoder.opened, self.encoder.failure.take()) {
             (false, Some(reject)) => Err(reject),
-            _ => Ok(stream),
+            _ => Ok(self),
         }
     }
 
@@ -129,13 +138,9 @@ impl Encoder {
 
     fn close(&mut self, state: &State, response: &conversation::Response, ending: &Ending, out: &mut VecDeque<Event>) {
         if let Ending::Failed { error } = ending {
-            let reject = failed(error, self.id);
-            if self.opened {
-                let error = object(reject);
-                out.push_back(data(&ErrorBody { error }));
-            } else {
-                self.failure = Some(reject);
-            }
+            self.failure = Some(failed(error, self.id));
+            let error = object(failed(error, self.id));
+            out.push_back(data(&ErrorBody { error }));
             return;
         }
         self.open(state, out);

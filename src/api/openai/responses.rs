@@ -9,7 +9,7 @@ use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::actors::{ConversationHandle, KeyedAnswer, Operation, Reader};
+use crate::actors::{ConversationHandle, Reader};
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, decode, flag};
@@ -22,6 +22,7 @@ use crate::conversation::{self, Reject};
 use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::protocol::responses::CreateResponse;
+use crate::store::{KeyedAnswer, Operation};
 
 /// How the client wants the answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,7 +80,7 @@ async fn answer(
     match delivery {
         Delivery::Stream { background } => {
             let follow = Follow::new(reader, id, None);
-            let follow = if background { follow } else { follow.begin().await? };
+            let follow = if background { follow } else { follow.begin(app.limits.silence).await? };
             Ok(stream(app, follow, Some(permit)))
         }
         Delivery::Background => {

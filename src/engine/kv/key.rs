@@ -57,7 +57,7 @@ fn part(hash: &mut Sha256, tag: u8, length: usize, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    fn parts<'a>(tokens: &'a [u32]) -> KeyParts<'a> {
+    fn parts(tokens: &[u32]) -> KeyParts<'_> {
         KeyParts { model: "m", kv_type: "f16", salt: 0, parent: None, tokens }
     }
 

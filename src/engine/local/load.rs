@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::super::backend::cpu::CpuBackend;
 use super::super::contract::ModelInfo;
 use super::super::gguf::Gguf;
-use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig, blocks_for};
+use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig};
 use super::super::model::{Description, ModelError};
 use super::super::scheduler::{Limits, Scheduler};
 use super::super::tokenizer::{self, Tokenizer};
@@ -23,10 +23,8 @@ use crate::prompt::{ChatTemplate, TemplateError};
 const NUMERICS_VERSION: u32 = 1;
 /// How keys and values are stored.
 const KV_TYPE: &str = "f16";
-/// Contexts of KV that are kept by default, if memory allows.
-const KV_CONTEXTS: usize = 4;
-/// Most memory for KV by default, where nothing was configured.
-const KV_BYTES_DEFAULT_MAX: usize = 2 << 30;
+/// Memory for KV where nothing was configured.
+const KV_BYTES_DEFAULT: usize = 1 << 30;
 /// Bytes of each weight that go into the fingerprint: enough to tell two trainings of one model apart.
 const FINGERPRINT_BYTES: usize = 4096;
 
@@ -39,9 +37,10 @@ pub struct LoadOptions {
     pub threads: Option<usize>,
     /// Most tokens that prompt and answer may have together; by default, and at most, what the model was made for.
     pub context_length: Option<usize>,
-    /// Tokens whose KV is kept in memory, for all sequences and the prefix cache together; by default four
-    /// contexts, but no more than 2 GiB.
-    pub kv_tokens: Option<usize>,
+    /// Memory for KV, for all sequences and the prefix cache together. Taken from the system as it fills.
+    pub kv_bytes: usize,
+    /// Sequences that wait or run; the next one is refused as overload.
+    pub sequences_max: usize,
     /// Most sequences in one step.
     pub step_sequences: usize,
     /// Most tokens in one step: a longer prompt is run in several, between which others go on.
@@ -50,7 +49,15 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { id: None, threads: None, context_length: None, kv_tokens: None, step_sequences: 32, step_tokens: 128 }
+        Self {
+            id: None,
+            threads: None,
+            context_length: None,
+            kv_bytes: KV_BYTES_DEFAULT,
+            sequences_max: 256,
+            step_sequences: 32,
+            step_tokens: 128,
+        }
     }
 }
 
@@ -101,7 +108,7 @@ impl LocalEngine {
     /// Loads the model in `path` and starts its thread.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, LoadError> {
         let (model, scheduler, backend) = open(path, options)?;
-        Self::start(model, scheduler, backend).map_err(LoadError::Start)
+        Self::start(model, scheduler, backend, options.sequences_max).map_err(LoadError::Start)
     }
 }
 
@@ -170,15 +177,12 @@ fn id_from(path: &Path) -> String {
     path.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
-/// How many KV blocks to make room for.
+/// How many KV blocks fit into the memory for KV: whole blocks, one at least.
 fn kv_blocks(description: &Description, options: &LoadOptions) -> usize {
     let sizes = &description.sizes;
-    let context = options.context_length.unwrap_or(sizes.context_length).min(sizes.context_length);
-    let tokens = options.kv_tokens.unwrap_or_else(|| {
-        let token_bytes = description.layers.len() * 2 * size_of::<u16>() * sizes.kv_heads * sizes.head_dim;
-        context.saturating_mul(KV_CONTEXTS).min(KV_BYTES_DEFAULT_MAX / token_bytes)
-    });
-    blocks_for(tokens).max(1)
+    let token_bytes = description.layers.len() * 2 * size_of::<u16>() * sizes.kv_heads * sizes.head_dim;
+    // Numbered in 32 bits; far more than any memory holds.
+    (options.kv_bytes / (token_bytes * BLOCK_TOKENS)).clamp(1, u32::MAX as usize)
 }
 
 /// How the model marks its reasoning, as far as its template shows.

@@ -10,10 +10,12 @@ mod run;
 mod stats;
 
 #[cfg(test)]
+mod agreement;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -31,10 +33,6 @@ use run::Runner;
 use stats::Counters;
 pub use stats::EngineStats;
 
-/// Sequences that wait or run; the next one is refused as overload.
-const SEQUENCES_MAX: u64 = 1024;
-/// Room of the channel of submissions. Never the limit: each holds one of [`SEQUENCES_MAX`].
-const INBOX_CAPACITY: usize = SEQUENCES_MAX as usize;
 /// Places in a sequence's channel beyond what was asked for: `Started` and `Finished` always fit.
 const EXTRA_EVENTS: usize = 2;
 /// A step that takes longer than this means that the engine hangs.
@@ -47,6 +45,7 @@ pub struct LocalEngine {
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
     next_id: AtomicU64,
+    sequences_max: usize,
 }
 
 /// What the engine's thread and everybody else see of each other.
@@ -56,7 +55,7 @@ struct Shared {
     wake: Notify,
     stopping: AtomicBool,
     /// Sequences submitted and not yet finished.
-    live: AtomicU64,
+    live: AtomicUsize,
     started: Instant,
     /// When the running step began, in milliseconds after `started`, plus 1; 0 when none runs.
     step_began: AtomicU64,
@@ -71,14 +70,20 @@ struct Submission {
 }
 
 impl LocalEngine {
-    /// Starts the thread that runs `backend` as `scheduler` plans.
-    fn start(model: ModelInfo, scheduler: Scheduler, backend: impl Backend) -> std::io::Result<Self> {
-        let (sender, inbox) = mpsc::channel(INBOX_CAPACITY);
+    /// Starts the thread that runs `backend` as `scheduler` plans. At most `sequences_max` wait or run.
+    fn start(
+        model: ModelInfo,
+        scheduler: Scheduler,
+        backend: impl Backend,
+        sequences_max: usize,
+    ) -> std::io::Result<Self> {
+        // Never the limit: each submission in it is one of `sequences_max`.
+        let (sender, inbox) = mpsc::channel(sequences_max.max(1));
         let shared = Arc::new(Shared {
             counters: Counters::default(),
             wake: Notify::new(),
             stopping: AtomicBool::new(false),
-            live: AtomicU64::new(0),
+            live: AtomicUsize::new(0),
             started: clock::monotonic(),
             step_began: AtomicU64::new(0),
         });
@@ -87,7 +92,7 @@ impl LocalEngine {
         let runner = Runner::new(scheduler, backend, inbox, Arc::clone(&shared));
         let name = "local-engine".to_owned();
         let thread = std::thread::Builder::new().name(name).spawn(move || runner.run(&waiting))?;
-        Ok(Self { model, inbox: Some(sender), thread: Some(thread), shared, next_id: AtomicU64::new(0) })
+        Ok(Self { model, inbox: Some(sender), thread: Some(thread), shared, next_id: AtomicU64::new(0), sequences_max })
     }
 
     /// What the engine has done since it started.
@@ -111,7 +116,7 @@ impl Engine for LocalEngine {
             });
         }
         let inbox = self.inbox.as_ref().ok_or_else(|| EngineError::Unavailable("it was stopped".to_owned()))?;
-        if self.shared.live.fetch_add(1, Ordering::SeqCst) >= SEQUENCES_MAX {
+        if self.shared.live.fetch_add(1, Ordering::SeqCst) >= self.sequences_max {
             self.shared.live.fetch_sub(1, Ordering::SeqCst);
             return Err(EngineError::Overloaded);
         }

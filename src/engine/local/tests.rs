@@ -15,6 +15,9 @@ use crate::engine::{FinishReason, Sampling};
 const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 11, choice: 0 };
 const WARM: Sampling = Sampling { temperature: 2.0, top_k: 100, top_p: 0.98, min_p: 0.001, ..GREEDY };
 
+/// Keys and values of one token of the tiny model: two layers, two heads of 64 values, as f16.
+const KV_TOKEN_BYTES: usize = 2 * 2 * 2 * 64 * 2;
+
 fn parts(options: &LoadOptions) -> (ModelInfo, Scheduler, CpuBackend) {
     let options = LoadOptions { threads: Some(1), ..options.clone() };
     prepare(Path::new("tiny.gguf"), &Tiny::default().file(), &options).unwrap()
@@ -22,14 +25,14 @@ fn parts(options: &LoadOptions) -> (ModelInfo, Scheduler, CpuBackend) {
 
 fn engine(options: &LoadOptions) -> LocalEngine {
     let (model, scheduler, backend) = parts(options);
-    LocalEngine::start(model, scheduler, backend).unwrap()
+    LocalEngine::start(model, scheduler, backend, options.sequences_max).unwrap()
 }
 
 fn prompt(seed: u32, length: u32) -> Arc<[u32]> {
     (0..length).map(|index| (seed * 37 + index * 13 + index * index) % 256).collect()
 }
 
-fn request(prompt: Arc<[u32]>, max_tokens: u32) -> GenerationRequest {
+pub(super) fn request(prompt: Arc<[u32]>, max_tokens: u32) -> GenerationRequest {
     GenerationRequest {
         prompt,
         resumed: Arc::new([]),
@@ -43,9 +46,9 @@ fn request(prompt: Arc<[u32]>, max_tokens: u32) -> GenerationRequest {
 }
 
 #[derive(Debug, PartialEq)]
-struct Answer {
+pub(super) struct Answer {
     cached: Option<u32>,
-    tokens: Vec<u32>,
+    pub(super) tokens: Vec<u32>,
     finish: Option<FinishReason>,
 }
 
@@ -62,7 +65,7 @@ fn read(mut generation: Generation) -> Answer {
     answer
 }
 
-fn generate(engine: &LocalEngine, request: GenerationRequest) -> Answer {
+pub(super) fn generate(engine: &LocalEngine, request: GenerationRequest) -> Answer {
     read(engine.submit(request).unwrap())
 }
 
@@ -95,7 +98,7 @@ struct Gate {
 fn gated_engine(options: &LoadOptions) -> (LocalEngine, Gate) {
     let (model, scheduler, backend) = parts(options);
     let ((open, gate), (arrived, arrivals)) = (std_mpsc::channel(), std_mpsc::channel());
-    let engine = LocalEngine::start(model, scheduler, Gated { backend, gate, arrived }).unwrap();
+    let engine = LocalEngine::start(model, scheduler, Gated { backend, gate, arrived }, options.sequences_max).unwrap();
     (engine, Gate { open, arrived: arrivals })
 }
 
@@ -218,7 +221,7 @@ fn an_abort_reaches_a_sequence_whose_reader_does_not_read() {
 #[test]
 fn more_sequences_than_fit_into_memory_all_finish_with_their_own_tokens() {
     let roomy = engine(&LoadOptions::default());
-    let tight = engine(&LoadOptions { kv_tokens: Some(160), ..LoadOptions::default() });
+    let tight = engine(&LoadOptions { kv_bytes: 160 * KV_TOKEN_BYTES, ..LoadOptions::default() });
     let requests: Vec<_> = (0..6).map(|seed| request(prompt(seed, 40), 50)).collect();
     let running: Vec<_> = requests.iter().map(|request| tight.submit(request.clone()).unwrap()).collect();
     for (generation, request) in running.into_iter().zip(requests) {
@@ -237,7 +240,7 @@ fn what_does_not_fit_is_refused_and_the_end_of_the_context_ends_the_answer() {
     assert_eq!(refused, EngineError::ContextLengthExceeded { prompt_tokens: 64, context_length: 64 });
     let answer = generate(&engine, request(prompt(1, 60), 100));
     assert_eq!((answer.tokens.len(), answer.finish), (4, Some(FinishReason::Length)));
-    let small = super::tests::engine(&LoadOptions { kv_tokens: Some(48), ..LoadOptions::default() });
+    let small = super::tests::engine(&LoadOptions { kv_bytes: 48 * KV_TOKEN_BYTES, ..LoadOptions::default() });
     assert_eq!(small.model().context_length, 48, "never more than memory holds");
 }
 
@@ -258,7 +261,7 @@ fn weights_that_are_no_numbers_fail_the_sequence_and_not_the_engine() {
     let norm = Gguf::parse(&file).unwrap().tensor("output_norm.weight").unwrap().range.clone();
     file[norm.start..norm.start + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     let (model, scheduler, backend) = prepare(Path::new("x"), &file, &LoadOptions::default()).unwrap();
-    let engine = LocalEngine::start(model, scheduler, backend).unwrap();
+    let engine = LocalEngine::start(model, scheduler, backend, 8).unwrap();
     for sampling in [GREEDY, WARM] {
         let answer = generate(&engine, GenerationRequest { sampling, ..request(prompt(1, 40), 5) });
         assert!(matches!(answer.finish, Some(FinishReason::Failed(text)) if text.contains("not finite")));
@@ -268,8 +271,8 @@ fn weights_that_are_no_numbers_fail_the_sequence_and_not_the_engine() {
 
 #[test]
 fn too_many_sequences_are_refused_as_overload() {
-    let (engine, gate) = gated_engine(&LoadOptions::default());
-    let mut taken: Vec<_> = (0..SEQUENCES_MAX).map(|_| engine.submit(request(prompt(1, 4), 1)).unwrap()).collect();
+    let (engine, gate) = gated_engine(&LoadOptions { sequences_max: 5, ..LoadOptions::default() });
+    let mut taken: Vec<_> = (0..5).map(|_| engine.submit(request(prompt(1, 4), 1)).unwrap()).collect();
     assert_eq!(engine.submit(request(prompt(1, 4), 1)).unwrap_err(), EngineError::Overloaded);
     drop(gate.open);
     assert_eq!(read(taken.remove(0)).finish, Some(FinishReason::Length));
@@ -317,7 +320,7 @@ fn an_unreadable_file_is_named() {
 }
 
 /// The default model; its file is named by a variable, because it is fetched and not kept with the sources.
-fn real_model(options: &LoadOptions) -> LocalEngine {
+pub(super) fn real_model(options: &LoadOptions) -> LocalEngine {
     let path = std::env::var_os("MIDSTREAM_TEST_MODEL").unwrap_or_else(|| {
         panic!("MIDSTREAM_TEST_MODEL must name SmolLM2-135M-Instruct.Q4_1.gguf; scripts/test fetches it and sets it")
     });

@@ -36,7 +36,7 @@ impl Default for Tiny {
 
 /// Width of the residual stream, and of the feed-forward layer: whole blocks of every format.
 pub(crate) const WIDTH: usize = 256;
-/// The vocabulary: the bytes and ChatML's tokens, padded as real models are.
+/// The vocabulary: the bytes and `ChatML`'s tokens, padded as real models are.
 pub(crate) const VOCABULARY: usize = 288;
 
 impl Tiny {

@@ -65,9 +65,8 @@ fn word_groups(number: &str) -> String {
 
 /// As [`word_groups`], with combining marks as parts of words.
 fn word_groups_with_marks() -> String {
-    format!(
-        r"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{WHITE_SPACE}"
-    )
+    let words = format!(r"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}");
+    words + &format!(r"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{WHITE_SPACE}")
 }
 
 /// Words cut where the case changes from lower to upper.
@@ -75,7 +74,8 @@ fn cased_words(contractions: bool, number: &str) -> String {
     const UPPER: &str = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}";
     const LOWER: &str = r"\p{Ll}\p{Lm}\p{Lo}\p{M}";
     let suffix = if contractions { format!("{CONTRACTIONS}?") } else { String::new() };
-    format!(
-        r"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]*[{LOWER}]+{suffix}|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]+[{LOWER}]*{suffix}|{number}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{WHITE_SPACE}"
-    )
+    let words = format!(
+        r"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]*[{LOWER}]+{suffix}|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]+[{LOWER}]*{suffix}"
+    );
+    words + &format!(r"|{number}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{WHITE_SPACE}")
 }

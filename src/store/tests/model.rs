@@ -19,7 +19,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let conversation = 0..CONVERSATIONS;
     prop_oneof![
-        8 => (conversation.clone(), 1..120_u64).prop_map(|(conversation, events)| Step::Append { conversation, events }),
+        8 => (conversation.clone(), 1..120_u64)
+            .prop_map(|(conversation, events)| Step::Append { conversation, events }),
         4 => (conversation.clone(), 0..2_000_u64).prop_map(|(conversation, up_to)| Step::Fold { conversation, up_to }),
         4 => (conversation, 0..2_000_u64, 1..300_usize)
             .prop_map(|(conversation, after, limit)| Step::Read { conversation, after, limit }),

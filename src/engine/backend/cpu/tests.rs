@@ -69,9 +69,10 @@ fn check_mixed_step(backend: &mut CpuBackend, all: &[u32], expected: &[Vec<u32>]
     backend.forward(&[chunk(all, 0, 48, 0, 1)]).unwrap();
     let mut step = vec![chunk(&others[0], 0, 40, 10, 1), chunk(all, 48, 49, 0, 1)];
     step.extend(others[1..].iter().zip([20, 30, 50]).map(|(other, first)| chunk(other, 0, 5, first, 1)));
+    let vocabulary = backend.vocabulary();
     let logits = backend.forward(&step).unwrap();
-    assert_eq!(logits.len(), step.len() * VOCABULARY);
-    assert_eq!(bits(&logits[VOCABULARY..2 * VOCABULARY]), expected[48]);
+    assert_eq!(logits.len(), step.len() * vocabulary);
+    assert_eq!(bits(&logits[vocabulary..2 * vocabulary]), expected[48]);
     // A follower adopts the first three blocks and runs only its own tail, in a step with others.
     let mut follower = chunk(all, 48, 70, 0, 1);
     for (index, block) in follower.blocks.iter_mut().enumerate().skip(3) {
@@ -79,7 +80,7 @@ fn check_mixed_step(backend: &mut CpuBackend, all: &[u32], expected: &[Vec<u32>]
     }
     let step = [chunk(&others[1], 5, 9, 20, 1), follower, chunk(&others[2], 5, 6, 30, 1)];
     let logits = backend.forward(&step).unwrap();
-    assert_eq!(bits(&logits[VOCABULARY..2 * VOCABULARY]), expected[69]);
+    assert_eq!(bits(&logits[vocabulary..2 * vocabulary]), expected[69]);
 }
 
 #[test]
@@ -140,6 +141,22 @@ fn the_numbers_are_those_of_a_plain_implementation() {
             assert!((found - wanted).abs() < 0.01 * scale, "{architecture} token {token}: {found} instead of {wanted}");
         }
     }
+}
+
+#[test]
+fn logits_of_the_default_model_do_not_depend_on_batch_chunks_threads_or_cache() {
+    let path = std::env::var_os("MIDSTREAM_TEST_MODEL").unwrap_or_else(|| {
+        panic!("MIDSTREAM_TEST_MODEL must name SmolLM2-135M-Instruct.Q4_1.gguf; scripts/test fetches it and sets it")
+    });
+    let file = std::fs::read(path).unwrap();
+    let isa = Isa::select().unwrap();
+    let all = tokens(6, 70);
+    let mut single = load(&file, isa, 1);
+    let expected = one_by_one(&mut single, &all);
+    check_chunks(&mut single, &all, &[70], &expected);
+    let mut team = load(&file, isa, 2);
+    check_chunks(&mut team, &all, &[33, 16, 21], &expected);
+    check_mixed_step(&mut team, &all, &expected);
 }
 
 /// The decoder written down as plainly as possible, over f32 weights.

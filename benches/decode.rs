@@ -1,0 +1,122 @@
+//! How fast the local engine decodes 1, 2, 4 and 8 sequences together, and how fast it reads a prompt of 512 tokens.
+//!
+//! `MIDSTREAM_TEST_MODEL=FILE.gguf cargo bench --bench decode [-- THREADS…]`; by default with 1 and 2 threads.
+#![allow(clippy::print_stdout)] // its output is a table for people
+#![allow(missing_docs)]
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use midstream::clock::monotonic;
+use midstream::engine::{Engine, EngineEvent, Generation, GenerationRequest, LoadOptions, LocalEngine, Sampling};
+
+/// Tokens of the prompt before decoding is measured.
+const CONTEXT: u32 = 128;
+/// Tokens that each sequence decodes.
+const DECODED: u32 = 96;
+/// The prompt whose reading is measured.
+const PROMPT: u32 = 512;
+/// Runs of which the best counts: whatever else the machine does only slows down.
+const RUNS: u64 = 3;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let Some(path) = std::env::var_os("MIDSTREAM_TEST_MODEL").map(PathBuf::from) else {
+        println!("set MIDSTREAM_TEST_MODEL to a GGUF file");
+        return Ok(());
+    };
+    let mut threads: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    if threads.is_empty() {
+        threads = vec![1, 2];
+    }
+    println!("threads   prefill {PROMPT}   decode tokens/s of     1        2        4        8 sequences");
+    for threads in threads {
+        let engine = LocalEngine::load(&path, &LoadOptions { threads: Some(threads), ..LoadOptions::default() })?;
+        let mut salt = 0;
+        let prefill = best(|| prefill(&engine, next(&mut salt)))?;
+        let mut line = format!("{threads:>7}   {prefill:>11.0}                      ");
+        for sequences in [1, 2, 4, 8] {
+            let rate = best(|| decode(&engine, sequences, next(&mut salt)))?;
+            write!(line, "{rate:>9.1}")?;
+        }
+        println!("{line}");
+    }
+    Ok(())
+}
+
+fn next(salt: &mut u64) -> u64 {
+    *salt += 1;
+    *salt
+}
+
+fn best<E>(mut run: impl FnMut() -> Result<f64, E>) -> Result<f64, E> {
+    (0..RUNS).try_fold(0.0, |best: f64, _| Ok(best.max(run()?)))
+}
+
+/// Another salt each time, so that nothing comes from the cache.
+fn submit(
+    engine: &LocalEngine,
+    length: u32,
+    max_tokens: u32,
+    salt: u64,
+) -> Result<Generation, Box<dyn std::error::Error>> {
+    let vocabulary = engine.model().tokenizer.vocab_size() as u32;
+    Ok(engine.submit(GenerationRequest {
+        prompt: (0..length).map(|index| (index * 7_919 + 311) % vocabulary).collect(),
+        resumed: Arc::new([]),
+        sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, choice: 0 },
+        max_tokens,
+        stop_tokens: Arc::new([]),
+        messages: Arc::new([]),
+        cache_salt: salt,
+        channel_capacity: max_tokens as usize + 8,
+    })?)
+}
+
+/// Tokens per second until the first token of the answer.
+fn prefill(engine: &LocalEngine, salt: u64) -> Result<f64, Box<dyn std::error::Error>> {
+    let begin = monotonic();
+    let mut generation = submit(engine, PROMPT, 1, salt)?;
+    while generation.events.blocking_recv().is_some() {}
+    Ok(f64::from(PROMPT) / begin.elapsed().as_secs_f64())
+}
+
+/// Tokens per second of all sequences together, while all of them decode.
+fn decode(engine: &LocalEngine, sequences: u64, salt: u64) -> Result<f64, Box<dyn std::error::Error>> {
+    let mut running = (0..sequences)
+        .map(|index| submit(engine, CONTEXT, DECODED * 2, salt << 16 | index))
+        .collect::<Result<Vec<_>, _>>()?;
+    // All decode once the last one has sent its first token; the first one ends first.
+    let last = running.len() - 1;
+    await_token(&mut running[last])?;
+    let begin = monotonic();
+    let before = sampled(engine);
+    for _ in 0..DECODED {
+        await_token(&mut running[last])?;
+    }
+    let rate = (sampled(engine) - before) as f64 / seconds(begin);
+    for generation in &mut running {
+        generation.abort.abort();
+        while generation.events.blocking_recv().is_some() {}
+    }
+    Ok(rate)
+}
+
+fn seconds(begin: Instant) -> f64 {
+    begin.elapsed().as_secs_f64()
+}
+
+fn sampled(engine: &LocalEngine) -> u64 {
+    engine.stats().tokens_sampled
+}
+
+fn await_token(generation: &mut Generation) -> Result<(), String> {
+    loop {
+        match generation.events.blocking_recv() {
+            Some(EngineEvent::Token(_)) => return Ok(()),
+            Some(EngineEvent::Started { .. }) => {}
+            other => return Err(format!("the sequence ended early: {other:?}")),
+        }
+    }
+}

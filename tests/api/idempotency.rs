@@ -1,0 +1,88 @@
+//! One key, one effect, one answer.
+
+use serde_json::json;
+
+use crate::support::{Server, text_of};
+
+#[tokio::test]
+async fn a_repeated_request_gets_the_first_answer_again() {
+    let server = Server::start().await;
+    for (path, body) in [
+        ("/v1/responses", json!({"input": "hi"})),
+        ("/v1/responses", json!({"input": "slow", "background": true})),
+        ("/v1/conversations", json!({"metadata": {"a": "b"}})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "hi"}], "store": true})),
+    ] {
+        let key = format!("key of {path} {body}");
+        let key: String = key.chars().filter(char::is_ascii_alphanumeric).collect();
+        let first = server.post_keyed(path, &key, body.clone()).await;
+        assert_eq!((first.status, first.header("idempotent-replayed")), (200, None), "{}", first.body);
+        let again = server.post_keyed(path, &key, body).await;
+        assert_eq!((again.status, again.header("idempotent-replayed")), (200, Some("true")), "{path}");
+        assert_eq!(again.body, first.body);
+    }
+}
+
+#[tokio::test]
+async fn a_key_with_another_body_is_refused() {
+    let server = Server::start().await;
+    server.post_keyed("/v1/responses", "k", json!({"input": "hi"})).await;
+    let other = server.post_keyed("/v1/responses", "k", json!({"input": "ho"})).await;
+    other.assert_error(422, "idempotency_key_reused");
+    let conversation = server.post_keyed("/v1/conversations", "k", json!({})).await;
+    assert_eq!(conversation.status, 200, "a key belongs to its operation");
+}
+
+#[tokio::test]
+async fn a_repeated_stream_is_replayed_from_its_beginning() {
+    let server = Server::start().await;
+    let body = json!({"input": "slow", "stream": true});
+    let request = || server.request(reqwest::Method::POST, "/v1/responses").header("Idempotency-Key", "k").json(&body);
+    let mut first = server.stream(request()).await;
+    let created = first.until("response.created").await;
+    let replayed = server.stream(request()).await.rest_json().await;
+    assert_eq!(replayed[0], created);
+    assert_eq!(text_of(&replayed), "one two three four");
+    assert_eq!(first.rest_json().await, replayed[1..]);
+}
+
+#[tokio::test]
+async fn a_foreground_request_that_still_runs_is_in_progress() {
+    let server = Server::start().await;
+    let body = json!({"input": "endless"});
+    let first = server.request(reqwest::Method::POST, "/v1/responses").header("Idempotency-Key", "k").json(&body);
+    let conversation = async {
+        loop {
+            let again = server.post_keyed("/v1/responses", "k", body.clone()).await;
+            let error = again.assert_error(409, "idempotency_in_progress");
+            assert!(again.header("retry-after").is_some());
+            assert_eq!(again.header("x-should-retry"), None);
+            if let Some(id) = error["response_id"].as_str() {
+                break server.post(&format!("/v1/responses/{id}/cancel"), json!({})).await;
+            }
+        }
+    };
+    // The first is sent first: the other begins once it waits.
+    let (first, cancelled) = tokio::join!(first.send(), conversation);
+    assert_eq!(cancelled.body["status"], "cancelled");
+    assert_eq!(first.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_refused_request_leaves_its_key_free() {
+    let server = Server::start().await;
+    server.post_keyed("/v1/responses", "k", json!({"input": ""})).await.assert_error(400, "invalid_input");
+    let good = server.post_keyed("/v1/responses", "k", json!({"input": "hi"})).await;
+    assert_eq!((good.status, good.header("idempotent-replayed")), (200, None), "{}", good.body);
+}
+
+#[tokio::test]
+async fn a_repeated_cancel_gets_the_same_answer() {
+    let server = Server::start().await;
+    let id = server.running("endless").await;
+    let path = format!("/v1/responses/{id}/cancel");
+    let first = server.post_keyed(&path, "k", json!({})).await;
+    let again = server.post_keyed(&path, "k", json!({})).await;
+    assert_eq!((again.status, &again.body), (first.status, &first.body));
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+}

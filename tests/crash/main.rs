@@ -1,0 +1,9 @@
+//! The real binary, killed without warning. What a client was told must still hold when it is back.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
+
+mod kills;
+mod model;
+mod order;
+mod stop;
+mod support;

@@ -1,0 +1,196 @@
+//! The binary under test: starts it on a free port, kills it, starts it again; and a reader of its streams.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use reqwest::{Client, Response};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Nothing here takes this long, unless it hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A data folder and what is served from it; one process at a time.
+pub(crate) struct Site {
+    folder: TempDir,
+    arguments: Vec<String>,
+    wrapper: Vec<String>,
+}
+
+/// A running process.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) base: String,
+    client: Client,
+}
+
+impl Site {
+    /// Serves these scripted replies.
+    pub(crate) fn scripted(replies: &Value) -> Self {
+        let folder = TempDir::new().unwrap();
+        let script = folder.path().join("script.json");
+        std::fs::write(&script, replies.to_string()).unwrap();
+        let arguments = vec!["--scripted".to_owned(), script.display().to_string()];
+        Self { folder, arguments, wrapper: vec![] }
+    }
+
+    /// Serves the model that `scripts/test` provides.
+    pub(crate) fn real_model() -> Self {
+        let model = std::env::var("MIDSTREAM_TEST_MODEL").expect(
+            "MIDSTREAM_TEST_MODEL must name the default model's GGUF file; scripts/test fetches it and sets it",
+        );
+        Self { folder: TempDir::new().unwrap(), arguments: vec!["--model".to_owned(), model], wrapper: vec![] }
+    }
+
+    /// Runs the binary under another program.
+    pub(crate) fn under(mut self, wrapper: &[&str]) -> Self {
+        self.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// Adds arguments.
+    pub(crate) fn with(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|word| (*word).to_owned()));
+        self
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts the process and waits until it serves.
+    pub(crate) async fn start(&self) -> Server {
+        let binary = PathBuf::from(env!("CARGO_BIN_EXE_midstream"));
+        let mut words = self.wrapper.clone();
+        words.push(binary.display().to_string());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
+        command.arg(self.folder.path().join("data")).args(&self.arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // Its first line says where it listens, and comes when it is ready.
+        let first = tokio::task::spawn_blocking(move || lines.next()).await.unwrap();
+        let first = first.expect("the server ended before it served").unwrap();
+        let base = first.split_whitespace().last().unwrap().to_owned();
+        let client = Client::builder().no_proxy().build().unwrap();
+        Server { child, base, client }
+    }
+}
+
+impl Server {
+    /// Ends the process as a power cut would.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks the process to end, and waits for its exit code. Of a wrapped one the wrapper's child is asked.
+    pub(crate) async fn terminate(mut self) -> Option<i32> {
+        let id = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        let id = children.split_whitespace().next().map_or_else(|| id.to_string(), str::to_owned);
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let status = tokio::task::spawn_blocking(move || self.child.wait().unwrap());
+        tokio::time::timeout(PATIENCE, status).await.expect("the server did not stop").unwrap().code()
+    }
+
+    pub(crate) async fn post(&self, path: &str, key: &str, body: &Value) -> (u16, Value) {
+        let response = self.send(path, key, body).await;
+        let status = response.status().as_u16();
+        (status, response.json().await.unwrap())
+    }
+
+    pub(crate) async fn send(&self, path: &str, key: &str, body: &Value) -> Response {
+        let request = self.client.post(format!("{}{path}", self.base)).timeout(PATIENCE).json(body);
+        request.header("idempotency-key", key).send().await.unwrap()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let request = self.client.get(format!("{}{path}", self.base)).timeout(PATIENCE);
+        request.send().await.unwrap().json().await.unwrap()
+    }
+
+    /// Starts a background response; gives its id and its conversation's.
+    pub(crate) async fn begin(&self, key: &str, body: Value) -> (String, String) {
+        let mut body = body;
+        body["background"] = json!(true);
+        let (status, response) = self.post("/v1/responses", key, &body).await;
+        assert_eq!(status, 200, "{response}");
+        let id = |value: &Value| value.as_str().unwrap().to_owned();
+        (id(&response["id"]), id(&response["conversation"]["id"]))
+    }
+
+    /// A stream of frames.
+    pub(crate) async fn follow(&self, path: &str) -> Frames {
+        let request = self.client.get(format!("{}{path}", self.base)).timeout(PATIENCE);
+        Frames { response: request.send().await.unwrap(), buffer: String::new() }
+    }
+
+    /// Follows a conversation until a response has ended, from behind `after`.
+    pub(crate) async fn until_ended(&self, conversation: &str, response: &str, after: u64) -> Vec<Value> {
+        let mut frames = self.follow(&format!("/v1/conversations/{conversation}/events?after={after}")).await;
+        let mut seen = Vec::new();
+        while let Some(frame) = frames.next().await {
+            let ended = is_terminal(&frame) && frame["response"]["id"] == response;
+            seen.push(frame);
+            if ended {
+                return seen;
+            }
+        }
+        panic!("the stream ended before {response} did: {seen:?}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Already gone after `kill`; else a failed test must not leave it behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The data of a stream's frames, in order.
+pub(crate) struct Frames {
+    response: Response,
+    buffer: String,
+}
+
+impl Frames {
+    /// The next frame; none when the connection is gone.
+    pub(crate) async fn next(&mut self) -> Option<Value> {
+        loop {
+            while let Some(end) = self.buffer.find("\n\n") {
+                let block: String = self.buffer.drain(..end + 2).collect();
+                let data = block.lines().find_map(|line| line.strip_prefix("data:"));
+                if let Some(frame) = data.and_then(|data| serde_json::from_str(data).ok()) {
+                    return Some(frame);
+                }
+            }
+            let chunk = self.response.chunk().await.ok().flatten()?;
+            self.buffer.push_str(std::str::from_utf8(&chunk).expect("frames are cut at characters"));
+        }
+    }
+}
+
+pub(crate) fn is_terminal(frame: &Value) -> bool {
+    matches!(frame["type"].as_str(), Some("response.completed" | "response.incomplete" | "response.failed"))
+}
+
+/// The frames that have a place in the journal, checked to be contiguous.
+pub(crate) fn journaled(frames: &[Value]) -> Vec<Value> {
+    let frames: Vec<_> = frames.iter().filter(|frame| frame["type"] != "conversation.snapshot").cloned().collect();
+    for pair in frames.windows(2) {
+        let seqs = (pair[0]["seq"].as_u64().unwrap(), pair[1]["seq"].as_u64().unwrap());
+        assert_eq!(seqs.0 + 1, seqs.1, "no gap and no duplicate: {pair:?}");
+    }
+    frames
+}
+
+/// The text that the deltas of a response show.
+pub(crate) fn shown_text(frames: &[Value], response: &str) -> String {
+    let of_response =
+        |frame: &&Value| frame["type"] == "response.output_text.delta" && frame["response_id"] == response;
+    frames.iter().filter(of_response).map(|frame| frame["delta"].as_str().unwrap()).collect()
+}

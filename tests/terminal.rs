@@ -1,0 +1,125 @@
+//! The program in a terminal: `midstream chat` against `midstream serve`, both as processes, with scripted replies.
+#![allow(clippy::unwrap_used)] // a test that cannot start a process has failed
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_midstream");
+
+/// `count` is slow enough to be interrupted; the others are not.
+const SCRIPT: &str = r#"[
+    {"match": "count", "deltas": ["one ", "two ", "three ", "four ", "five ", "six"], "delay_ms": 200},
+    {"match": "break", "deltas": ["so far"], "finish": "error"},
+    {"deltas": ["Hello", " there"]}
+]"#;
+
+/// A server that is killed when the test is over.
+struct Server {
+    child: Child,
+    address: String,
+    /// Kept open: the server goes on writing its greeting.
+    _out: BufReader<ChildStdout>,
+}
+
+impl Server {
+    fn start(folder: &Path, listen: &str) -> Self {
+        let script = folder.join("replies.json");
+        std::fs::write(&script, SCRIPT).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(["serve", "--listen", listen, "--data-dir"])
+            .arg(folder.join("data"))
+            .arg("--scripted")
+            .arg(script);
+        let mut child = command.current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut greeting = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut greeting).unwrap();
+        let (_, address) = greeting.trim().rsplit_once("http://").unwrap();
+        Self { address: address.to_owned(), child, _out: out }
+    }
+
+    fn chat(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.args(["chat", "--url", &format!("http://{}", self.address)]).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Exit code, standard output, standard error.
+fn outcome(output: &Output) -> (i32, &str, &str) {
+    let text = |bytes| std::str::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Reads until the text has come.
+fn read_until(out: &mut ChildStdout, wanted: &str) -> String {
+    let mut read = Vec::new();
+    let mut byte = [0];
+    while !String::from_utf8_lossy(&read).contains(wanted) {
+        out.read_exact(&mut byte).unwrap();
+        read.push(byte[0]);
+    }
+    String::from_utf8(read).unwrap()
+}
+
+#[test]
+fn a_question_is_answered_by_the_answer_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), "127.0.0.1:0");
+    let output = server.chat(&["how", "are", "you?"]).output().unwrap();
+    assert_eq!(outcome(&output), (0, "Hello there\n", ""));
+
+    let mut chat = server.chat(&[]).stdin(Stdio::piped()).spawn().unwrap();
+    chat.stdin.take().unwrap().write_all(b"how are you?\n").unwrap();
+    assert_eq!(outcome(&chat.wait_with_output().unwrap()), (0, "Hello there\n", ""));
+}
+
+#[test]
+fn what_goes_wrong_is_one_line_on_standard_error_and_exit_code_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), "127.0.0.1:0");
+    let failed = |arguments: &[&str], said: &str| {
+        let output = server.chat(arguments).output().unwrap();
+        let (code, _, error) = outcome(&output);
+        assert_eq!((code, error.lines().count()), (1, 1), "{error}");
+        assert!(error.starts_with("midstream: ") && error.contains(said), "{error}");
+    };
+    failed(&["--model", "nobody", "hello"], "no model nobody is served here");
+    failed(&["--conversation", "conv_nowhere", "hello"], "has no conversation conv_nowhere");
+    failed(&["break"], "the answer failed");
+}
+
+#[test]
+fn a_chat_outlives_a_server_that_is_killed_in_the_middle_of_the_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(folder.path(), "127.0.0.1:0");
+    let mut chat = server.chat(&["count"]).spawn().unwrap();
+    let mut out = chat.stdout.take().unwrap();
+    let mut answer = read_until(&mut out, "two");
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+
+    let _again = Server::start(folder.path(), &server.address);
+    out.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "one two three four five six\n");
+    assert_eq!(outcome(&chat.wait_with_output().unwrap()), (0, "", ""));
+}
+
+#[test]
+fn an_address_that_others_reach_is_refused_in_one_sentence() {
+    let output = Command::new(PROGRAM).args(["--listen", "0.0.0.0:0", "--scripted", "none.json"]).output().unwrap();
+    let (code, _, error) = outcome(&output);
+    assert_eq!((code, error.lines().count()), (1, 1), "{error}");
+    assert!(error.contains("loopback only and 0.0.0.0:0 is refused"), "{error}");
+}
