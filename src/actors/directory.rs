@@ -13,7 +13,7 @@ use super::handle::ConversationHandle;
 use super::keys::KeyClaim;
 use super::reader::{Reader, store_reject};
 use super::shared::Parts;
-use crate::conversation::{Create, Input, Item, ItemBody, ItemStatus, Reject, State};
+use crate::conversation::{Create, Input, Item, Reject, State};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 
@@ -214,7 +214,7 @@ impl DirectoryHandle {
         key: Option<KeyClaim>,
     ) -> Result<(ConversationHandle, Reader), Reject> {
         let parent = self.of_response(previous, principal).await?.state().await?;
-        let items = copied_items(&parent, previous, &create);
+        let items = copied_items(&parent, previous);
         let open = Open { principal: principal.to_owned(), metadata: parent.metadata.clone(), items };
         let handle = self.fresh(true).await?;
         let create = Create { previous: None, ..create };
@@ -317,21 +317,13 @@ impl DirectoryHandle {
     }
 }
 
-/// The transcript up to a response under new ids. Calls without a result are closed in the copy, unless the
-/// request that forks answers them.
-fn copied_items(parent: &State, upto: ResponseId, create: &Create) -> Vec<Item> {
+/// The transcript up to a response under new ids. The core closes calls that have no result there.
+fn copied_items(parent: &State, upto: ResponseId) -> Vec<Item> {
     let mut fresh = FreshIds::random();
     let mut items: Vec<Item> = Vec::new();
     for turn in crate::conversation::turns(parent, upto) {
         items.extend(turn.input.iter().cloned());
         items.extend(turn.output.iter().filter(|output| output.is_kept()).map(|output| output.item.clone()));
     }
-    let answered: Vec<_> = items.iter().chain(&create.input).filter_map(Item::answers).cloned().collect();
-    let open: Vec<_> = items.iter().filter_map(Item::calls).filter(|call| !answered.contains(call)).cloned().collect();
-    items.extend(open.into_iter().map(|call_id| Item {
-        id: ItemId::draw(&mut fresh),
-        status: ItemStatus::Completed,
-        body: ItemBody::FunctionCallOutput { call_id, output: "not started".to_owned(), synthetic: true },
-    }));
     items.into_iter().map(|item| Item { id: ItemId::draw(&mut fresh), ..item }).collect()
 }
