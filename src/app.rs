@@ -162,9 +162,8 @@ async fn wait_for(mut flag: watch::Receiver<bool>) {
 fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) {
     let models: Vec<_> = catalog.list().map(|engine| engine.model().id.as_str()).collect();
     let model = models.first().copied().unwrap_or_default();
-    let body = format!(
-        r#"{{"model":"{model}","temperature":0.2,"messages":[{{"role":"user","content":"Say hello in one sentence."}}]}}"#
-    );
+    let messages = r#"[{"role":"user","content":"Say hello in one sentence."}]"#;
+    let body = format!(r#"{{"model":"{model}","temperature":0.2,"messages":{messages}}}"#);
     let resumed = match recovered {
         0 => String::new(),
         count => format!("conversations that were running and go on: {count}\n"),

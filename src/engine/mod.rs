@@ -24,6 +24,8 @@ mod sampling;
 #[cfg(feature = "server")]
 mod scheduler;
 #[cfg(feature = "server")]
+mod score;
+#[cfg(feature = "server")]
 mod scripted;
 
 #[cfg(feature = "server")]
@@ -37,5 +39,7 @@ pub use contract::{
 pub use local::{EngineStats, LoadError, LoadOptions, LocalEngine};
 #[cfg(feature = "server")]
 pub use model::ModelError;
+#[cfg(feature = "server")]
+pub use score::{Perplexity, ScoreError, Scorer};
 #[cfg(feature = "server")]
 pub use scripted::{ScriptError, ScriptedEngine};

@@ -150,3 +150,47 @@ async fn many_conversations_killed_at_once_all_go_on() {
         assert_eq!(shown_text(&frames, &response), whole());
     }
 }
+
+/// Draws numbers from a seed; the seed is in the message of a failure.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        // Knuth's multiplier; the high bits are the good ones.
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+#[tokio::test]
+async fn killed_at_random_moments_nothing_that_was_acknowledged_or_seen_is_lost() {
+    let seed = midstream::clock::Clock::System.unix_ms();
+    println!("seed {seed}");
+    let mut dice = Dice(seed);
+    let site = site();
+    let mut server = site.start().await;
+    let mut seen: Vec<(String, Vec<Value>)> = Vec::new();
+    let mut steered: Vec<(String, String)> = Vec::new();
+    for round in 0..12 {
+        let (response, conversation) = server.begin(&format!("round{round}"), json!({"input": "tell"})).await;
+        let frames = some(&server, &conversation, 0, 1 + dice.below(30) as usize).await;
+        seen.push((conversation.clone(), journaled(&frames)));
+        if dice.below(2) == 0 {
+            let steer = json!({"input": "I changed my mind"});
+            let path = format!("/v1/responses/{response}/interventions");
+            let (status, receipt) = server.post(&path, &format!("steer{round}"), &steer).await;
+            assert_eq!(status, 202, "{receipt}");
+            steered.push((conversation, receipt["successor_id"].as_str().unwrap().to_owned()));
+        }
+        server.kill();
+        server = site.start().await;
+    }
+    for (conversation, frames) in seen {
+        let now = journaled(&some(&server, &conversation, 0, frames.len() + 1).await);
+        assert_eq!(now[..frames.len()], frames, "what was seen is never un-seen");
+    }
+    for (conversation, successor) in steered {
+        let frames = journaled(&server.until_ended(&conversation, &successor, 0).await);
+        assert_eq!(shown_text(&frames, &successor), "As you wish.");
+    }
+}

@@ -107,14 +107,22 @@ pub enum LoadError {
 impl LocalEngine {
     /// Loads the model in `path` and starts its thread.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, LoadError> {
-        let unreadable =
-            |reason: &dyn ToString| LoadError::Read { path: path.display().to_string(), reason: reason.to_string() };
-        let file = File::open(path).map_err(|error| unreadable(&error))?;
-        let map = Mmap::new(&file).map_err(|error| unreadable(&error))?;
-        map.advise(Advice::Sequential);
-        let (model, scheduler, backend) = prepare(path, map.as_slice(), options)?;
+        let (model, scheduler, backend) = open(path, options)?;
         Self::start(model, scheduler, backend, options.sequences_max).map_err(LoadError::Start)
     }
+}
+
+/// Builds everything that an engine is started with from the file at `path`.
+pub(in crate::engine) fn open(
+    path: &Path,
+    options: &LoadOptions,
+) -> Result<(ModelInfo, Scheduler, CpuBackend), LoadError> {
+    let unreadable =
+        |reason: &dyn ToString| LoadError::Read { path: path.display().to_string(), reason: reason.to_string() };
+    let file = File::open(path).map_err(|error| unreadable(&error))?;
+    let map = Mmap::new(&file).map_err(|error| unreadable(&error))?;
+    map.advise(Advice::Sequential);
+    prepare(path, map.as_slice(), options)
 }
 
 /// Builds everything that an engine is started with from a file's bytes; `path` names it in errors.

@@ -27,6 +27,7 @@ use super::contract::{
 };
 use super::scheduler::Scheduler;
 use crate::clock;
+pub(super) use load::open;
 pub use load::{LoadError, LoadOptions};
 use run::Runner;
 use stats::Counters;

@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, SplitDelimiterBehavior};
+use tokenizers::{
+    Model, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, SplitDelimiterBehavior, Token,
+};
 
 use super::Error;
 use super::pre_tokenizer::Recipe;
@@ -17,6 +19,8 @@ pub(super) struct Bpe {
     splits: Vec<Split>,
     bytes: ByteLevel,
     model: BPE,
+    /// Characters of bytes that are no token. They are lost, and nothing merges across them.
+    missing: Vec<char>,
 }
 
 impl Bpe {
@@ -38,7 +42,10 @@ impl Bpe {
             Split::new(SplitPattern::Regex(pattern.clone()), SplitDelimiterBehavior::Isolated, false)
                 .map_err(|error| Error::Pattern(error.to_string()))
         });
-        Ok(Self { splits: splits.collect::<Result<_, _>>()?, bytes: ByteLevel::new(false, false, false), model })
+        let splits = splits.collect::<Result<_, _>>()?;
+        let is_missing = |letter: &char| model.token_to_id(letter.encode_utf8(&mut [0; 4])).is_none();
+        let missing = ByteLevel::alphabet().into_iter().filter(is_missing).collect();
+        Ok(Self { splits, bytes: ByteLevel::new(false, false, false), model, missing })
     }
 
     /// Appends the tokens of a text that holds no special token.
@@ -58,11 +65,22 @@ impl Bpe {
             split.pre_tokenize(&mut pieces)?;
         }
         self.bytes.pre_tokenize(&mut pieces)?;
-        pieces.tokenize(|piece| self.model.tokenize(piece.get()))?;
+        pieces.tokenize(|piece| self.merge(piece.get()))?;
         for (_, _, tokens) in pieces.get_splits(OffsetReferential::Original, OffsetType::Byte) {
             out.extend(tokens.iter().flatten().map(|token| token.id));
         }
         Ok(())
+    }
+
+    fn merge(&self, piece: &str) -> tokenizers::Result<Vec<Token>> {
+        if self.missing.is_empty() {
+            return self.model.tokenize(piece);
+        }
+        let mut tokens = Vec::new();
+        for part in piece.split(self.missing.as_slice()).filter(|part| !part.is_empty()) {
+            tokens.extend(self.model.tokenize(part)?);
+        }
+        Ok(tokens)
     }
 }
 

@@ -78,6 +78,17 @@ fn real_texts_have_the_ids_of_an_independent_implementation() {
 }
 
 #[test]
+fn bytes_without_a_token_are_lost_and_nothing_merges_across_them() {
+    // This model has no token for most control characters, but one for a space with the first byte of the dot.
+    let tokenizer = smollm2();
+    assert_eq!(tokenizer.encode(" ⸱", false), [4636, 133, 126]);
+    assert_eq!(tokenizer.encode(" \u{13}⸱", false), [216, 173, 133, 126]);
+    assert_eq!(tokenizer.encode("\u{13}", false), [0; 0]);
+    let tokenizer = load(&byte_level_file("gpt-2")).unwrap();
+    assert_eq!(tokenizer.encode("acb ab", false), [0, 1, 3, 2]);
+}
+
+#[test]
 fn the_real_model_ends_at_its_own_tokens() {
     let tokenizer = smollm2();
     assert_eq!(tokenizer.end_of_generation(), [0, 2]);
