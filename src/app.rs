@@ -72,7 +72,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
     };
     let root = actors::start(parts.clone()).await?;
     let (phase, phases) = watch::channel(Phase::Recovering);
-    let keys = Keys::new(journal, Clock::System, config.idempotency_kept_hours);
+    let keys = Keys::new(journal);
     let app = App::new(root.directory(), catalog.clone(), keys, limits(&config), phases);
     let (close, closed) = watch::channel(false);
     let server = tokio::spawn(api::serve(listener, api::router(app), wait_for(closed)));

@@ -3,6 +3,7 @@
 //! The actor owns the state and is the only one to number events. It waits for nothing but the journal.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -57,6 +58,8 @@ pub(super) struct ConversationArgs {
     pub(super) stored: bool,
     pub(super) parts: Parts,
     pub(super) directory: ActorRef<super::directory::DirectoryMsg>,
+    /// Tells the directory whether a response is running.
+    pub(super) working: Arc<AtomicBool>,
 }
 
 /// The actor; all of it is in its [`Live`] state.
@@ -68,6 +71,7 @@ pub(super) struct Live {
     stored: bool,
     parts: Parts,
     directory: ActorRef<super::directory::DirectoryMsg>,
+    working: Arc<AtomicBool>,
     /// Why the conversation cannot be used, when its journal could not be read.
     broken: Option<Reject>,
     state: State,
@@ -93,6 +97,7 @@ impl Actor for ConversationActor {
             stored: args.stored,
             parts: args.parts,
             directory: args.directory,
+            working: args.working,
             broken: None,
             state: State::default(),
             history: Vec::new(),
@@ -137,10 +142,10 @@ impl Actor for ConversationActor {
                 if matches!(input, Input::GenerationEnded { .. }) {
                     live.work.ended(generation);
                 }
-                // Where the journal refuses, the news stays untaken: the pump stops, and the sequence with it.
-                if live.step(&myself, vec![input], None).await.is_ok() {
-                    let _ = taken.send(());
-                }
+                // Where the journal refuses, the actor ends, and its sequences and those who wait with it. The next one
+                // reads what is on disk.
+                live.step(&myself, vec![input], None).await.map_err(|reject| reject.message)?;
+                let _ = taken.send(());
             }
             ConversationMsg::ReaderGone => live.reader_gone(&myself).await,
             ConversationMsg::Silence { since_seq } => {
@@ -221,6 +226,7 @@ impl Live {
         // Its answer is durable: from here on the journal answers for the key.
         drop(key);
         self.state = decided.state;
+        self.working.store(self.state.active().is_some(), Ordering::SeqCst);
         for recorded in decided.events {
             let recorded = Arc::new(recorded);
             self.readers.publish(&recorded);

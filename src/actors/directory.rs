@@ -3,6 +3,8 @@
 //! There is never more than one actor per conversation: a retiring one is waited for before the next is started.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use serde_json::{Map, Value};
@@ -13,7 +15,7 @@ use super::handle::ConversationHandle;
 use super::keys::KeyClaim;
 use super::reader::{Reader, store_reject};
 use super::shared::Parts;
-use crate::conversation::{Create, Input, Item, ItemBody, ItemStatus, Reject, State};
+use crate::conversation::{Create, Input, Item, Reject, State};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 
@@ -43,6 +45,8 @@ pub(super) struct Awake {
 struct Entry {
     actor: ActorRef<ConversationMsg>,
     stored: bool,
+    /// Told by the actor: a response is running.
+    working: Arc<AtomicBool>,
     /// Those who want it awake again, while it goes to sleep.
     retiring: Option<Vec<oneshot::Sender<Woken>>>,
 }
@@ -126,11 +130,13 @@ impl Awake {
         if self.entries.len() >= self.parts.config.conversations_live_max {
             return Err(Reject::new(Code::Overloaded, "too many conversations are awake; retry later"));
         }
-        let args = ConversationArgs { id, stored, parts: self.parts.clone(), directory: myself.clone() };
+        let working = Arc::new(AtomicBool::new(false));
+        let (parts, directory) = (self.parts.clone(), myself.clone());
+        let args = ConversationArgs { id, stored, parts, directory, working: working.clone() };
         match Actor::spawn_linked(None, ConversationActor, args, myself.get_cell()).await {
             Ok((actor, _)) => {
                 self.ids.insert(actor.get_id(), id);
-                self.entries.insert(id, Entry { actor: actor.clone(), stored, retiring: None });
+                self.entries.insert(id, Entry { actor: actor.clone(), stored, working, retiring: None });
                 Ok(actor)
             }
             Err(error) => Err(Reject::new(Code::Internal, format!("the conversation could not be started: {error}"))),
@@ -141,7 +147,9 @@ impl Awake {
         let Some(id) = self.ids.remove(&cell.get_id()) else { return };
         let Some(entry) = self.entries.remove(&id) else { return };
         let waiting = entry.retiring.unwrap_or_default();
-        if entry.stored && (failed || !waiting.is_empty()) {
+        // A request may have come in when the conversation had asked to sleep: what it began goes on.
+        let is_wanted = failed || !waiting.is_empty() || entry.working.load(Ordering::SeqCst);
+        if entry.stored && is_wanted {
             let woken = self.start(myself, id, true).await;
             for reply in waiting {
                 let _ = reply.send(woken.clone());
@@ -214,7 +222,7 @@ impl DirectoryHandle {
         key: Option<KeyClaim>,
     ) -> Result<(ConversationHandle, Reader), Reject> {
         let parent = self.of_response(previous, principal).await?.state().await?;
-        let items = copied_items(&parent, previous, &create);
+        let items = copied_items(&parent, previous);
         let open = Open { principal: principal.to_owned(), metadata: parent.metadata.clone(), items };
         let handle = self.fresh(true).await?;
         let create = Create { previous: None, ..create };
@@ -280,8 +288,12 @@ impl DirectoryHandle {
     pub(super) async fn recover(&self) -> Result<usize, Reject> {
         let active = self.parts.journal.active().map_err(|error| store_reject(&error))?;
         for id in &active {
-            // Waits until it has replayed; a damaged one is reported by itself and disturbs no other.
-            if let Err(reject) = self.handle(*id, self.wake(*id).await?, true).state().await {
+            // Waits until it has replayed; one that cannot go on is reported by itself and disturbs no other.
+            let replayed = match self.wake(*id).await {
+                Ok(actor) => self.handle(*id, actor, true).state().await.map(drop),
+                Err(reject) => Err(reject),
+            };
+            if let Err(reject) = replayed {
                 tracing::error!(conversation = %id, reason = %reject.message, "a conversation could not be resumed");
             }
         }
@@ -317,21 +329,13 @@ impl DirectoryHandle {
     }
 }
 
-/// The transcript up to a response under new ids. Calls without a result are closed in the copy, unless the
-/// request that forks answers them.
-fn copied_items(parent: &State, upto: ResponseId, create: &Create) -> Vec<Item> {
+/// The transcript up to a response under new ids. The core closes calls that have no result there.
+fn copied_items(parent: &State, upto: ResponseId) -> Vec<Item> {
     let mut fresh = FreshIds::random();
     let mut items: Vec<Item> = Vec::new();
     for turn in crate::conversation::turns(parent, upto) {
         items.extend(turn.input.iter().cloned());
         items.extend(turn.output.iter().filter(|output| output.is_kept()).map(|output| output.item.clone()));
     }
-    let answered: Vec<_> = items.iter().chain(&create.input).filter_map(Item::answers).cloned().collect();
-    let open: Vec<_> = items.iter().filter_map(Item::calls).filter(|call| !answered.contains(call)).cloned().collect();
-    items.extend(open.into_iter().map(|call_id| Item {
-        id: ItemId::draw(&mut fresh),
-        status: ItemStatus::Completed,
-        body: ItemBody::FunctionCallOutput { call_id, output: "not started".to_owned(), synthetic: true },
-    }));
     items.into_iter().map(|item| Item { id: ItemId::draw(&mut fresh), ..item }).collect()
 }

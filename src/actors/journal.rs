@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use super::keys::HOUR_MS;
 use super::shared::Parts;
 use crate::store::expired_keys;
 
 /// Time between two rounds.
 const ROUND: Duration = Duration::from_hours(1);
+
+/// Milliseconds in an hour.
+const HOUR_MS: u64 = 3_600_000;
 
 /// The time has come for a round.
 pub(super) struct Round;
@@ -30,7 +32,7 @@ impl Actor for JournalActor {
     }
 
     async fn handle(&self, _: ActorRef<Round>, Round: Round, parts: &mut Parts) -> Result<(), ActorProcessingErr> {
-        let kept_ms = parts.config.idempotency_kept_hours * HOUR_MS;
+        let kept_ms = parts.config.idempotency_kept_hours.saturating_mul(HOUR_MS);
         let before_ms = parts.clock.unix_ms().saturating_sub(kept_ms);
         let journal = parts.journal.clone();
         let batches = tokio::task::spawn_blocking(move || expired_keys(&*journal, before_ms)).await??;

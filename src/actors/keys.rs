@@ -11,15 +11,10 @@ use crate::conversation::Reject;
 use crate::error::Code;
 use crate::store::{Journal, KeyRecord, KeyScope, KeyedAnswer};
 
-/// Milliseconds in an hour.
-pub(super) const HOUR_MS: u64 = 3_600_000;
-
 /// All keys.
 #[derive(Clone)]
 pub struct Keys {
     journal: Arc<dyn Journal>,
-    clock: crate::clock::Clock,
-    kept_ms: u64,
     claimed: Arc<Mutex<HashMap<KeyScope, [u8; 32]>>>,
 }
 
@@ -41,9 +36,9 @@ pub struct KeyClaim {
 }
 
 impl Keys {
-    /// Keys whose answers live in `journal` for `kept_hours`.
-    pub fn new(journal: Arc<dyn Journal>, clock: crate::clock::Clock, kept_hours: u64) -> Self {
-        Self { journal, clock, kept_ms: kept_hours * HOUR_MS, claimed: Arc::default() }
+    /// Keys whose answers live in `journal`: as long as one is there it holds, whatever its age.
+    pub fn new(journal: Arc<dyn Journal>) -> Self {
+        Self { journal, claimed: Arc::default() }
     }
 
     /// Claims a key for a request with this fingerprint.
@@ -53,9 +48,7 @@ impl Keys {
             return if *first == fingerprint { Ok(Claim::InProgress) } else { Err(reused()) };
         }
         // Under the lock: a claim is given up only after its record is durable, so one of the two is always seen.
-        let record = self.journal.key(&scope).map_err(|error| store_reject(&error))?;
-        let kept = record.filter(|record| record.at_ms + self.kept_ms > self.clock.unix_ms());
-        match kept {
+        match self.journal.key(&scope).map_err(|error| store_reject(&error))? {
             Some(record) if record.fingerprint == fingerprint => Ok(Claim::Replay(record.answer)),
             Some(_) => Err(reused()),
             None => {

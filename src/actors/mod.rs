@@ -15,6 +15,9 @@ mod reader;
 mod root;
 mod shared;
 
+#[cfg(test)]
+mod tests;
+
 pub use directory::{DirectoryHandle, Open};
 pub use handle::ConversationHandle;
 pub use keys::{Claim, KeyClaim, Keys};

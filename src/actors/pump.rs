@@ -121,6 +121,10 @@ async fn begin(
         return Err(GenerationEnd::Aborted);
     }
     let pipeline = resumed_pipeline(engine.model(), &config, &rendered, &resumed);
+    if pipeline.stopped() {
+        // The stop string is durable, only the end was not: nothing is left to generate.
+        return Err(GenerationEnd::Stop);
+    }
     let (prompt_tokens, stop_tokens) = (rendered.tokens.len() as u32, engine.model().tokenizer.end_of_generation());
     let request = request(&config, rendered, resumed, stop_tokens, parts.config.token_channel_capacity);
     let sequence = engine.submit(request).map_err(|error| match error {

@@ -6,6 +6,7 @@ use super::App;
 use super::errors::invalid;
 use super::input::{self, Knobs};
 use super::object::transcript;
+use super::unserved;
 use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader};
 use crate::conversation::{Create, Item, Reject, ResponseConfig, State};
 use crate::error::Code;
@@ -69,8 +70,9 @@ pub(crate) fn claim(app: &App, key: Option<&Key>) -> Result<Claimed, Reject> {
     }
 }
 
-/// Checks what the fields say together.
-pub(crate) fn check(request: &CreateResponse) -> Result<(), Reject> {
+/// Checks what the fields say together, and refuses what is not done.
+pub(crate) fn check(request: &CreateResponse, body: &Value) -> Result<(), Reject> {
+    unserved::refuse(body)?;
     let store = request.store.unwrap_or(true);
     if request.background == Some(true) && !store {
         let text = "a background response is kept until it is asked for: leave store out, or set it to true";

@@ -18,6 +18,7 @@ mod object;
 mod openai;
 mod operations;
 mod stream;
+mod unserved;
 
 #[cfg(test)]
 mod frame_tests;

@@ -5,13 +5,14 @@
 
 use serde_json::Value;
 
+use super::calls::unanswered;
 use super::effect::{Effect, Step};
 use super::event::{Cut, Ending, Event, NewResponse, ResponseError};
 use super::input::{Answer, CancelOutcome, Create, GenerationEnd, Input, Intervene, Now, Output, Receipt, Reject};
 use super::item::{Item, ItemBody, ItemStatus};
 use super::state::{Response, ResponseStatus, State};
 use crate::error::Code;
-use crate::ids::{CallId, ItemId, ResponseId};
+use crate::ids::{CallId, ResponseId};
 
 /// Restarts without a new token after which a response is given up.
 const ATTEMPTS_MAX: u32 = 3;
@@ -86,8 +87,9 @@ impl Draft {
         self.check_tool_outputs(&create.input)?;
         let answered: Vec<CallId> = create.input.iter().filter_map(Item::answers).cloned().collect();
         self.close_calls("superseded", |call| !answered.contains(call));
+        let input = self.close_brought_calls(create.input);
         let response_id = create.response_id;
-        self.start(NewResponse { id: response_id, previous: last, input: create.input, config: create.config });
+        self.start(NewResponse { id: response_id, previous: last, input, config: create.config });
         Ok(Answer::Created(response_id))
     }
 
@@ -100,14 +102,14 @@ impl Draft {
 
     /// Each result answers one open call, or a call that the same input brings along.
     fn check_tool_outputs(&self, input: &[Item]) -> Result<(), Reject> {
-        let mut unanswered: Vec<&CallId> = self.state.open_calls.iter().map(|call| &call.call_id).collect();
-        unanswered.extend(self.state.staged.iter().filter_map(Item::calls));
-        for item in input {
-            unanswered.extend(item.calls());
+        let mut open: Vec<CallId> = self.state.open_calls.iter().map(|call| call.call_id.clone()).collect();
+        open.extend(unanswered(self.state.staged.iter()).into_iter().map(|(_, call_id)| call_id));
+        for (place, item) in input.iter().enumerate() {
+            open.extend(item.calls().cloned());
             let Some(call_id) = item.answers() else { continue };
-            if let Some(place) = unanswered.iter().position(|open| *open == call_id) {
-                unanswered.remove(place);
-            } else if self.state.responses.iter().any(|response| response.calls().any(|(id, _)| id == call_id)) {
+            if let Some(place) = open.iter().position(|open| open == call_id) {
+                open.remove(place);
+            } else if self.was_called(call_id, &input[..place]) {
                 let text = format!("the call {call_id} takes no result any more: it was answered or closed");
                 return Err(Reject::new(Code::ToolCallClosed, text).param("input"));
             } else {
@@ -118,15 +120,18 @@ impl Draft {
         Ok(())
     }
 
+    /// Whether the model made the call, or a client brought it, at any time before.
+    fn was_called(&self, call_id: &CallId, input: &[Item]) -> bool {
+        let brought = self.state.responses.iter().flat_map(|response| &response.input);
+        let mut brought = brought.chain(&self.state.staged).chain(input).filter_map(Item::calls);
+        let mut made = self.state.responses.iter().flat_map(|response| response.calls());
+        made.any(|(id, _)| id == call_id) || brought.any(|id| id == call_id)
+    }
+
     /// Closes the open calls that `which` picks; the model sees a synthetic result in their place.
     fn close_calls(&mut self, reason: &str, which: impl Fn(&CallId) -> bool) {
         for call in self.state.open_calls.clone().into_iter().filter(|call| which(&call.call_id)) {
-            let body = ItemBody::FunctionCallOutput {
-                call_id: call.call_id.clone(),
-                output: "not started".to_owned(),
-                synthetic: true,
-            };
-            let output = Item { id: ItemId::draw(&mut self.now.fresh), status: ItemStatus::Completed, body };
+            let output = self.not_started(call.call_id.clone());
             self.push(Event::ToolCallClosed {
                 response_id: call.response_id,
                 call_id: call.call_id,

@@ -9,6 +9,7 @@
 //! with [`Now`].
 
 mod apply;
+mod calls;
 mod decide;
 mod effect;
 mod event;

@@ -50,6 +50,17 @@ async fn what_is_no_json_is_refused_and_nothing_is_lost() {
 }
 
 #[tokio::test]
+async fn what_this_version_does_not_do_is_refused_and_not_ignored() {
+    let server = Server::start().await;
+    let format = json!({"type": "json_schema"});
+    let chat = json!({"messages": [{"role": "user", "content": "a"}], "response_format": format});
+    server.post("/v1/chat/completions", chat).await.assert_error(400, "invalid_input");
+    let response = json!({"input": "a", "text": {"format": format}});
+    server.post("/v1/responses", response).await.assert_error(400, "invalid_input");
+    server.post("/v1/conversations", json!({"on_disconnect": "pause"})).await.assert_error(400, "invalid_input");
+}
+
+#[tokio::test]
 async fn a_body_over_the_limit_is_refused_by_its_size() {
     let server = Server::start_with(Setup { body_bytes_max: 1000, ..Setup::default() }).await;
     for size in [1001, 2000, 20_000_000] {

@@ -80,7 +80,7 @@ impl Server {
         let writer = Writer::start(journal.clone(), config.journal_queue_batches).unwrap();
         let engine: Arc<dyn Engine> = Arc::new(ScriptedEngine::from_json(&script().to_string()).unwrap());
         let catalog = Arc::new(Catalog::new(vec![engine]));
-        let keys = Keys::new(journal.clone(), Clock::System, config.idempotency_kept_hours);
+        let keys = Keys::new(journal.clone());
         let limits = Limits {
             body_bytes_max: setup.body_bytes_max,
             ws_frame_bytes_max: setup.ws_frame_bytes_max,

@@ -13,7 +13,7 @@ use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, invalid, wrong_operation};
-use crate::api::{idempotency, input, object};
+use crate::api::{idempotency, input, object, unserved};
 use crate::conversation::{Item, Reject};
 use crate::ids::FreshIds;
 use crate::protocol::conversations::{Conversation, CreateConversation, ItemList};
@@ -32,6 +32,7 @@ pub(crate) async fn create(
     JsonBody(body): JsonBody,
 ) -> Result<Response, OpenAiError> {
     let request: CreateConversation = decode(&body)?;
+    unserved::refuse(&body)?;
     let fingerprint = idempotency::fingerprint(&body, None);
     let key = Key::new(&principal, None, Operation::Open, idempotency::key(&headers)?, fingerprint);
     match create::claim(&app, key.as_ref())? {

@@ -103,8 +103,8 @@ async fn subscribe(session: &Session, frame: &Value, event_id: Option<&str>) -> 
 
 async fn create(session: &Session, frame: &Value, event_id: Option<&str>, subscribes: bool) -> Result<(), Reject> {
     let request: CreateResponse = decode(frame)?;
-    create::check(&request)?;
-    check_place(session, &request, frame)?;
+    create::check(&request, frame)?;
+    check_place(session, &request)?;
     let key = key(session, Operation::Create, event_id, fingerprint(frame, None));
     let claim = match create::claim(&session.app, key.as_ref())? {
         Claimed::Fresh(claim) => claim,
@@ -136,7 +136,7 @@ async fn create(session: &Session, frame: &Value, event_id: Option<&str>, subscr
 }
 
 /// Refuses what would take the response out of the socket's conversation.
-fn check_place(session: &Session, request: &CreateResponse, frame: &Value) -> Result<(), Reject> {
+fn check_place(session: &Session, request: &CreateResponse) -> Result<(), Reject> {
     let own = session.handle.id().to_string();
     if request.conversation.as_ref().is_some_and(|other| other.id() != own) {
         return Err(invalid("conversation", format!("this socket belongs to {own}; leave conversation out")));
@@ -144,9 +144,6 @@ fn check_place(session: &Session, request: &CreateResponse, frame: &Value) -> Re
     if request.store == Some(false) {
         let text = "a response of a conversation is always stored: leave store out, or set it to true";
         return Err(invalid("store", text));
-    }
-    if frame.get("if_busy").is_some_and(|value| !value.is_null()) {
-        return Err(invalid("if_busy", "if_busy is not supported by this version; steer or cancel instead"));
     }
     Ok(())
 }

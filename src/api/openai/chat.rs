@@ -17,6 +17,7 @@ use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operat
 use crate::api::idempotency;
 use crate::api::input::{self, Knobs};
 use crate::api::stream::finish;
+use crate::api::unserved;
 use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig, ResponseStatus};
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
@@ -33,6 +34,7 @@ pub(crate) async fn create(
 ) -> Result<Response, OpenAiError> {
     let permit = app.admit()?;
     let request: ChatRequest = decode(&body)?;
+    unserved::refuse(&body)?;
     let stored = request.store == Some(true);
     let key = idempotency::key(&headers)?.filter(|_| stored);
     let fingerprint = idempotency::fingerprint(&body, Some("chat.completions"));

@@ -52,7 +52,7 @@ pub(crate) async fn create(
 ) -> Result<Response, OpenAiError> {
     let permit = app.admit()?;
     let request: CreateResponse = decode(&body)?;
-    create::check(&request)?;
+    create::check(&request, &body)?;
     let conversation = request.conversation.as_ref();
     let conversation = conversation.map(|it| create::conversation_id(it.id())).transpose()?;
     let fingerprint = idempotency::fingerprint(&body, None);

@@ -70,6 +70,68 @@ fn a_call_cannot_be_answered_twice_in_one_input() {
     assert_eq!(talk.create_with(twice, None).unwrap_err().code, Code::ToolCallClosed);
 }
 
+/// A call as a client brings it along in its own transcript.
+fn brought(fresh: &mut FreshIds, call_id: &str) -> Item {
+    let body = ItemBody::FunctionCall { call_id: CallId(call_id.to_owned()), name: "f".into(), arguments: "{}".into() };
+    Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body }
+}
+
+/// A conversation that a client opened with these items.
+fn opened_with(items: impl FnOnce(&mut FreshIds) -> Vec<Item>) -> Talk {
+    let mut talk = Talk { state: State::default(), ..Talk::new(3) };
+    let (id, principal) = (ConversationId::draw(&mut talk.fresh), "local".to_owned());
+    let items = items(&mut talk.fresh);
+    talk.say(Input::Open { id, principal, metadata: Map::new(), items, forked_from: None }).unwrap();
+    talk
+}
+
+/// What the model sees: roles, and the text of results.
+fn seen(talk: &Talk) -> Vec<(Role, String)> {
+    let transcript = messages(&talk.state, talk.state.active().unwrap());
+    let text = |role, content: String| if role == Role::Tool { content } else { String::new() };
+    transcript.into_iter().map(|message| (message.role, text(message.role, message.content))).collect()
+}
+
+fn expected(roles: &[(Role, &str)]) -> Vec<(Role, String)> {
+    roles.iter().map(|(role, text)| (*role, (*text).to_owned())).collect()
+}
+
+#[test]
+fn a_brought_call_with_its_result_takes_no_second_one() {
+    let call = CallId("c1".to_owned());
+    let mut talk = opened_with(|fresh| vec![brought(fresh, "c1"), result(fresh, &call, "first")]);
+    let second = result(&mut talk.fresh, &call, "second");
+    assert_eq!(talk.create_with(vec![second], None).unwrap_err().code, Code::ToolCallClosed);
+    talk.create("go on").unwrap();
+    assert_eq!(seen(&talk), expected(&[(Role::Assistant, ""), (Role::Tool, "first"), (Role::User, "")]));
+}
+
+#[test]
+fn a_brought_call_without_a_result_gets_a_synthetic_one_in_its_place() {
+    let mut talk = opened_with(|fresh| vec![brought(fresh, "c1")]);
+    let user = Item::message(ItemId::draw(&mut talk.fresh), Role::User, "never mind");
+    let fresh = &mut talk.fresh;
+    let input = vec![
+        brought(fresh, "c2"),
+        brought(fresh, "c3"),
+        result(fresh, &CallId("c3".to_owned()), "ok"),
+        user,
+        brought(fresh, "c4"),
+    ];
+    talk.create_with(input, None).unwrap();
+    let calls = [
+        (Role::Assistant, ""),
+        (Role::Tool, "not started"),
+        (Role::Assistant, ""),
+        (Role::Tool, "ok"),
+        (Role::Tool, "not started"),
+        (Role::User, ""),
+        (Role::Assistant, ""),
+        (Role::Tool, "not started"),
+    ];
+    assert_eq!(seen(&talk), expected(&calls));
+}
+
 #[test]
 fn an_unfinished_call_is_cut_back_to_its_first_token() {
     let (mut talk, id) = Talk::generating(&["Let me look."]);
