@@ -10,6 +10,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_midstream");
 /// `count` is slow enough to be interrupted; the others are not.
 const SCRIPT: &str = r#"[
     {"match": "count", "deltas": ["one ", "two ", "three ", "four ", "five ", "six"], "delay_ms": 200},
+    {"match": "story", "deltas": ["one ", "two ", STORY], "delay_ms": 100},
     {"match": "break", "deltas": ["so far"], "finish": "error"},
     {"deltas": ["Hello", " there"]}
 ]"#;
@@ -18,6 +19,7 @@ const SCRIPT: &str = r#"[
 struct Server {
     child: Child,
     address: String,
+    greeting: String,
     /// Kept open: the server goes on writing its greeting.
     _out: BufReader<ChildStdout>,
 }
@@ -25,7 +27,9 @@ struct Server {
 impl Server {
     fn start(folder: &Path, listen: &str) -> Self {
         let script = folder.join("replies.json");
-        std::fs::write(&script, SCRIPT).unwrap();
+        // Long enough to be running still when its reader goes, whatever the machine does.
+        let story = vec![r#""on ""#; 3000].join(", ");
+        std::fs::write(&script, SCRIPT.replace("STORY", &story)).unwrap();
         let mut command = Command::new(PROGRAM);
         command
             .args(["serve", "--listen", listen, "--data-dir"])
@@ -37,7 +41,11 @@ impl Server {
         let mut out = BufReader::new(child.stdout.take().unwrap());
         out.read_line(&mut greeting).unwrap();
         let (_, address) = greeting.trim().rsplit_once("http://").unwrap();
-        Self { address: address.to_owned(), child, _out: out }
+        let address = address.to_owned();
+        while !greeting.contains("try:") {
+            out.read_line(&mut greeting).unwrap();
+        }
+        Self { address, child, greeting, _out: out }
     }
 
     fn chat(&self, arguments: &[&str]) -> Command {
@@ -114,6 +122,41 @@ fn a_chat_outlives_a_server_that_is_killed_in_the_middle_of_the_answer() {
     out.read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "one two three four five six\n");
     assert_eq!(outcome(&chat.wait_with_output().unwrap()), (0, "", ""));
+}
+
+/// Starts a chat whose answer runs for minutes, ends it, and sees whether the answer still runs.
+fn end_a_running_chat(end: impl FnOnce(&mut Child, ChildStdout)) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(folder.path(), "127.0.0.1:0");
+    let mut chat = server.chat(&["story"]).spawn().unwrap();
+    let mut out = chat.stdout.take().unwrap();
+    read_until(&mut out, "two");
+    end(&mut chat, out);
+    let output = chat.wait_with_output().unwrap();
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let again = Server::start(folder.path(), "127.0.0.1:0");
+    assert!(!again.greeting.contains("go on"), "{}", again.greeting);
+    output
+}
+
+#[test]
+fn a_chat_whose_reader_goes_cancels_its_answer_and_ends_silently_with_success() {
+    let output = end_a_running_chat(|_, out| drop(out));
+    assert_eq!(outcome(&output), (0, "", ""));
+}
+
+#[test]
+fn a_chat_that_is_told_to_go_cancels_its_answer() {
+    for (signal, said) in [("-TERM", "midstream: terminated\n"), ("-INT", "midstream: the answer was cancelled\n")] {
+        let mut rest = String::new();
+        let output = end_a_running_chat(|chat, mut out| {
+            let kill = Command::new("kill").args([signal, &chat.id().to_string()]).status().unwrap();
+            assert!(kill.success());
+            out.read_to_string(&mut rest).unwrap();
+        });
+        assert_eq!(outcome(&output), (1, "", said));
+    }
 }
 
 #[test]

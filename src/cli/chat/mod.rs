@@ -3,10 +3,12 @@
 //! A client of the public API like any other: it shares no state with a server in the same process.
 
 mod client;
+mod screen;
 mod session;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use tokio_tungstenite::tungstenite::{self, Message};
 
 use crate::ids::FreshIds;
 use client::{Client, Socket};
+use screen::Screen;
 use session::{Output, Session};
 
 /// Lines that may be typed ahead.
@@ -31,6 +34,13 @@ const RECONNECT_WAITS_MS: [u64; 5] = [100, 200, 500, 1000, 2000];
 
 /// Attempts to reach the server again before the chat gives up: about a minute.
 const RECONNECTS_MAX: usize = 32;
+
+/// How long a chat that is told to go waits for the server to say that the answer is cancelled.
+const FAREWELL_WAIT: Duration = Duration::from_secs(5);
+
+/// What `/help` says.
+const HELP: &str = "a line typed during an answer steers it; Ctrl-C cancels the answer, and leaves at the prompt; \
+                    /quit leaves; /help says this; all else goes to the model";
 
 /// What is set on the command line.
 #[derive(Args, Debug)]
@@ -55,6 +65,7 @@ enum Input {
     Line(String),
     End,
     Interrupt,
+    Terminate,
 }
 
 /// Holds the chat until the person leaves or the one answer is there.
@@ -83,9 +94,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let outcome = runtime.block_on(async {
         let (model, conversation) = join(&client, arguments).await?;
         let session = Session::new(model, FreshIds::random(), !is_interactive);
-        let interrupts = signal(SignalKind::interrupt())?;
+        let signals = Signals::new()?;
         let is_typing_over = !is_interactive;
-        Chat { client, conversation, session, screen, typed, is_typing_over, interrupts }.run(message).await
+        let is_lost = false;
+        Chat { client, conversation, session, screen, typed, is_typing_over, is_lost, signals }.run(message).await
     });
     // The thread that reads the terminal may still wait for a line.
     runtime.shutdown_background();
@@ -120,59 +132,6 @@ fn read_lines(inputs: &mpsc::Sender<Input>) {
     let _ = inputs.blocking_send(Input::End);
 }
 
-/// Where answers and notices go.
-struct Screen<O, N> {
-    out: O,
-    notes: N,
-    is_interactive: bool,
-    /// Whether the last line of the answer is still open.
-    is_in_line: bool,
-    /// Whether the prompt stands there and nothing was typed behind it.
-    is_prompted: bool,
-}
-
-impl<O: Write, N: Write> Screen<O, N> {
-    fn new(out: O, notes: N, is_interactive: bool) -> Self {
-        Self { out, notes, is_interactive, is_in_line: false, is_prompted: false }
-    }
-
-    fn text(&mut self, text: &str) -> std::io::Result<()> {
-        self.leave_prompt()?;
-        self.is_in_line = !text.ends_with('\n') && (self.is_in_line || !text.is_empty());
-        self.out.write_all(text.as_bytes())?;
-        self.out.flush()
-    }
-
-    fn reasoning(&mut self, text: &str) -> std::io::Result<()> {
-        if self.is_interactive { self.text(&format!("\x1b[2m{text}\x1b[0m")) } else { Ok(()) }
-    }
-
-    fn end_line(&mut self) -> std::io::Result<()> {
-        if self.is_in_line { self.text("\n") } else { Ok(()) }
-    }
-
-    fn notice(&mut self, text: &str) -> std::io::Result<()> {
-        self.leave_prompt()?;
-        self.end_line()?;
-        writeln!(self.notes, "midstream: {text}")
-    }
-
-    fn prompt(&mut self) -> std::io::Result<()> {
-        if !self.is_interactive || self.is_prompted {
-            return Ok(());
-        }
-        self.end_line()?;
-        self.is_prompted = true;
-        self.out.write_all(b"> ")?;
-        self.out.flush()
-    }
-
-    /// What comes now was not typed, so it begins on a line of its own.
-    fn leave_prompt(&mut self) -> std::io::Result<()> {
-        if std::mem::take(&mut self.is_prompted) { self.out.write_all(b"\n") } else { Ok(()) }
-    }
-}
-
 /// One chat with its connection and its terminal.
 struct Chat<O, N> {
     client: Client,
@@ -182,13 +141,36 @@ struct Chat<O, N> {
     typed: mpsc::Receiver<Input>,
     /// Whether nothing more comes from `typed`.
     is_typing_over: bool,
+    /// Whether the person was told that the connection was lost, and it did not come back yet.
+    is_lost: bool,
+    signals: Signals,
+}
+
+/// What tells the process to go.
+struct Signals {
     interrupts: Signal,
+    terminates: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { interrupts: signal(SignalKind::interrupt())?, terminates: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) -> Input {
+        tokio::select! {
+            _ = self.interrupts.recv() => Input::Interrupt,
+            _ = self.terminates.recv() => Input::Terminate,
+        }
+    }
 }
 
 /// What woke the chat.
 enum Wake {
     Frame(Option<Result<Message, tungstenite::Error>>),
     Input(Input),
+    /// The server does not say that the answer is cancelled.
+    WaitedEnough,
 }
 
 impl<O: Write, N: Write> Chat<O, N> {
@@ -196,7 +178,7 @@ impl<O: Write, N: Write> Chat<O, N> {
         let mut socket = self.client.connect(&self.conversation).await?;
         if self.screen.is_interactive {
             self.screen.notice(&format!(
-                "conversation {}; a line typed during an answer steers it, Ctrl-C cancels it",
+                "conversation {}; a line typed during an answer steers it, Ctrl-C cancels it, /help says more",
                 self.conversation
             ))?;
         }
@@ -211,13 +193,9 @@ impl<O: Write, N: Write> Chat<O, N> {
                 Performed::Disconnected => false,
             };
             outputs = match self.next(&mut socket, is_connected).await? {
-                Wake::Input(Input::Line(line)) => {
-                    self.screen.is_prompted = false;
-                    self.session.on_line(&line)
-                }
-                Wake::Input(Input::End) => self.session.on_end_of_input(),
-                Wake::Input(Input::Interrupt) => self.session.on_interrupt(),
+                Wake::Input(input) => self.on_input(input)?,
                 Wake::Frame(Some(Ok(Message::Text(text)))) => {
+                    self.is_lost = false;
                     let frame = serde_json::from_str(&text).context("the server sent a frame that is no JSON")?;
                     self.session.on_frame(&frame)
                 }
@@ -226,8 +204,33 @@ impl<O: Write, N: Write> Chat<O, N> {
                     self.session.on_connected()
                 }
                 Wake::Frame(Some(Ok(_))) => Vec::new(),
+                Wake::WaitedEnough => {
+                    vec![Output::Quit(self.session.farewell().cloned().unwrap_or(Ok(())))]
+                }
             };
         }
+    }
+
+    fn on_input(&mut self, input: Input) -> Result<Vec<Output>> {
+        Ok(match input {
+            Input::Line(line) => {
+                self.screen.on_typed_line();
+                match line.trim() {
+                    "/quit" => self.session.on_leave(Ok(())),
+                    "/help" => {
+                        self.screen.notice(HELP)?;
+                        Vec::new()
+                    }
+                    _ => self.session.on_line(&line),
+                }
+            }
+            Input::End => self.session.on_end_of_input(),
+            Input::Interrupt => {
+                self.screen.on_interrupt();
+                self.session.on_interrupt()
+            }
+            Input::Terminate => self.session.on_leave(Err("terminated".to_owned())),
+        })
     }
 
     /// Waits for the server or the person, whoever is first.
@@ -238,18 +241,21 @@ impl<O: Write, N: Write> Chat<O, N> {
         let woken = tokio::select! {
             frame = socket.next() => Wake::Frame(frame),
             input = self.typed.recv(), if !self.is_typing_over => Wake::Input(input.unwrap_or(Input::End)),
-            _ = self.interrupts.recv() => Wake::Input(Input::Interrupt),
+            signal = self.signals.next() => Wake::Input(signal),
+            () = tokio::time::sleep(FAREWELL_WAIT), if self.session.farewell().is_some() => Wake::WaitedEnough,
         };
         self.is_typing_over |= matches!(woken, Wake::Input(Input::End));
         Ok(woken)
     }
 
     async fn perform(&mut self, outputs: Vec<Output>, socket: &mut Socket) -> Result<Performed> {
-        for output in outputs {
+        let mut outputs = VecDeque::from(outputs);
+        while let Some(output) = outputs.pop_front() {
             match output {
                 Output::Text(text) => self.screen.text(&text)?,
                 Output::Reasoning(text) => self.screen.reasoning(&text)?,
                 Output::EndOfAnswer => self.screen.end_line()?,
+                Output::Steered(text) => self.screen.steered(&text)?,
                 Output::Notice(text) => self.screen.notice(&text)?,
                 Output::Send(frame) => {
                     if socket.send(Message::text(frame.to_string())).await.is_err() {
@@ -258,11 +264,15 @@ impl<O: Write, N: Write> Chat<O, N> {
                     }
                 }
                 Output::Quit(outcome) => {
-                    self.screen.end_line()?;
+                    self.screen.leave()?;
                     // The server does not depend on a farewell.
                     let _ = socket.close(None).await;
                     return Ok(Performed::Quit(outcome));
                 }
+            }
+            if self.screen.is_unread() && self.session.farewell().is_none() {
+                // Whoever read the answer has enough of it, as `head` has: that is no error.
+                outputs.extend(self.session.on_leave(Ok(())));
             }
         }
         if self.session.is_idle() {
@@ -273,15 +283,15 @@ impl<O: Write, N: Write> Chat<O, N> {
 
     /// Reaches the server again; Ctrl-C gives up at once.
     async fn reconnect(&mut self) -> Result<Socket> {
-        if self.screen.is_interactive {
-            self.screen.notice("the connection was lost; reconnecting …")?;
+        if self.screen.is_interactive && !std::mem::replace(&mut self.is_lost, true) {
+            self.screen.notice("reconnecting …")?;
         }
         let mut last = None;
         for attempt in 0..RECONNECTS_MAX {
             let wait_ms = RECONNECT_WAITS_MS[attempt.min(RECONNECT_WAITS_MS.len() - 1)];
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
-                _ = self.interrupts.recv() => break,
+                _ = self.signals.next() => break,
             }
             match self.client.connect(&self.conversation).await {
                 Ok(socket) => return Ok(socket),

@@ -20,6 +20,8 @@ pub(super) enum Output {
     Reasoning(String),
     /// The answer, or this part of it, is at its end.
     EndOfAnswer,
+    /// Show that the answer was cut here, and by what.
+    Steered(String),
     /// Tell the person something that is no answer.
     Notice(String),
     /// Send this frame.
@@ -63,9 +65,14 @@ pub(super) struct Session {
     unanswered: Vec<Unanswered>,
     /// Typed while it is open whether they begin an answer or steer one.
     queued: VecDeque<String>,
+    /// A steer that was accepted and whose cut is still to come: its id and its text.
+    accepted: Option<(String, String)>,
+    /// The answer is to be cancelled, and every successor of it.
     cancelling: bool,
     /// Leave when the answer is at its end.
     ending: bool,
+    /// With what to leave then, whatever became of the answer.
+    farewell: Option<Result<(), String>>,
 }
 
 impl Session {
@@ -81,8 +88,10 @@ impl Session {
             ended: None,
             unanswered: Vec::new(),
             queued: VecDeque::new(),
+            accepted: None,
             cancelling: false,
             ending,
+            farewell: None,
         }
     }
 
@@ -109,12 +118,40 @@ impl Session {
 
     /// Ctrl-C: the first cancels the answer, another one leaves.
     pub(super) fn on_interrupt(&mut self) -> Vec<Output> {
-        let Some(active) = self.active.clone().filter(|_| !self.cancelling) else {
-            let unfinished = !self.is_idle();
-            return vec![Output::Quit(if unfinished { Err("interrupted".to_owned()) } else { Ok(()) })];
-        };
-        self.cancelling = true;
-        vec![self.send(json!({"type": "response.cancel", "response_id": active}), None)]
+        if self.cancelling || self.is_idle() {
+            let outcome = if self.is_idle() { Ok(()) } else { Err("interrupted".to_owned()) };
+            return vec![Output::Quit(outcome)];
+        }
+        let outputs = self.cancel();
+        if self.is_idle() { vec![Output::Quit(Err("interrupted".to_owned()))] } else { outputs }
+    }
+
+    /// Nobody waits for the answer any more: cancel it, then leave with this outcome.
+    pub(super) fn on_leave(&mut self, outcome: Result<(), String>) -> Vec<Output> {
+        let outputs = if self.cancelling { Vec::new() } else { self.cancel() };
+        if self.is_idle() {
+            return vec![Output::Quit(outcome)];
+        }
+        self.ending = true;
+        self.farewell.get_or_insert(outcome);
+        outputs
+    }
+
+    /// Whether it leaves as soon as the cancel has taken, and with what it would leave at once.
+    pub(super) fn farewell(&self) -> Option<&Result<(), String>> {
+        self.farewell.as_ref()
+    }
+
+    /// Cancels the answer, now or as soon as it has an id. What was typed for it is dropped.
+    fn cancel(&mut self) -> Vec<Output> {
+        self.queued.clear();
+        self.cancelling = !self.is_idle();
+        let active = self.active.clone();
+        active.map(|active| self.send_cancel(&active)).into_iter().collect()
+    }
+
+    fn send_cancel(&mut self, response: &str) -> Output {
+        self.send(json!({"type": "response.cancel", "response_id": response}), None)
     }
 
     /// A frame came from the server.
@@ -142,18 +179,23 @@ impl Session {
         let delta = || frame["delta"].as_str().unwrap_or_default().to_owned();
         match kind {
             "response.created" => {
-                // A repeated request may be answered after the events that it caused were all seen.
-                if self.ended.as_deref() != Some(response) {
-                    self.active = Some(response.to_owned());
-                }
                 self.unanswered.retain(|unanswered| unanswered.frame["type"] != "response.create");
-                self.send_queued()
+                self.on_created(response)
             }
             "response.output_text.delta" => vec![Output::Text(delta())],
             "response.reasoning_text.delta" => vec![Output::Reasoning(delta())],
             "response.completed" => self.on_terminal(response, End::Whole),
             "response.incomplete" => self.on_terminal(response, incomplete(&frame["response"])),
             "response.failed" => self.on_terminal(response, End::Failed(message(&frame["response"]["error"]))),
+            "intervention.accepted" => {
+                self.accepted =
+                    frame["intervention_id"].as_str().map(|id| (id.to_owned(), input_text(&frame["input"])));
+                Vec::new()
+            }
+            "intervention.committed" => {
+                let steer = self.accepted.take_if(|(id, _)| frame["intervention_id"] == **id);
+                steer.map(|(_, text)| Output::Steered(text)).into_iter().collect()
+            }
             "intervention.failed" => vec![Output::Notice(format!("not applied: {}", message(&frame["error"])))],
             "conversation.deleted" => vec![Output::Quit(Err("the conversation was deleted".to_owned()))],
             _ => Vec::new(),
@@ -167,6 +209,16 @@ impl Session {
             self.active.clone_from(&self.joined);
         }
         self.send_queued()
+    }
+
+    fn on_created(&mut self, response: &str) -> Vec<Output> {
+        // A repeated request may be answered after the events that it caused were all seen.
+        let is_news = self.ended.as_deref() != Some(response) && self.active.as_deref() != Some(response);
+        if !is_news {
+            return self.send_queued();
+        }
+        self.active = Some(response.to_owned());
+        if self.cancelling { vec![self.send_cancel(response)] } else { self.send_queued() }
     }
 
     fn on_terminal(&mut self, response: &str, end: End) -> Vec<Output> {
@@ -187,7 +239,7 @@ impl Session {
         };
         outputs.extend(self.send_queued());
         if self.ending && self.is_idle() {
-            outputs.push(Output::Quit(problem.map_or(Ok(()), Err)));
+            outputs.push(Output::Quit(self.farewell.take().unwrap_or(problem.map_or(Ok(()), Err))));
         } else {
             outputs.extend(problem.map(Output::Notice));
         }
@@ -197,15 +249,27 @@ impl Session {
     fn on_error(&mut self, frame: &Value, answered: Option<Unanswered>) -> Vec<Output> {
         let code = frame["error"]["code"].as_str().and_then(Code::parse);
         let came_late = matches!(code, Some(Code::ResponseAlreadyCompleted | Code::ResponseNotActive));
-        let steered = answered.filter(|answered| answered.frame["type"] == "conversation.intervene");
-        if let Some(text) = steered.filter(|_| came_late).and_then(|steered| steered.text) {
+        let is_answer_to = |kind: &str| answered.as_ref().is_some_and(|answered| answered.frame["type"] == kind);
+        let is_needless_cancel = came_late && is_answer_to("response.cancel");
+        // A subscription that a stopping server refuses is repeated once the server is back.
+        if is_needless_cancel || (code == Some(Code::Draining) && answered.is_none()) {
+            return Vec::new();
+        }
+        let is_steer = is_answer_to("conversation.intervene");
+        if let Some(text) = answered.filter(|_| came_late && is_steer).and_then(|steer| steer.text) {
+            if self.cancelling {
+                return Vec::new();
+            }
             // The answer ended while the line was typed: it is the next message.
             self.queued.push_front(text);
             return self.send_queued();
         }
         let reason = message(&frame["error"]);
         if self.ending && self.is_idle() {
-            return vec![Output::Quit(Err(reason))];
+            return vec![Output::Quit(self.farewell.take().unwrap_or(Err(reason)))];
+        }
+        if self.is_idle() {
+            self.cancelling = false;
         }
         let mut outputs = vec![Output::Notice(reason)];
         outputs.extend(self.send_queued());
@@ -266,4 +330,10 @@ fn incomplete(response: &Value) -> End {
 fn message(error: &Value) -> String {
     let text = error["message"].as_str().or(error["code"].as_str());
     text.unwrap_or("the server gave no reason").to_owned()
+}
+
+/// The text of an intervention's messages.
+fn input_text(items: &Value) -> String {
+    let parts = items.as_array().into_iter().flatten().filter_map(|item| item["content"].as_array()).flatten();
+    parts.filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join(" ")
 }

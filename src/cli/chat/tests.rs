@@ -106,6 +106,69 @@ fn a_second_interrupt_leaves_even_if_the_cancel_is_not_answered() {
 }
 
 #[test]
+fn an_interrupt_before_the_answer_has_begun_cancels_it_when_it_begins() {
+    let mut session = joined(false);
+    session.on_line("hello");
+    assert_eq!(session.on_interrupt(), []);
+    let cancel = sent(&session.on_frame(&created(1, "resp_a")));
+    assert_eq!((&cancel[0]["type"], &cancel[0]["response_id"]), (&json!("response.cancel"), &json!("resp_a")));
+}
+
+#[test]
+fn an_interrupt_between_a_steer_and_its_successor_cancels_the_successor() {
+    let mut session = joined(false);
+    session.on_line("hello");
+    session.on_frame(&created(1, "resp_a"));
+    session.on_frame(&incomplete(2, "resp_a", "incomplete", "steered"));
+    let needless = sent(&session.on_interrupt()).remove(0);
+    let refusal = json!({
+        "type": "error", "event_id": needless["event_id"], "status": 409,
+        "error": {"code": "response_already_completed", "message": "too late"},
+    });
+    assert_eq!(session.on_frame(&refusal), []);
+    let cancel = sent(&session.on_frame(&created(3, "resp_b")));
+    assert_eq!((&cancel[0]["type"], &cancel[0]["response_id"]), (&json!("response.cancel"), &json!("resp_b")));
+}
+
+#[test]
+fn one_who_leaves_cancels_the_answer_first() {
+    let mut session = joined(true);
+    session.on_line("hello");
+    session.on_frame(&created(1, "resp_a"));
+    let cancel = sent(&session.on_leave(Ok(())));
+    assert_eq!((&cancel[0]["type"], &cancel[0]["response_id"]), (&json!("response.cancel"), &json!("resp_a")));
+    let outputs = session.on_frame(&incomplete(2, "resp_a", "cancelled", "cancelled"));
+    assert_eq!(outputs, [Output::EndOfAnswer, Output::Quit(Ok(()))]);
+    assert_eq!(joined(true).on_leave(Ok(())), [Output::Quit(Ok(()))]);
+}
+
+#[test]
+fn a_steer_is_shown_where_it_cut_the_answer() {
+    let mut session = joined(false);
+    session.on_line("hello");
+    session.on_frame(&created(1, "resp_a"));
+    let input = json!([{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "shorter"}]}]);
+    let accepted = json!({
+        "type": "intervention.accepted", "seq": 2, "response_id": "resp_a", "intervention_id": "int_1", "input": input,
+    });
+    assert_eq!(session.on_frame(&accepted), []);
+    assert_eq!(session.on_frame(&incomplete(3, "resp_a", "incomplete", "steered")), [Output::EndOfAnswer]);
+    let mut committed = json!({
+        "type": "intervention.committed", "seq": 4, "response_id": "resp_a", "intervention_id": "int_1",
+    });
+    assert_eq!(session.on_frame(&committed), [Output::Steered("shorter".to_owned())]);
+    committed["event_id"] = json!("repeated");
+    assert_eq!(session.on_frame(&committed), []);
+}
+
+#[test]
+fn a_stopping_server_that_refuses_the_subscription_is_not_worth_a_word() {
+    let mut session = joined(false);
+    let refusal = json!({"type": "error", "status": 503, "error": {"code": "draining", "message": "stopping"}});
+    assert_eq!(session.on_frame(&refusal), []);
+}
+
+#[test]
 fn after_a_reconnect_it_subscribes_behind_what_was_seen_and_repeats_what_was_not_answered() {
     let mut session = joined(false);
     session.on_line("hello");
@@ -251,9 +314,10 @@ async fn ask(url: &str) -> (Result<()>, String, String) {
     let (mut out, mut notes) = (Vec::new(), Vec::new());
     let session = Session::new(model, FreshIds::from_seed(1), true);
     let screen = Screen::new(&mut out, &mut notes, false);
-    let interrupts = signal(SignalKind::interrupt()).unwrap();
+    let signals = Signals::new().unwrap();
     let (_inputs, typed) = mpsc::channel(1);
-    let chat = Chat { client, conversation, session, screen, typed, is_typing_over: true, interrupts };
+    let (is_typing_over, is_lost) = (true, false);
+    let chat = Chat { client, conversation, session, screen, typed, is_typing_over, is_lost, signals };
     let outcome = chat.run(Some("hello".to_owned())).await;
     (outcome, String::from_utf8(out).unwrap(), String::from_utf8(notes).unwrap())
 }
@@ -296,7 +360,7 @@ fn notices_and_answers_do_not_share_a_line() {
     let (mut out, mut notes) = (Vec::new(), Vec::new());
     let mut screen = Screen::new(&mut out, &mut notes, true);
     screen.prompt().unwrap();
-    screen.is_prompted = false; // a line was typed
+    screen.on_typed_line();
     screen.text("answer").unwrap();
     screen.notice("note").unwrap();
     screen.prompt().unwrap();
@@ -304,4 +368,43 @@ fn notices_and_answers_do_not_share_a_line() {
     screen.text("unasked").unwrap();
     assert_eq!(String::from_utf8(out).unwrap(), "> answer\n> \nunasked");
     assert_eq!(String::from_utf8(notes).unwrap(), "midstream: note\n");
+}
+
+#[test]
+fn a_steer_stands_on_lines_of_its_own_and_only_on_a_terminal() {
+    for (is_interactive, wanted) in [(true, "A ship\n> a train\nA train"), (false, "A shipA train")] {
+        let mut out = Vec::new();
+        let mut screen = Screen::new(&mut out, Vec::new(), is_interactive);
+        screen.text("A ship").unwrap();
+        screen.steered("a train").unwrap();
+        screen.text("A train").unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), wanted);
+    }
+}
+
+#[test]
+fn leaving_by_an_interrupt_ends_the_line() {
+    let mut out = Vec::new();
+    let mut screen = Screen::new(&mut out, Vec::new(), true);
+    screen.prompt().unwrap();
+    screen.on_interrupt();
+    screen.leave().unwrap();
+    assert_eq!(String::from_utf8(out).unwrap(), "> \n");
+}
+
+#[tokio::test]
+async fn quit_and_help_are_not_sent_and_other_lines_are() {
+    let url = Breaking::default().start().await;
+    let client = Client::new(&url, None).unwrap();
+    let (_inputs, typed) = mpsc::channel(1);
+    let (mut notes, signals) = (Vec::new(), Signals::new().unwrap());
+    let screen = Screen::new(Vec::new(), &mut notes, true);
+    let (conversation, session) = ("conv_1".to_owned(), joined(false));
+    let mut chat = Chat { client, conversation, session, screen, typed, is_typing_over: true, is_lost: false, signals };
+    assert_eq!(chat.on_input(Input::Line("/help".to_owned())).unwrap(), []);
+    assert_eq!(sent(&chat.on_input(Input::Line("/etc is what?".to_owned())).unwrap())[0]["input"], "/etc is what?");
+    chat.session = joined(false);
+    assert_eq!(chat.on_input(Input::Line("/quit ".to_owned())).unwrap(), [Output::Quit(Ok(()))]);
+    drop(chat);
+    assert!(String::from_utf8(notes).unwrap().contains("/quit leaves"));
 }
