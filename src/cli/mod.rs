@@ -15,9 +15,14 @@ use clap::{Parser, Subcommand};
 
 pub use serve::Prepared;
 
+/// Where else settings come from.
+const SETTINGS: &str = "\
+A variable MIDSTREAM_NAME sets what --name sets; MIDSTREAM_CACHE_DIR, _ISA and _LOG: models, instruction set, log.
+The file midstream.toml (or --config) sets these and more; midstream.example.toml shows every setting.";
+
 /// Serves language models to agents; conversations are durable and can be steered and cancelled in mid-answer.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version, args_conflicts_with_subcommands = true, after_help = SETTINGS)]
 struct CommandLine {
     #[command(subcommand)]
     command: Option<Command>,
@@ -28,6 +33,7 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve models over HTTP and WebSocket (the default)
+    #[command(after_help = SETTINGS)]
     Serve(serve::Arguments),
     /// Fetch a model into the cache
     Pull(pull::Arguments),
@@ -57,10 +63,23 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // With standard error closed the exit code still tells.
-            let _ = writeln!(std::io::stderr(), "midstream: {error:#}");
+            let _ = writeln!(std::io::stderr(), "midstream: {}", sentence(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error with its causes; a cause that an outer text already holds is not said again.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if said.is_empty() {
+            said = cause;
+        } else if !said.contains(&cause) {
+            said = format!("{said}: {cause}");
+        }
+    }
+    said
 }
 
 #[cfg(test)]
@@ -86,6 +105,35 @@ mod tests {
         let line = parse(&format!("midstream {flags}"));
         assert!(line.command.is_none());
         assert_eq!(format!("{:?}", line.serve), format!("{named:?}"));
+    }
+
+    #[test]
+    fn an_error_says_each_cause_once() {
+        let cause = std::io::Error::other("not a GGUF file");
+        let error = anyhow::Error::new(cause).context("cannot use m.gguf: not a GGUF file").context("loading m.gguf");
+        assert_eq!(sentence(&error), "loading m.gguf: cannot use m.gguf: not a GGUF file");
+        assert_eq!(sentence(&anyhow::anyhow!("inner").context("outer")), "outer: inner");
+    }
+
+    #[test]
+    fn a_refused_address_is_answered_with_what_to_write_and_no_threads_mean_automatic() {
+        let refused = |line: &str| CommandLine::try_parse_from(line.split_whitespace()).unwrap_err().to_string();
+        assert!(refused("midstream --listen 8081").contains("write ADDRESS:PORT, such as 127.0.0.1:8081"));
+        parse("midstream --listen localhost:8091 --threads 0");
+    }
+
+    #[test]
+    fn help_names_the_other_sources_of_settings() {
+        for line in ["midstream --help", "midstream serve --help"] {
+            let help = CommandLine::try_parse_from(line.split_whitespace()).unwrap_err().to_string();
+            assert!(help.contains("MIDSTREAM_NAME") && help.contains("midstream.toml"), "{help}");
+        }
+    }
+
+    #[test]
+    fn pull_needs_no_name_to_list_what_there_is() {
+        assert!(matches!(parse("midstream pull").command, Some(Command::Pull(_))));
+        assert!(pull::known_models().contains("\n  smollm2-135m-instruct  (98 MB, licence: Apache-2.0)"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `midstream pull`: fetches one known model into the cache and prints where it lies.
+//! `midstream pull`: fetches one known model into the cache and prints where it lies, or lists the known ones.
 
 use std::io::Write;
 
@@ -10,19 +10,23 @@ use crate::models::{self, Fetcher, KNOWN_MODELS};
 #[derive(Args, Debug)]
 #[command(after_help = known_models())]
 pub(super) struct Arguments {
-    /// The model's name
-    name: String,
+    /// The model's name; without it the known models are listed
+    name: Option<String>,
 }
 
 /// Fetches the model; its path is the only line on standard output.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let model = models::find(&arguments.name).ok_or_else(|| models::Error::Unknown(arguments.name.clone()))?;
+    let Some(name) = &arguments.name else {
+        writeln!(std::io::stdout(), "{}", known_models())?;
+        return Ok(());
+    };
+    let model = models::find(name).ok_or_else(|| models::Error::Unknown(name.clone()))?;
     let path = Fetcher::for_user()?.fetch(model)?;
     writeln!(std::io::stdout(), "{}", path.display())?;
     Ok(())
 }
 
-fn known_models() -> String {
+pub(super) fn known_models() -> String {
     let line = |model: &models::KnownModel| {
         format!("\n  {}  ({} MB, licence: {})", model.name, model.bytes / 1_000_000, model.licence)
     };
