@@ -183,6 +183,10 @@ async fn continued(
         found => found?,
     };
     let state = handle.state().await?;
+    if state.response(id).is_some_and(|response| !response.config.store) {
+        // It can be found while it lives, but nothing that continues it could be kept.
+        return Err(unknown());
+    }
     if !create.config.store {
         let history = history(&state, id)?;
         return app.directory.ephemeral(open(principal, history), create).await;
