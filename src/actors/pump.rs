@@ -4,9 +4,11 @@
 //! gathers the next. It shows text at token borders only, where the parser holds nothing back, so that what was
 //! shown is always a whole number of tokens.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::FutureExt;
 use ractor::ActorRef;
 use tokio::sync::oneshot;
 
@@ -65,9 +67,20 @@ impl PumpControl {
     }
 }
 
-/// Starts the generation; its news go to the conversation until it has ended.
+/// Starts the generation; its news go to the conversation until it has ended. A pump that panics ends the response:
+/// nobody else would ever.
 pub(super) fn start(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
-    tokio::spawn(run(job, parts, to));
+    let generation = job.generation;
+    tokio::spawn(async move {
+        let pumped = AssertUnwindSafe(run(job, parts, to.clone())).catch_unwind().await;
+        if pumped.is_err() {
+            let message = "the server failed while it generated; the log says where".to_owned();
+            let end = GenerationEnd::Failed { code: Code::Internal, message };
+            let mut courier = Courier { generation, to, outstanding: None, gone: false };
+            let (outputs, tail_tokens) = (Vec::new(), Vec::new());
+            courier.send(Input::GenerationEnded { generation, outputs, tail_tokens, end }).await;
+        }
+    });
 }
 
 async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
