@@ -47,6 +47,18 @@ async fn a_subscriber_gets_what_it_missed_and_what_follows_each_once() {
 }
 
 #[tokio::test]
+async fn a_subscription_outlives_another_one_that_is_refused() {
+    let server = Server::start().await;
+    let mut socket = server.socket(&server.conversation().await).await;
+    socket.send(json!({"type": "conversation.subscribe"})).await;
+    socket.send(json!({"type": "conversation.subscribe", "event_id": "e1", "after": 99})).await;
+    socket.until(|frame| frame["type"] == "error" && frame["event_id"] == "e1").await;
+    socket.send(json!({"type": "response.create", "input": "hi"})).await;
+    let frames = socket.until(|frame| frame["type"] == "response.completed").await;
+    assert!(frames.iter().all(|frame| frame["type"] != "conversation.snapshot"), "it began anew: {frames:?}");
+}
+
+#[tokio::test]
 async fn an_instruction_is_accepted_and_committed_in_the_stream() {
     let server = Server::start().await;
     let mut socket = server.socket(&server.conversation().await).await;

@@ -42,11 +42,7 @@ impl Begun {
             Err(reject) => return refused(reject),
         };
         let subscribes = match frame["type"].as_str() {
-            Some("conversation.subscribe") => {
-                session.take_subscription();
-                true
-            }
-            Some("response.create") => session.take_subscription(),
+            Some("conversation.subscribe" | "response.create") => session.take_subscription(),
             _ => false,
         };
         Self { frame: Ok(frame), event_id, subscribes }
