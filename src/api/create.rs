@@ -114,7 +114,7 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
         fingerprint: model.fingerprint.clone(),
         instructions: request.instructions.clone(),
         tools,
-        sampling: knobs.sampling(fresh)?,
+        sampling: knobs.sampling(model.sampling, fresh)?,
         max_output_tokens: input::token_limit(request.max_output_tokens, "max_output_tokens")?,
         stop: input::stops(request.stop.as_ref())?,
         template_kwargs: request.chat_template_kwargs.clone().unwrap_or_default(),
