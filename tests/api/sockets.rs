@@ -238,3 +238,28 @@ async fn close_code(socket: &mut (impl StreamExt<Item = Result<Message, Error>> 
         }
     }
 }
+
+/// Bytes of memory that this process occupies.
+fn resident_bytes() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[tokio::test]
+async fn answers_to_a_client_that_never_reads_are_not_held_in_memory() {
+    const PINGS: usize = 800_000;
+    let server = Server::start().await;
+    let mut socket = server.socket(&server.conversation().await).await;
+    let before = resident_bytes();
+    let ping = Message::Ping(vec![0; 125].into());
+    let flood = async {
+        for _ in 0..PINGS {
+            socket.0.feed(ping.clone()).await?;
+        }
+        socket.0.flush().await
+    };
+    // That the socket is closed on the way is as good.
+    let _ = tokio::time::timeout(PATIENCE, flood).await.expect("the socket is read or closed, not stuck");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 40 << 20, "{grown} bytes are held for {PINGS} pongs that nobody reads");
+}
