@@ -3,7 +3,7 @@
 //! Start: listener, journal, engines, actors, recovery, then ready. Stop: no new requests, running responses get
 //! their time, then the conversations (what still runs stays in the journal), the sockets, and last the journal.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn start_log() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("midstream=info,warn"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second start in one process keeps the first log.
-    let _ = log.with_ansi(std::io::stderr().is_terminal()).try_init();
+    let _ = log.with_ansi(false).try_init();
 }
 
 async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
@@ -85,7 +85,11 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
         () = refuse_when_unwritable(&writer, &phase) => None,
     };
     phase.send_replace(Phase::Draining);
-    drain(&config, &parts, &root).await;
+    tokio::select! {
+        () = drain(&config, &parts, &root) => {}
+        // Everything acknowledged is on disk: nothing is lost by not waiting.
+        signal = stops.told() => tracing::info!(signal, "told again: stopping at once"),
+    }
     close.send_replace(true);
     // Sockets that never read would hold the process for ever.
     let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), server).await;

@@ -21,6 +21,15 @@ struct Held {
     tokens: Vec<u32>,
 }
 
+/// Why there is no prompt; the texts are fit for the client.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unrendered {
+    /// The template refuses the conversation.
+    Template(String),
+    /// It cannot fit into the model's context, however it is cut into tokens.
+    TooLong(String),
+}
+
 /// A prompt, ready for an engine.
 pub(super) struct Rendered {
     pub(super) tokens: Vec<u32>,
@@ -30,13 +39,14 @@ pub(super) struct Rendered {
 }
 
 impl HeldPrompt {
-    /// Builds the prompt of a response. The error is the template's own, fit for the client.
-    pub(super) fn render(&self, state: &State, id: ResponseId, model: &ModelInfo) -> Result<Rendered, String> {
+    /// Builds the prompt of a response.
+    pub(super) fn render(&self, state: &State, id: ResponseId, model: &ModelInfo) -> Result<Rendered, Unrendered> {
         let turns: Vec<&Response> = turns(state, id).collect();
         let (mut held, first) = self.begin(&turns, model);
-        let mut rendered = Err(format!("no response {id}"));
+        let mut rendered = Err(Unrendered::Template(format!("no response {id}")));
         for turn in &turns[first..] {
             let messages = messages(state, turn);
+            refuse_hopeless(&messages, model)?;
             let built = build_turn(state, turn, &messages, model, held.as_deref())?;
             let mut tokens = built.tokens.clone();
             tokens.extend(turn.kept_tokens());
@@ -71,7 +81,7 @@ fn build_turn(
     messages: &[Message],
     model: &ModelInfo,
     held: Option<&[u32]>,
-) -> Result<Built, String> {
+) -> Result<Built, Unrendered> {
     let rendering = Rendering {
         messages,
         tools: &turn.config.tools,
@@ -80,5 +90,20 @@ fn build_turn(
         // The conversation's own time, so that a template that shows the date gives the same prompt every day.
         now_unix_ms: state.created_ms,
     };
-    build(&model.template, &model.tokenizer, &rendering, held).map_err(|error| error.to_string())
+    build(&model.template, &model.tokenizer, &rendering, held).map_err(|error| Unrendered::Template(error.to_string()))
+}
+
+/// Refuses what is certain to be too long before it is tokenised: megabytes of text take seconds, and more memory
+/// than they are worth.
+fn refuse_hopeless(messages: &[Message], model: &ModelInfo) -> Result<(), Unrendered> {
+    let bytes: usize = messages.iter().map(|message| message.content.len()).sum();
+    let tokens_min = bytes / model.tokenizer.longest_token_bytes().max(1);
+    let context = model.context_length as usize;
+    if tokens_min <= context {
+        return Ok(());
+    }
+    Err(Unrendered::TooLong(format!(
+        "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {context}; \
+         shorten the input"
+    )))
 }

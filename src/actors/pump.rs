@@ -4,14 +4,16 @@
 //! gathers the next. It shows text at token borders only, where the parser holds nothing back, so that what was
 //! shown is always a whole number of tokens.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::FutureExt;
 use ractor::ActorRef;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::conversation::ConversationMsg;
-use super::prompt::{HeldPrompt, Rendered};
+use super::prompt::{HeldPrompt, Rendered, Unrendered};
 use super::shared::{Parts, RunningGuard};
 use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State};
 use crate::engine::{
@@ -40,6 +42,7 @@ pub(super) struct Job {
 #[derive(Default)]
 pub(super) struct PumpControl {
     aborted: AtomicBool,
+    abort: Notify,
     sequence: Mutex<Option<AbortHandle>>,
 }
 
@@ -47,8 +50,18 @@ impl PumpControl {
     /// Takes effect at once where the engine has the sequence: what is submitted later is planned later.
     pub(super) fn abort(&self) {
         self.aborted.store(true, Ordering::SeqCst);
+        self.abort.notify_waiters();
         if let Some(sequence) = &*self.sequence.lock().unwrap_or_else(PoisonError::into_inner) {
             sequence.abort();
+        }
+    }
+
+    /// Returns once the generation is aborted.
+    async fn aborted(&self) {
+        // Registered before the flag is read: an abort in between is not missed.
+        let notified = self.abort.notified();
+        if !self.is_aborted() {
+            notified.await;
         }
     }
 
@@ -65,9 +78,20 @@ impl PumpControl {
     }
 }
 
-/// Starts the generation; its news go to the conversation until it has ended.
+/// Starts the generation; its news go to the conversation until it has ended. A pump that panics ends the response:
+/// nobody else would ever.
 pub(super) fn start(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
-    tokio::spawn(run(job, parts, to));
+    let generation = job.generation;
+    tokio::spawn(async move {
+        let pumped = AssertUnwindSafe(run(job, parts, to.clone())).catch_unwind().await;
+        if pumped.is_err() {
+            let message = "the server failed while it generated; the log says where".to_owned();
+            let end = GenerationEnd::Failed { code: Code::Internal, message };
+            let mut courier = Courier { generation, to, outstanding: None, gone: false };
+            let (outputs, tail_tokens) = (Vec::new(), Vec::new());
+            courier.send(Input::GenerationEnded { generation, outputs, tail_tokens, end }).await;
+        }
+    });
 }
 
 async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
@@ -111,10 +135,24 @@ async fn begin(
         return Err(failed(Code::ModelNotFound, format!("the model {} is not served any more", config.model)));
     };
     let model = engine.model().clone();
-    let rendered = tokio::task::spawn_blocking(move || held.render(&state, response_id, &model)).await;
+    // Rendering and tokenising take a core: more at once would only take more memory.
+    let permit = tokio::select! {
+        permit = parts.running.render_permit() => permit,
+        () = control.aborted() => return Err(GenerationEnd::Aborted),
+    };
+    let rendering = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        held.render(&state, response_id, &model)
+    });
+    let rendered = tokio::select! {
+        rendered = rendering => rendered,
+        // The thread goes on to its end; nobody waits for it.
+        () = control.aborted() => return Err(GenerationEnd::Aborted),
+    };
     let rendered = match rendered {
         Ok(Ok(rendered)) => rendered,
-        Ok(Err(message)) => return Err(failed(Code::InvalidInput, message)),
+        Ok(Err(Unrendered::Template(message))) => return Err(failed(Code::InvalidInput, message)),
+        Ok(Err(Unrendered::TooLong(message))) => return Err(failed(Code::ContextLengthExceeded, message)),
         Err(_) => return Err(failed(Code::Internal, "rendering the prompt failed".to_owned())),
     };
     if control.is_aborted() {

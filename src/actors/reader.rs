@@ -21,7 +21,7 @@ const PAGE_EVENTS: usize = 512;
 /// A view of one conversation: what happened since a point, then what happens.
 pub struct Reader {
     state: State,
-    last_seq: u64,
+    attached: State,
     backlog: VecDeque<Arc<Recorded>>,
     live: mpsc::Receiver<Arc<Recorded>>,
     _presence: Presence,
@@ -44,9 +44,9 @@ impl Reader {
         &self.state
     }
 
-    /// The conversation's last seq when the reader was attached.
-    pub fn last_seq(&self) -> u64 {
-        self.last_seq
+    /// The conversation as it stood when the reader was attached: what it then sees beyond this is live.
+    pub fn attached(&self) -> &State {
+        &self.attached
     }
 }
 
@@ -64,7 +64,7 @@ impl Tail {
     /// A reader that begins with the tail.
     pub(super) fn follow(self) -> Reader {
         Reader {
-            last_seq: self.state.last_seq,
+            attached: self.state.clone(),
             state: self.state,
             backlog: VecDeque::new(),
             live: self.live,
@@ -92,7 +92,7 @@ impl Tail {
         while let Some(recorded) = backlog.pop_front_if(|recorded| recorded.seq <= after) {
             state.apply(&recorded);
         }
-        Ok(Reader { state, last_seq, backlog, live: self.live, _presence: self.presence })
+        Ok(Reader { state, attached: self.state, backlog, live: self.live, _presence: self.presence })
     }
 }
 

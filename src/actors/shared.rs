@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ractor::ActorRef;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::conversation::ConversationMsg;
 
@@ -59,32 +59,45 @@ impl Unstored {
     }
 }
 
-/// Counts the generations that are under way, and lets the shutdown wait for none.
+/// Prompts that are rendered and tokenised at once.
+const RENDERS_MAX: usize = 4;
+
+/// Counts the generations that are under way, lets the shutdown wait for none, and bounds how many prompts are
+/// rendered at once.
 #[derive(Clone, Debug)]
-pub struct Running(watch::Sender<usize>);
+pub struct Running {
+    count: watch::Sender<usize>,
+    renders: Arc<Semaphore>,
+}
 
 impl Default for Running {
     fn default() -> Self {
-        Self(watch::Sender::new(0))
+        Self { count: watch::Sender::new(0), renders: Arc::new(Semaphore::new(RENDERS_MAX)) }
     }
 }
 
 impl Running {
     /// Counts one generation until the guard is dropped.
     pub(super) fn enter(&self) -> RunningGuard {
-        self.0.send_modify(|count| *count += 1);
+        self.count.send_modify(|count| *count += 1);
         RunningGuard(self.clone())
+    }
+
+    /// Waits for the right to render a prompt.
+    pub(super) async fn render_permit(&self) -> Option<OwnedSemaphorePermit> {
+        // The semaphore is never closed; if it were, nothing would be bounded, and nothing lost.
+        self.renders.clone().acquire_owned().await.ok()
     }
 
     /// How many are under way.
     pub fn count(&self) -> usize {
-        *self.0.borrow()
+        *self.count.borrow()
     }
 
     /// Returns once none is under way.
     pub async fn idle(&self) {
         // The sender lives in `self`: waiting cannot fail.
-        let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
+        let _ = self.count.subscribe().wait_for(|count| *count == 0).await;
     }
 }
 
@@ -93,6 +106,6 @@ pub(super) struct RunningGuard(Running);
 
 impl Drop for RunningGuard {
     fn drop(&mut self) {
-        self.0.0.send_modify(|count| *count = count.saturating_sub(1));
+        self.0.count.send_modify(|count| *count = count.saturating_sub(1));
     }
 }

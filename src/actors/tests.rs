@@ -11,8 +11,8 @@ use super::directory::DirectoryMsg;
 use super::*;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::conversation::{Create, Event, Item, Recorded, ResponseConfig, SamplingConfig};
-use crate::engine::{Catalog, Engine, ScriptedEngine};
+use crate::conversation::{Create, Ending, Event, Item, Recorded, ResponseConfig, ResponseStatus, SamplingConfig};
+use crate::engine::{Catalog, Engine, EngineError, Generation, GenerationRequest, ModelInfo, ScriptedEngine};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ItemId, ResponseId};
 use crate::prompt::Role;
@@ -115,6 +115,40 @@ async fn who_waits_for_an_end_is_told_when_the_journal_refuses() {
     let reject = soon(handle.ended(id)).await.unwrap_err();
     assert!(matches!(reject.code, Code::Recovering | Code::StorageUnavailable), "{reject:?}");
     soon(async { while reader.next().await.is_some() {} }).await;
+}
+
+/// An engine with a fault of its own.
+struct Panicking(ScriptedEngine);
+
+impl Engine for Panicking {
+    fn model(&self) -> &ModelInfo {
+        self.0.model()
+    }
+
+    fn submit(&self, _: GenerationRequest) -> Result<Generation, EngineError> {
+        panic!("the planned panic")
+    }
+
+    fn health(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_generation_that_panics_fails_its_response_and_nothing_else() {
+    let journal = Arc::new(MemoryJournal::new());
+    let engine: Arc<dyn Engine> = Arc::new(Panicking(ScriptedEngine::from_json(&slow().to_string()).unwrap()));
+    let parts = Parts { catalog: Arc::new(Catalog::new(vec![engine])), ..parts(&journal, &slow(), Config::default()) };
+    let directory = start(parts.clone()).await.unwrap().directory();
+    let create = create(&parts, &[]);
+    let id = create.response_id;
+    let (handle, _reader) = directory.create_in_new(Open::default(), create, None).await.unwrap();
+    let state = soon(handle.ended(id)).await.unwrap();
+    let ResponseStatus::Ended(Ending::Failed { error }) = &state.response(id).unwrap().status else {
+        panic!("it did not fail")
+    };
+    assert_eq!(error.code, Code::Internal);
+    soon(parts.running.idle()).await;
 }
 
 #[tokio::test]

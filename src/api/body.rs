@@ -71,7 +71,11 @@ pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, Reject> {
 pub(crate) fn cursor(text: &str, param: &str) -> Result<u64, Reject> {
     let (epoch, seq) = text.split_once('-').unwrap_or(("0", text));
     match (epoch.parse::<u64>(), seq.parse()) {
-        (Ok(_), Ok(seq)) => Ok(seq),
+        (Ok(0), Ok(seq)) => Ok(seq),
+        (Ok(epoch), Ok(_)) => {
+            let text = format!("{param}: the epoch {epoch} has not begun; the conversation is in epoch 0");
+            Err(Reject::new(Code::CursorInFuture, text).param(param))
+        }
         _ => Err(invalid(param, format!("{param}: {text:?} is no cursor; give the seq of the last event seen"))),
     }
 }

@@ -114,7 +114,7 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
         fingerprint: model.fingerprint.clone(),
         instructions: request.instructions.clone(),
         tools,
-        sampling: knobs.sampling(fresh)?,
+        sampling: knobs.sampling(model.sampling, fresh)?,
         max_output_tokens: input::token_limit(request.max_output_tokens, "max_output_tokens")?,
         stop: input::stops(request.stop.as_ref())?,
         template_kwargs: request.chat_template_kwargs.clone().unwrap_or_default(),
@@ -183,6 +183,10 @@ async fn continued(
         found => found?,
     };
     let state = handle.state().await?;
+    if state.response(id).is_some_and(|response| !response.config.store) {
+        // It can be found while it lives, but nothing that continues it could be kept.
+        return Err(unknown());
+    }
     if !create.config.store {
         let history = history(&state, id)?;
         return app.directory.ephemeral(open(principal, history), create).await;

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::errors::invalid;
 use crate::conversation::{Content, Item, ItemBody, ItemStatus, Reject, SamplingConfig};
+use crate::engine::SamplingDefaults;
 use crate::ids::{CallId, FreshIds, ItemId};
 use crate::prompt::{Role, ToolDefinition};
 use crate::protocol::TextOr;
@@ -214,19 +215,19 @@ pub(crate) struct Knobs {
 }
 
 impl Knobs {
-    /// Checks the ranges and fills in OpenAI's defaults; a seed is drawn where none was given.
-    pub(crate) fn sampling(self, fresh: &mut FreshIds) -> Result<SamplingConfig, Reject> {
+    /// Checks the ranges and fills in the model's defaults; a seed is drawn where none was given.
+    pub(crate) fn sampling(self, defaults: SamplingDefaults, fresh: &mut FreshIds) -> Result<SamplingConfig, Reject> {
         let within = |value: Option<f32>, default: f32, most: f32, name: &str| match value.unwrap_or(default) {
             value if (0.0..=most).contains(&value) => Ok(value),
             value => Err(invalid(name, format!("{name} is {value}, but must be between 0 and {most}"))),
         };
         // Some clients send -1 for "keep all".
-        let top_k = self.top_k.unwrap_or(0).max(0);
+        let top_k = self.top_k.map_or(defaults.top_k, |top_k| u32::try_from(top_k.max(0)).unwrap_or(0));
         Ok(SamplingConfig {
-            temperature: within(self.temperature, 1.0, 2.0, "temperature")?,
-            top_p: within(self.top_p, 1.0, 1.0, "top_p")?,
-            min_p: within(self.min_p, 0.0, 1.0, "min_p")?,
-            top_k: u32::try_from(top_k).unwrap_or(0),
+            temperature: within(self.temperature, defaults.temperature, 2.0, "temperature")?,
+            top_p: within(self.top_p, defaults.top_p, 1.0, "top_p")?,
+            min_p: within(self.min_p, defaults.min_p, 1.0, "min_p")?,
+            top_k,
             seed: self.seed.map_or_else(|| fresh.next_u64(), |seed| seed as u64),
         })
     }

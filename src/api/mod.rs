@@ -44,6 +44,9 @@ use crate::error::Code;
 use crate::ids::{FreshIds, ItemId};
 use errors::OpenAiError;
 
+/// How long a request waits for the journal to be read before it is told to come back.
+const RECOVERY_WAIT: Duration = Duration::from_secs(10);
+
 /// The bounds of the edge; `config` names and sets them.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -169,6 +172,11 @@ pub async fn serve(
 }
 
 async fn refuse_unless_ready(State(app): State<App>, request: Request, next: Next) -> Response {
+    // Reading the journal takes moments: a client that comes back right after a restart waits rather than retries.
+    let mut phases = app.phase.clone();
+    let recovered = phases.wait_for(|phase| *phase != Phase::Recovering);
+    // Whether the time ran out or not, the phase now decides.
+    let _ = tokio::time::timeout(RECOVERY_WAIT, recovered).await.map(drop);
     let phase = *app.phase.borrow();
     match operations::refusal(phase) {
         None => next.run(request).await,

@@ -165,12 +165,13 @@ impl Draft {
         self.push(Event::InterventionAccepted { intervention_id, response_id, items: intervene.items });
         self.close_item(response_id, ItemStatus::Incomplete);
         self.close_calls("steered", |_| true);
+        // Before the terminal, so that the last thing a reader of the old response sees names the successor.
+        let successor_id = ResponseId::draw(&mut self.now.fresh);
+        let seq = self.push(Event::InterventionCommitted { intervention_id, response_id, successor_id, cut });
         if running {
             let ending = Ending::Incomplete { reason: "steered".to_owned() };
             self.push(Event::ResponseEnded { response_id, ending, tail_tokens: Vec::new() });
         }
-        let successor_id = ResponseId::draw(&mut self.now.fresh);
-        let seq = self.push(Event::InterventionCommitted { intervention_id, response_id, successor_id, cut });
         self.effects.extend(generation.map(|generation| Effect::AbortGeneration { generation }));
         self.start(NewResponse { id: successor_id, previous: Some(response_id), input: Vec::new(), config });
         Ok(Answer::Intervened(Receipt { intervention_id, response_id, successor_id: Some(successor_id), seq }))

@@ -31,6 +31,19 @@ pub struct Sampling {
     pub choice: u32,
 }
 
+/// How tokens are chosen where a client leaves it open.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplingDefaults {
+    /// See [`Sampling::temperature`].
+    pub temperature: f32,
+    /// See [`Sampling::top_k`].
+    pub top_k: u32,
+    /// See [`Sampling::top_p`].
+    pub top_p: f32,
+    /// See [`Sampling::min_p`].
+    pub min_p: f32,
+}
+
 /// One sequence to generate.
 #[derive(Clone, Debug)]
 pub struct GenerationRequest {
@@ -128,6 +141,8 @@ pub struct ModelInfo {
     pub fingerprint: String,
     /// Text to ids and back.
     pub tokenizer: Arc<Tokenizer>,
+    /// How tokens are chosen where the client leaves it open.
+    pub sampling: SamplingDefaults,
     /// The model's own chat template.
     pub template: Arc<ChatTemplate>,
     /// How tool calls look in this model's output.

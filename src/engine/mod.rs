@@ -33,7 +33,7 @@ pub use catalog::Catalog;
 #[cfg(feature = "server")]
 pub use contract::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
-    SequenceId,
+    SamplingDefaults, SequenceId,
 };
 #[cfg(feature = "server")]
 pub use local::{EngineStats, LoadError, LoadOptions, LocalEngine};

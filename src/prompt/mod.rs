@@ -4,6 +4,7 @@
 //! makes tokens and keeps those that are already held.
 
 mod build;
+mod depth;
 mod environment;
 mod guard;
 mod hermes;

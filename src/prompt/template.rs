@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
+use super::depth::too_deep;
 use super::environment::{NOW, Raised, TEMPLATE, environment};
 use super::guard::Guard;
 use super::values::{self, ArgumentsAs};
@@ -77,6 +78,10 @@ struct Knows {
 impl ChatTemplate {
     /// Compiles a template and finds out what it supports.
     pub fn new(source: &str, bos_text: &str, eos_text: &str) -> Result<Self, TemplateError> {
+        if let Some(operators) = too_deep(source) {
+            let text = format!("an expression with {operators} operators is more than any chat template needs");
+            return Err(TemplateError::Syntax(text));
+        }
         let environment = environment(source).map_err(|error| TemplateError::Syntax(describe(&error)))?;
         let mut template = Self {
             environment,
@@ -97,6 +102,7 @@ impl ChatTemplate {
     /// The template of a model file, or `ChatML` when it has none.
     pub fn from_gguf(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
         let source = gguf.string("tokenizer.chat_template").ok().flatten();
+        let source = source.filter(|source| !source.trim().is_empty());
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.special_text(id)).unwrap_or_default();
         Self::new(source.unwrap_or(CHATML), text(tokenizer.bos()), text(tokenizer.eos()))
     }

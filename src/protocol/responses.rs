@@ -104,6 +104,9 @@ pub struct Response {
     pub output: Vec<Item>,
     /// The response before it.
     pub previous_response_id: Option<String>,
+    /// The response that goes on after a steer of this one; ours, beside OpenAI's fields.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub successor_id: Option<String>,
     /// The conversation it belongs to.
     pub conversation: Option<ConversationRef>,
     /// Whether it is kept.

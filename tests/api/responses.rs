@@ -233,6 +233,18 @@ async fn an_unstored_response_is_cancelled_by_its_id_while_it_runs() {
 }
 
 #[tokio::test]
+async fn what_is_not_stored_cannot_be_continued_though_it_is_found_while_it_runs() {
+    let server = Server::start().await;
+    let body = json!({"input": "endless", "stream": true, "store": false});
+    let mut stream = server.post_stream("/v1/responses", body).await;
+    let created = stream.until("response.created").await;
+    for store in [true, false] {
+        let body = json!({"input": "more", "previous_response_id": created["response"]["id"], "store": store});
+        server.post("/v1/responses", body).await.assert_error(400, "previous_response_not_found");
+    }
+}
+
+#[tokio::test]
 async fn a_cancel_without_waiting_is_accepted_and_a_late_one_says_so() {
     let server = Server::start().await;
     let id = server.running("endless").await;

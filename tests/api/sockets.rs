@@ -47,6 +47,18 @@ async fn a_subscriber_gets_what_it_missed_and_what_follows_each_once() {
 }
 
 #[tokio::test]
+async fn a_subscription_outlives_another_one_that_is_refused() {
+    let server = Server::start().await;
+    let mut socket = server.socket(&server.conversation().await).await;
+    socket.send(json!({"type": "conversation.subscribe"})).await;
+    socket.send(json!({"type": "conversation.subscribe", "event_id": "e1", "after": 99})).await;
+    socket.until(|frame| frame["type"] == "error" && frame["event_id"] == "e1").await;
+    socket.send(json!({"type": "response.create", "input": "hi"})).await;
+    let frames = socket.until(|frame| frame["type"] == "response.completed").await;
+    assert!(frames.iter().all(|frame| frame["type"] != "conversation.snapshot"), "it began anew: {frames:?}");
+}
+
+#[tokio::test]
 async fn an_instruction_is_accepted_and_committed_in_the_stream() {
     let server = Server::start().await;
     let mut socket = server.socket(&server.conversation().await).await;
@@ -225,4 +237,29 @@ async fn close_code(socket: &mut (impl StreamExt<Item = Result<Message, Error>> 
             end => panic!("no close frame but {end:?}"),
         }
     }
+}
+
+/// Bytes of memory that this process occupies.
+fn resident_bytes() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[tokio::test]
+async fn answers_to_a_client_that_never_reads_are_not_held_in_memory() {
+    const PINGS: usize = 800_000;
+    let server = Server::start().await;
+    let mut socket = server.socket(&server.conversation().await).await;
+    let before = resident_bytes();
+    let ping = Message::Ping(vec![0; 125].into());
+    let flood = async {
+        for _ in 0..PINGS {
+            socket.0.feed(ping.clone()).await?;
+        }
+        socket.0.flush().await
+    };
+    // That the socket is closed on the way is as good.
+    let _ = tokio::time::timeout(PATIENCE, flood).await.expect("the socket is read or closed, not stuck");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 40 << 20, "{grown} bytes are held for {PINGS} pongs that nobody reads");
 }

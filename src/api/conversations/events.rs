@@ -34,7 +34,7 @@ pub(crate) async fn follow(
     };
     let handle = app.directory.conversation(conversation_id(&id)?, &principal).await?;
     let reader = handle.attach(after).await?;
-    let first = snapshot(&*handle.state().await?);
+    let first = snapshot(reader.attached());
     let first = data(&first).event(first.kind);
     let events = stream::once(future::ready(first)).chain(frames(reader).map(|frame| event(&frame)));
     let ping = Event::default().comment("ping");

@@ -48,8 +48,13 @@ pub(crate) async fn upgrade(
     })?;
     let bound = app.limits.ws_frame_bytes_max;
     let upgrade = upgrade.max_message_size(bound).max_frame_size(bound);
+    // A client that writes and never reads must not make us hold our answers for it: the socket closes instead.
+    let upgrade = upgrade.max_write_buffer_size(bound + WRITE_BUFFER_BYTES);
     Ok(upgrade.on_upgrade(move |socket| serve(socket, app, principal, handle)))
 }
+
+/// What a socket may hold back before it writes, beside its largest frame.
+const WRITE_BUFFER_BYTES: usize = 256 << 10;
 
 /// What goes out.
 pub(super) enum Out {

@@ -42,11 +42,7 @@ impl Begun {
             Err(reject) => return refused(reject),
         };
         let subscribes = match frame["type"].as_str() {
-            Some("conversation.subscribe") => {
-                session.take_subscription();
-                true
-            }
-            Some("response.create") => session.take_subscription(),
+            Some("conversation.subscribe" | "response.create") => session.take_subscription(),
             _ => false,
         };
         Self { frame: Ok(frame), event_id, subscribes }
@@ -94,8 +90,7 @@ async fn subscribe(session: &Session, frame: &Value, event_id: Option<&str>) -> 
         Some(number) => number.as_u64().ok_or_else(|| invalid("after", "after must be the seq of an event"))?,
     };
     let reader = session.handle.attach(after).await?;
-    let state = session.handle.state().await?;
-    let mut snapshot = serde_json::to_value(snapshot(&state)).unwrap_or_default();
+    let mut snapshot = serde_json::to_value(snapshot(reader.attached())).unwrap_or_default();
     echo(&mut snapshot, event_id, false);
     session.send(Out::Subscribe { snapshot, reader: Box::new(reader) }).await;
     Ok(())

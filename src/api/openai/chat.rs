@@ -78,7 +78,7 @@ fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
         fingerprint: model.fingerprint.clone(),
         instructions: None,
         tools: input::tools(request.tools.as_deref(), request.tool_choice.as_ref())?,
-        sampling: knobs.sampling(fresh)?,
+        sampling: knobs.sampling(model.sampling, fresh)?,
         max_output_tokens: limit.or(old_limit),
         stop: input::stops(request.stop.as_ref())?,
         template_kwargs: request.chat_template_kwargs.clone().unwrap_or_default(),

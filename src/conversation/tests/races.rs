@@ -14,8 +14,8 @@ fn a_steer_commits_in_one_batch() {
             "output_done",
             "content_part_done",
             "output_item_done",
-            "response_ended",
             "intervention_committed",
+            "response_ended",
             "response_created",
         ]
     );
@@ -60,7 +60,7 @@ fn a_steer_in_the_queue_is_accepted_and_cuts_nothing() {
     let events = talk.steer(id, "in French").unwrap();
     assert_eq!(
         names(&events),
-        ["intervention_accepted", "response_ended", "intervention_committed", "response_created"]
+        ["intervention_accepted", "intervention_committed", "response_ended", "response_created"]
     );
     let texts: Vec<_> =
         messages(&talk.state, talk.state.active().unwrap()).into_iter().map(|message| message.content).collect();

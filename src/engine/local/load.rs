@@ -8,7 +8,7 @@ use midstream_kernels::{Advice, Isa, Mmap, Team};
 use sha2::{Digest, Sha256};
 
 use super::super::backend::cpu::CpuBackend;
-use super::super::contract::ModelInfo;
+use super::super::contract::{ModelInfo, SamplingDefaults};
 use super::super::gguf::Gguf;
 use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig};
 use super::super::model::{Description, ModelError};
@@ -165,6 +165,7 @@ pub(super) fn prepare(
         fingerprint,
         tokenizer: Arc::new(tokenizer),
         reasoning: reasoning(&template),
+        sampling: sampling_defaults(&gguf),
         template: Arc::new(template),
         tool_format: ToolFormat::Hermes,
         exact_resume: true,
@@ -183,6 +184,22 @@ fn kv_blocks(description: &Description, options: &LoadOptions) -> usize {
     let token_bytes = description.layers.len() * 2 * size_of::<u16>() * sizes.kv_heads * sizes.head_dim;
     // Numbered in 32 bits; far more than any memory holds.
     (options.kv_bytes / (token_bytes * BLOCK_TOKENS)).clamp(1, u32::MAX as usize)
+}
+
+/// What the file recommends, else what suits small and quantised models: a little cooler than the model's own
+/// distribution, without its tail of unlikely tokens.
+fn sampling_defaults(gguf: &Gguf) -> SamplingDefaults {
+    // A recommendation of the wrong type or out of range is no reason to refuse the file.
+    let number = |key: &str, most: f32, default: f32| {
+        let value = gguf.f32(&format!("general.sampling.{key}")).ok().flatten();
+        value.filter(|value| (0.0..=most).contains(value)).unwrap_or(default)
+    };
+    SamplingDefaults {
+        temperature: number("temp", 2.0, 0.7),
+        top_k: gguf.u32("general.sampling.top_k").ok().flatten().unwrap_or(0),
+        top_p: number("top_p", 1.0, 0.95),
+        min_p: number("min_p", 1.0, 0.05),
+    }
 }
 
 /// How the model marks its reasoning, as far as its template shows.

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::contract::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo,
+    SamplingDefaults,
 };
 use super::tokenizer::Tokenizer;
 use crate::clock::Clock;
@@ -72,6 +73,8 @@ impl ScriptedEngine {
             context_length: CONTEXT_LENGTH,
             fingerprint: format!("scripted-{:x}", Sha256::digest(json)),
             tokenizer: Arc::clone(&tokenizer),
+            // Its tokens are given: nothing is chosen.
+            sampling: SamplingDefaults { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
             template: Arc::new(ChatTemplate::chatml().map_err(ScriptError::Template)?),
             tool_format: script.tool_format,
             reasoning: script.reasoning,

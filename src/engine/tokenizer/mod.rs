@@ -194,6 +194,11 @@ impl Tokenizer {
         matches!(&self.model, Model::Spm(spm) if spm.space_prefix)
     }
 
+    /// The most bytes that one token stands for: a text has at least its length divided by this many tokens.
+    pub fn longest_token_bytes(&self) -> usize {
+        self.vocabulary.longest_bytes()
+    }
+
     /// Number of tokens.
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.len()

@@ -55,6 +55,11 @@ impl Vocabulary {
         Self { texts, kinds, bytes, borders }
     }
 
+    /// The most bytes that one token stands for.
+    pub(super) fn longest_bytes(&self) -> usize {
+        self.borders.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.texts.len()
     }
