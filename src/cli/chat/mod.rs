@@ -291,7 +291,11 @@ impl<O: Write, N: Write> Chat<O, N> {
             let wait_ms = RECONNECT_WAITS_MS[attempt.min(RECONNECT_WAITS_MS.len() - 1)];
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
-                _ = self.signals.next() => break,
+                _ = self.signals.next() => {
+                    self.screen.on_interrupt();
+                    self.screen.leave()?;
+                    break;
+                }
             }
             match self.client.connect(&self.conversation).await {
                 Ok(socket) => return Ok(socket),

@@ -251,8 +251,9 @@ impl Session {
         let came_late = matches!(code, Some(Code::ResponseAlreadyCompleted | Code::ResponseNotActive));
         let is_answer_to = |kind: &str| answered.as_ref().is_some_and(|answered| answered.frame["type"] == kind);
         let is_needless_cancel = came_late && is_answer_to("response.cancel");
-        // A subscription that a stopping server refuses is repeated once the server is back.
-        if is_needless_cancel || (code == Some(Code::Draining) && answered.is_none()) {
+        // A subscription that a stopping server refuses or cuts is repeated once the server is back.
+        let is_stopping = matches!(code, Some(Code::Draining | Code::Overloaded)) && answered.is_none();
+        if is_needless_cancel || is_stopping {
             return Vec::new();
         }
         let is_steer = is_answer_to("conversation.intervene");

@@ -162,10 +162,12 @@ fn a_steer_is_shown_where_it_cut_the_answer() {
 }
 
 #[test]
-fn a_stopping_server_that_refuses_the_subscription_is_not_worth_a_word() {
+fn a_stopping_server_that_refuses_or_cuts_the_subscription_is_not_worth_a_word() {
     let mut session = joined(false);
-    let refusal = json!({"type": "error", "status": 503, "error": {"code": "draining", "message": "stopping"}});
-    assert_eq!(session.on_frame(&refusal), []);
+    for code in ["draining", "overloaded"] {
+        let refusal = json!({"type": "error", "status": 503, "error": {"code": code, "message": "stopping"}});
+        assert_eq!(session.on_frame(&refusal), [], "{code}");
+    }
 }
 
 #[test]
