@@ -43,15 +43,14 @@ fn operators(tag: &str) -> usize {
 /// The characters that are in no string, and where.
 fn outside_strings(text: &str) -> impl Iterator<Item = (usize, char)> {
     let mut quote = None;
-    text.char_indices().filter(move |(_, character)| match quote {
-        Some(open) => {
-            quote = Some(open).filter(|open| open != character);
-            false
+    text.char_indices().filter(move |(_, character)| {
+        let inside = quote.is_some();
+        match quote {
+            Some(open) if open == *character => quote = None,
+            None if matches!(character, '"' | '\'') => quote = Some(*character),
+            _ => {}
         }
-        None => {
-            quote = Some(*character).filter(|character| matches!(character, '"' | '\''));
-            quote.is_none()
-        }
+        !inside && quote.is_none()
     })
 }
 
