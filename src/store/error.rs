@@ -37,6 +37,18 @@ pub enum Error {
     /// Something that no conversation owns is damaged.
     #[error("the store is damaged: {0}; restore the folder from a copy, or start on an empty one")]
     StoreDamaged(String),
+    /// Acknowledged writes are gone: the log was damaged, and recovery left out what lies behind the damage.
+    #[error(
+        "the store is damaged: {what}; a part of the journal's log could not be read, and recovery has cut the log \
+         there, so the rest cannot be had from this folder any more; restore the whole data folder from a copy, or, \
+         to go on with what is left, delete {} and start again", .count.display()
+    )]
+    Lost {
+        /// What is missing.
+        what: String,
+        /// The file to delete by whoever accepts the loss.
+        count: PathBuf,
+    },
     /// Another process has the folder.
     #[error("another midstream runs on this data folder: {}; stop it, or choose another --data-dir", .0.display())]
     InUse(PathBuf),
@@ -79,9 +91,11 @@ impl Error {
     /// The code that a client sees.
     pub fn code(&self) -> Code {
         match self {
-            Self::Unavailable(_) | Self::SyncFailed(_) | Self::StoreDamaged(_) | Self::File { .. } => {
-                Code::StorageUnavailable
-            }
+            Self::Unavailable(_)
+            | Self::SyncFailed(_)
+            | Self::StoreDamaged(_)
+            | Self::Lost { .. }
+            | Self::File { .. } => Code::StorageUnavailable,
             Self::Damaged { .. } => Code::ConversationDamaged,
             Self::Stopped => Code::Draining,
             Self::Conflict { .. }

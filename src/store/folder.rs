@@ -6,7 +6,8 @@
 //! it. Large leaves would go to files under `blobs`, which sled does not sync at all; the codec's chunks are
 //! small enough that there are none, and should one appear it is synced too.
 //!
-//! Layout: `lock`, `journal/` (sled's) and `journal.exists`, written once the first schema number is durable.
+//! Layout: `lock`, `journal/` (sled's), `journal.exists`, written once the first schema number is durable, and
+//! `acknowledged`, which `acknowledged.rs` owns.
 //!
 //! **Invariant:** a folder that once held a journal is never opened as an empty one.
 

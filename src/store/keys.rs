@@ -22,6 +22,8 @@ pub(super) const INTERVENTION: u8 = b'i';
 pub(super) const IDEMPOTENCY: u8 = b'k';
 /// The schema number.
 pub(super) const SCHEMA: &[u8] = b"mschema";
+/// How much was written.
+pub(super) const TALLY: &[u8] = b"mtally";
 
 /// The id's bytes lie behind the kind.
 const ID_END: usize = 17;

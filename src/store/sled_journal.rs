@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
+use super::acknowledged::{Acknowledged, Tally};
 use super::codec::{self, Entry, PartialEntry};
 use super::error::Error;
 use super::folder::Folder;
@@ -32,6 +33,8 @@ pub struct SledJournal {
     in_flight: Mutex<HashMap<Vec<u8>, Option<sled::IVec>>>,
     /// An append failed: memory may hold what the disk does not.
     pub(super) failed: AtomicBool,
+    tally: Mutex<Tally>,
+    acknowledged: Acknowledged,
 }
 
 impl fmt::Debug for SledJournal {
@@ -52,11 +55,14 @@ impl SledJournal {
             folding: RwLock::default(),
             in_flight: Mutex::default(),
             failed: AtomicBool::new(false),
+            tally: Mutex::default(),
+            acknowledged: Acknowledged::open(root.as_ref())?,
         };
         match journal.schema()? {
             Some(found) => migrate::check(found)?,
             None => journal.initialise()?,
         }
+        *journal.tally() = journal.acknowledged.check(&journal.db, || journal.folder.sync())?;
         if !journal.folder.was_initialised() {
             journal.folder.mark_initialised()?;
         }
@@ -96,6 +102,10 @@ impl SledJournal {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The durable value under `key`. The tree is asked first: if the append ends in between, what it wrote is
     /// durable.
     fn durable(&self, key: &[u8]) -> Result<Option<sled::IVec>, Error> {
@@ -112,15 +122,19 @@ impl SledJournal {
     }
 
     fn write(&self, batches: &[Batch]) -> Result<(), Error> {
-        let writes = Writes::of(batches)?;
+        let mut writes = Writes::of(batches)?;
         let mut before = HashMap::new();
         for key in writes.index.keys() {
             before.insert(key.clone(), self.db.get(key)?);
         }
+        let tally = self.tally().after(batches.len(), &writes.index, &before);
+        writes.put(keys::TALLY.to_vec(), &tally.encode());
         *self.in_flight() = before;
         self.db.apply_batch(writes.into_batch())?;
         self.db.flush()?;
         self.folder.sync()?;
+        *self.tally() = tally;
+        self.acknowledged.write(tally);
         self.in_flight().clear();
         Ok(())
     }

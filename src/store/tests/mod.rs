@@ -7,6 +7,7 @@ mod folding;
 mod golden;
 mod journals;
 mod killed;
+mod lost;
 mod model;
 mod writer;
 
@@ -94,11 +95,13 @@ pub(super) fn with_records(mut batch: Batch, records: Vec<Record>) -> Batch {
     batch
 }
 
-/// Copies a folder as a crash would leave it: file by file, while others write.
+/// Copies a folder as a crash would leave it: file by file, while others write. By name, so that the count of
+/// acknowledged writes is taken before the journal: it must not be ahead.
 pub(super) fn copy_folder(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
+    let mut entries: Vec<_> = std::fs::read_dir(from).unwrap().map(Result::unwrap).collect();
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
         let target = to.join(entry.file_name());
         if entry.file_type().unwrap().is_dir() {
             copy_folder(&entry.path(), &target);

@@ -1,0 +1,197 @@
+//! Finds out at the start whether acknowledged writes are gone.
+//!
+//! sled's recovery meets a damaged record in two ways, and neither is an error to it: in the last segments it cuts
+//! the log there, and further back it leaves out the rest of the segment and goes on behind it. So every group of
+//! batches carries a [`Tally`] in its own atomic batch: how many batches were ever written, and a sum over all rows
+//! of the index. A cut takes the tally back, which the file `acknowledged` beside the journal shows; a hole in the
+//! middle leaves a sum that the rows do not have. Events need no sum: the head record says how many there must be.
+//!
+//! The file is written after the sync and never synced itself: it may lag behind what is on disk, and must never run
+//! ahead of it.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Seek, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::error::Error;
+use super::{codec, keys};
+
+/// Stands for a key in the file's checksum.
+const FILE_KEY: &[u8] = b"acknowledged";
+
+/// What the journal says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Batches written since the store was made, or since it was first opened by a version that counts.
+    committed: u64,
+    /// The sum over the index, unless a part of it could not be read when its loss was accepted.
+    index_sum: Option<u128>,
+}
+
+impl Tally {
+    /// The tally behind `batches` more, which change these rows of the index from `before`.
+    pub(super) fn after(
+        self,
+        batches: usize,
+        index: &HashMap<Vec<u8>, Option<Vec<u8>>>,
+        before: &HashMap<Vec<u8>, Option<sled::IVec>>,
+    ) -> Self {
+        let changed = |sum: u128, (key, value): (&Vec<u8>, &Option<Vec<u8>>)| {
+            let old = before.get(key).and_then(Option::as_ref).map_or(0, |value| weight(value));
+            sum.wrapping_sub(old).wrapping_add(value.as_deref().map_or(0, weight))
+        };
+        Self {
+            committed: self.committed.saturating_add(batches as u64),
+            index_sum: self.index_sum.map(|sum| index.iter().fold(sum, changed)),
+        }
+    }
+
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut body = self.committed.to_be_bytes().to_vec();
+        body.extend(self.index_sum.iter().flat_map(|sum| sum.to_be_bytes()));
+        body
+    }
+
+    fn decode(body: &[u8]) -> Option<Self> {
+        let (committed, sum) = body.split_first_chunk()?;
+        let index_sum = if sum.is_empty() { None } else { Some(u128::from_be_bytes(sum.try_into().ok()?)) };
+        Some(Self { committed: u64::from_be_bytes(*committed), index_sum })
+    }
+
+    fn read(db: &sled::Db) -> Result<Option<Self>, Error> {
+        let Some(value) = db.get(keys::TALLY)? else {
+            return Ok(None);
+        };
+        let tally = codec::unseal(keys::TALLY, &value).ok().and_then(Self::decode);
+        tally.map(Some).ok_or_else(|| Error::StoreDamaged("the count of its writes cannot be read".into()))
+    }
+}
+
+/// A row's part of the sum: its checksum, and above all carries, one.
+fn weight(value: &[u8]) -> u128 {
+    let checksum = value.first_chunk().map_or(0, |sum| u32::from_be_bytes(*sum));
+    (1 << 64) + u128::from(checksum)
+}
+
+/// The sum over the rows that are there. sled asserts in places where it could report damage.
+fn index_sum(db: &sled::Db) -> Result<u128, Error> {
+    let add = || {
+        let mut sum = 0_u128;
+        for kind in [keys::HEAD, keys::ACTIVE, keys::RESPONSE, keys::INTERVENTION, keys::IDEMPOTENCY] {
+            for row in db.scan_prefix([kind]) {
+                sum = sum.wrapping_add(weight(&row?.1));
+            }
+        }
+        Ok(sum)
+    };
+    catch_unwind(AssertUnwindSafe(add)).unwrap_or_else(|_| Err(Error::StoreDamaged("its index cannot be read".into())))
+}
+
+/// What the file said when the folder was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// There was none: a new or older store, or somebody accepts a loss.
+    Nothing,
+    /// A power cut tore it.
+    Torn,
+    /// At least so many batches were acknowledged.
+    AtLeast(u64),
+}
+
+/// The file that says how many batches were acknowledged.
+#[derive(Debug)]
+pub(super) struct Acknowledged {
+    path: PathBuf,
+    file: File,
+    known: Known,
+    /// The last write failed, and that was said.
+    failing: AtomicBool,
+}
+
+impl Acknowledged {
+    /// Opens the file in the data folder, or makes it.
+    pub(super) fn open(root: &Path) -> Result<Self, Error> {
+        let path = root.join("acknowledged");
+        let cannot = |error: &io::Error| Error::file(format!("cannot open {}", path.display()), error);
+        let known = match fs::read(&path) {
+            Ok(bytes) => codec::unseal(FILE_KEY, &bytes)
+                .ok()
+                .and_then(|body| codec::decode_seq(body).ok())
+                .map_or(Known::Torn, Known::AtLeast),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Known::Nothing,
+            Err(error) => return Err(cannot(&error)),
+        };
+        let options = File::options().create(true).truncate(known == Known::Torn).write(true).open(&path);
+        let file = options.map_err(|error| cannot(&error))?;
+        if known == Known::Torn {
+            tracing::warn!(path = %path.display(), "the count of acknowledged writes is torn and begun anew");
+        }
+        Ok(Self { path, file, known, failing: AtomicBool::new(false) })
+    }
+
+    /// Compares the journal with what was acknowledged, and returns the tally to go on from. `durable` makes
+    /// durable what is in the database.
+    pub(super) fn check(&self, db: &sled::Db, durable: impl Fn() -> Result<(), Error>) -> Result<Tally, Error> {
+        let accepted = self.known == Known::Nothing;
+        let tally = match Tally::read(db) {
+            Err(_) if accepted => None,
+            Err(error) => return Err(self.lost(error.to_string())),
+            Ok(tally) => tally,
+        };
+        let stored = tally.unwrap_or_default();
+        if let Known::AtLeast(acknowledged) = self.known
+            && let missing @ 1.. = acknowledged.saturating_sub(stored.committed)
+        {
+            return Err(self.lost(format!("{missing} of {acknowledged} acknowledged writes are missing")));
+        }
+        let sum = index_sum(db);
+        let fault = match (&sum, stored.index_sum) {
+            (Err(error), Some(_)) => Some(format!("acknowledged writes cannot be read: {error}")),
+            (Ok(sum), Some(stored)) if *sum != stored => {
+                let (found, written) = (*sum >> 64, stored >> 64);
+                Some(format!(
+                    "acknowledged writes are missing: the index has {found} rows where {written} were written"
+                ))
+            }
+            _ => None,
+        };
+        match fault {
+            Some(what) if accepted => tracing::error!(%what, "the loss is accepted, since the count was deleted"),
+            Some(what) => return Err(self.lost(what)),
+            None => {}
+        }
+        let next = Tally { committed: stored.committed, index_sum: sum.ok() };
+        if tally != Some(next) {
+            db.insert(keys::TALLY, codec::seal(keys::TALLY, &next.encode()))?;
+            db.flush()?;
+        }
+        // Also what a killed process wrote and did not sync: the file must not run ahead of it.
+        durable()?;
+        self.write(next);
+        Ok(next)
+    }
+
+    /// Notes that all of the tally is acknowledged. It is only a lower bound, so a failure costs no more than that.
+    pub(super) fn write(&self, tally: Tally) {
+        let bytes = codec::seal(FILE_KEY, &codec::encode_seq(tally.committed));
+        let mut file = &self.file;
+        match file.rewind().and_then(|()| file.write_all(&bytes)) {
+            Ok(()) => self.failing.store(false, Ordering::Relaxed),
+            Err(error) => {
+                if !self.failing.swap(true, Ordering::Relaxed) {
+                    let path = self.path.display();
+                    tracing::warn!(%path, %error, "the count of acknowledged writes cannot be written");
+                }
+            }
+        }
+    }
+
+    fn lost(&self, what: String) -> Error {
+        let error = Error::Lost { what, count: self.path.clone() };
+        tracing::error!(%error, "the store is not opened");
+        error
+    }
+}
