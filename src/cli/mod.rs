@@ -4,6 +4,7 @@
 //! lives elsewhere, except for `chat`, which is a client of the server's public API and of nothing else.
 
 mod chat;
+mod conversations;
 mod pull;
 mod serve;
 
@@ -39,6 +40,8 @@ enum Command {
     Pull(pull::Arguments),
     /// Talk to a running server from the terminal
     Chat(chat::Arguments),
+    /// Dump all conversations as JSON lines, or load such a dump
+    Conversations(conversations::Arguments),
 }
 
 /// Runs the program with the process's own arguments.
@@ -52,6 +55,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Serve(arguments) => serve::prepare(arguments).and_then(crate::app::run),
             Command::Pull(arguments) => pull::run(&arguments),
             Command::Chat(arguments) => chat::run(&arguments),
+            Command::Conversations(arguments) => conversations::run(arguments),
         },
         Err(refusal) => {
             // Help and version come this way too; clap knows where each belongs and with which exit code.

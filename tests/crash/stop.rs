@@ -38,3 +38,21 @@ async fn an_endless_answer_goes_on_after_the_restart() {
     let (status, answer) = server.post(&format!("/v1/responses/{response}/cancel"), "c", &json!({})).await;
     assert_eq!((status, &answer["status"]), (200, &json!("cancelled")));
 }
+
+#[tokio::test]
+async fn a_dump_loaded_into_another_folder_serves_the_same_conversations() {
+    let script = json!([{"deltas": ["one ", "two ", "three"]}]);
+    let (site, other) = (Site::scripted(&script), Site::scripted(&script));
+    let server = site.start().await;
+    let (response, conversation) = server.begin("one", json!({"input": "tell"})).await;
+    let frames = server.until_ended(&conversation, &response, 0).await;
+    assert_eq!(server.terminate().await, Some(0));
+    let dump = site.run(&["conversations", "dump"], b"");
+    let again = other.run(&["conversations", "load"], &dump);
+    assert_eq!(again, b"");
+    let server = other.start().await;
+    let loaded = server.until_ended(&conversation, &response, 0).await;
+    assert_eq!(crate::support::journaled(&loaded), crate::support::journaled(&frames));
+    // The key came along: the same request is the same response.
+    assert_eq!(server.begin("one", json!({"input": "tell"})).await, (response, conversation));
+}

@@ -1,6 +1,6 @@
 //! The binary under test: starts it on a free port, kills it, starts it again; and a reader of its streams.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -58,6 +58,17 @@ impl Site {
 
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// Runs another command on the data folder, and gives its output.
+    pub(crate) fn run(&self, command: &[&str], input: &[u8]) -> Vec<u8> {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_midstream"));
+        process.args(command).arg("--data-dir").arg(self.folder.path().join("data"));
+        let mut child = process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{command:?}");
+        output.stdout
     }
 
     /// Starts the process and waits until it serves.
