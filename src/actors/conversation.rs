@@ -37,6 +37,8 @@ pub(super) enum ConversationMsg {
     WaitEnd { response_id: ResponseId, reply: oneshot::Sender<Result<State, Reject>> },
     /// News of a generation. The pump sends the next only when this is taken.
     Generation { generation: u64, input: Input, taken: oneshot::Sender<()> },
+    /// The server stops.
+    Stop,
     /// A reader is gone.
     ReaderGone,
     /// Nothing was published since this seq.
@@ -146,6 +148,13 @@ impl Actor for ConversationActor {
                 // reads what is on disk.
                 live.step(&myself, vec![input], None).await.map_err(|reject| reject.message)?;
                 let _ = taken.send(());
+            }
+            ConversationMsg::Stop => {
+                // Where the journal refuses, the restart takes it for a crash: that costs an attempt and loses nothing.
+                if live.stored {
+                    let _ = live.step(&myself, vec![Input::Stopping], None).await;
+                }
+                myself.stop(Some("the server stops".to_owned()));
             }
             ConversationMsg::ReaderGone => live.reader_gone(&myself).await,
             ConversationMsg::Silence { since_seq } => {

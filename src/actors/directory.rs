@@ -78,7 +78,10 @@ impl Actor for DirectoryActor {
             }
             DirectoryMsg::StopAll { reply } => {
                 awake.stopping = Some(reply);
-                awake.entries.values().for_each(|entry| entry.actor.stop(Some("the server stops".to_owned())));
+                for entry in awake.entries.values() {
+                    // One that has ended already needs no telling.
+                    let _ = entry.actor.cast(ConversationMsg::Stop);
+                }
                 awake.report_stopped();
             }
         }

@@ -103,6 +103,7 @@ fn native(state: &State, event: &Event) -> Value {
             "forked_from": forked_from,
         }),
         Event::ItemsAdded { items } => json!({"type": "conversation.items.added", "items": object::items(items)}),
+        Event::ResponseSuspended { .. } => json!({"type": "response.suspended"}),
         Event::ResponseResumed { attempt, exact, .. } => {
             json!({"type": "response.resumed", "attempt": attempt, "exact": exact})
         }

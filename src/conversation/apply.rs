@@ -95,6 +95,7 @@ impl State {
             next_number: 0,
             ended_seq: None,
             attempts: 0,
+            suspended: false,
             successor: None,
         }));
     }
@@ -110,7 +111,9 @@ impl State {
                 response.usage.input_tokens = *prompt_tokens;
                 response.usage.cached_tokens = *cached_tokens;
             }
+            Event::ResponseSuspended { .. } => response.suspended = true,
             Event::ResponseResumed { attempt, .. } => {
+                response.suspended = false;
                 response.attempts = *attempt;
                 response.generation = Some(recorded.seq);
             }
@@ -168,6 +171,7 @@ pub(super) fn response_of(event: &Event) -> Option<ResponseId> {
     match event {
         Event::ResponseCreated(new) => Some(new.id),
         Event::ResponseInProgress { response_id, .. }
+        | Event::ResponseSuspended { response_id }
         | Event::ResponseResumed { response_id, .. }
         | Event::OutputItemAdded { response_id, .. }
         | Event::ContentPartAdded { response_id, .. }

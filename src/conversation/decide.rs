@@ -41,6 +41,7 @@ pub fn decide(state: &State, input: Input, now: Now) -> Result<Step, Reject> {
         Input::GenerationEnded { generation, outputs, tail_tokens, end } => {
             draft.generation_ended(generation, outputs, tail_tokens, end)
         }
+        Input::Stopping => draft.stopping(),
         Input::Restarted { fingerprint } => draft.restarted(fingerprint.as_deref()),
         Input::Silence => draft.silence(),
     };
@@ -322,11 +323,23 @@ impl Draft {
         self.push(Event::ResponseEnded { response_id, ending, tail_tokens });
     }
 
+    fn stopping(&mut self) -> Answer {
+        if let Some(active) = self.state.active()
+            && !active.cancel_requested
+            && !active.suspended
+        {
+            let (response_id, generation) = (active.id, active.generation);
+            self.push(Event::ResponseSuspended { response_id });
+            self.effects.extend(generation.map(|generation| Effect::AbortGeneration { generation }));
+        }
+        Answer::None
+    }
+
     fn restarted(&mut self, fingerprint: Option<&str>) -> Answer {
         let Some(active) = self.state.active() else {
             return Answer::None;
         };
-        let (response_id, attempt) = (active.id, active.attempts + 1);
+        let (response_id, attempt) = (active.id, active.attempts + u32::from(!active.suspended));
         let exact = fingerprint == Some(active.config.fingerprint.as_str());
         if active.cancel_requested {
             self.end(response_id, ItemStatus::Incomplete, Ending::Cancelled, Vec::new());

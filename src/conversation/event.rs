@@ -63,11 +63,16 @@ pub enum Event {
         /// Prompt tokens that came from the KV cache.
         cached_tokens: u32,
     },
+    /// The server stops in good order: the response goes on after the restart, and that is no attempt.
+    ResponseSuspended {
+        /// Which response.
+        response_id: ResponseId,
+    },
     /// After a restart the response goes on.
     ResponseResumed {
         /// Which response.
         response_id: ResponseId,
-        /// Restarts without a new token in between, from 1.
+        /// Crashes without a new token in between; 0 behind a stop in good order.
         attempt: u32,
         /// Whether the same tokens as without the restart are guaranteed.
         exact: bool,

@@ -74,6 +74,8 @@ pub enum Input {
         /// Why.
         end: GenerationEnd,
     },
+    /// The server stops in good order.
+    Stopping,
     /// The process started and replayed the journal: what was running is to go on.
     Restarted {
         /// The fingerprint of the engine that serves the model of the active response now.

@@ -78,8 +78,10 @@ pub struct Response {
     pub next_number: u64,
     /// Seq of its terminal event.
     pub ended_seq: Option<u64>,
-    /// Restarts since the last new token.
+    /// Crashes since the last new token.
     pub attempts: u32,
+    /// The server stopped in good order while it ran.
+    pub suspended: bool,
     /// The response that answers a steer of this one.
     pub successor: Option<ResponseId>,
 }

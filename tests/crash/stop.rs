@@ -23,13 +23,33 @@ async fn a_short_answer_is_finished_before_the_process_ends() {
     assert_eq!(shown_text(&seen, &response), words.concat(), "the reader saw the end before the socket closed");
 }
 
+/// Stops soon, whatever still runs.
+fn impatient(script: &serde_json::Value) -> Site {
+    let site = Site::scripted(script);
+    let settings = site.path().join("settings.toml");
+    std::fs::write(&settings, "shutdown_drain_ms = 100\n").unwrap();
+    let settings = settings.display().to_string();
+    site.with(&["--config", &settings])
+}
+
+#[tokio::test]
+async fn stops_in_good_order_are_no_attempts_of_an_answer_that_has_no_token_yet() {
+    let site = impatient(&json!([{"deltas": ["late"], "delay_ms": 600_000}]));
+    let mut server = site.start().await;
+    let (response, _) = server.begin("one", json!({"input": "tell"})).await;
+    // More than a crashing answer is given.
+    for _ in 0..5 {
+        assert_eq!(server.terminate().await, Some(0));
+        server = site.start().await;
+    }
+    let status = server.get(&format!("/v1/responses/{response}")).await["status"].clone();
+    assert!(status == "queued" || status == "in_progress", "{status}");
+}
+
 #[tokio::test]
 async fn an_endless_answer_goes_on_after_the_restart() {
     let words: Vec<String> = (0..3000).map(|index| format!("w{index} ")).collect();
-    let site = Site::scripted(&json!([{"deltas": words, "delay_ms": 10}]));
-    std::fs::write(site.path().join("settings.toml"), "shutdown_drain_ms = 200\n").unwrap();
-    let settings = site.path().join("settings.toml").display().to_string();
-    let site = site.with(&["--config", &settings]);
+    let site = impatient(&json!([{"deltas": words, "delay_ms": 10}]));
     let server = site.start().await;
     let (response, _) = server.begin("one", json!({"input": "tell"})).await;
     assert_eq!(server.terminate().await, Some(0));

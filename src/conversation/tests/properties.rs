@@ -15,6 +15,7 @@ enum Act {
     Text(usize, u8),
     Call(usize),
     End(usize, u8),
+    Stop,
     Restart,
     Silence,
 }
@@ -29,6 +30,7 @@ fn act() -> impl Strategy<Value = Act> {
         6 => ((0..3_usize), any::<u8>()).prop_map(|(which, word)| Act::Text(which, word)),
         2 => (0..3_usize).prop_map(Act::Call),
         2 => ((0..3_usize), 0..4_u8).prop_map(|(which, end)| Act::End(which, end)),
+        1 => Just(Act::Stop),
         1 => Just(Act::Restart),
         1 => Just(Act::Silence),
     ]
@@ -73,6 +75,7 @@ fn play(talk: &mut Talk, act: &Act) -> Result<Vec<Event>, Reject> {
             let generation = generation(which);
             talk.say(Input::GenerationEnded { generation, outputs: vec![], tail_tokens: vec![2], end })
         }
+        Act::Stop => talk.say(Input::Stopping),
         Act::Restart => talk.say(Input::Restarted { fingerprint: None }),
         Act::Silence => talk.say(Input::Silence),
     }

@@ -56,6 +56,28 @@ fn three_restarts_without_a_new_token_fail_the_response() {
 }
 
 #[test]
+fn a_stop_in_good_order_is_no_attempt() {
+    let (mut talk, id) = Talk::generating(&["The"]);
+    for _ in 0..10 {
+        let events = talk.say(Input::Stopping).unwrap();
+        assert_eq!(events, [Event::ResponseSuspended { response_id: id }]);
+        let events = restarted(&mut talk, "f1");
+        assert_eq!(events, [Event::ResponseResumed { response_id: id, attempt: 0, exact: true }]);
+    }
+    restarted(&mut talk, "f1");
+    assert_eq!(talk.state.response(id).unwrap().attempts, 1, "a crash still is one");
+}
+
+#[test]
+fn a_cancelled_response_is_not_suspended_but_ended_after_the_restart() {
+    let (mut talk, id) = Talk::generating(&["The"]);
+    talk.cancel(id);
+    assert_eq!(talk.say(Input::Stopping).unwrap(), []);
+    restarted(&mut talk, "f1");
+    assert_eq!(talk.state.response(id).unwrap().status, ResponseStatus::Ended(Ending::Cancelled));
+}
+
+#[test]
 fn a_new_token_forgets_the_attempts() {
     let (mut talk, _) = Talk::generating(&["The"]);
     for token in 1..10 {

@@ -21,6 +21,7 @@ fn name(event: &Event) -> &'static str {
         Event::ItemsAdded { .. } => "items_added",
         Event::ResponseCreated(_) => "response_created",
         Event::ResponseInProgress { .. } => "response_in_progress",
+        Event::ResponseSuspended { .. } => "response_suspended",
         Event::ResponseResumed { .. } => "response_resumed",
         Event::OutputItemAdded { .. } => "output_item_added",
         Event::ContentPartAdded { .. } => "content_part_added",
@@ -38,7 +39,7 @@ fn name(event: &Event) -> &'static str {
 }
 
 /// How many names there are above.
-const VARIANTS: usize = 17;
+const VARIANTS: usize = 18;
 
 fn golden_path() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/events/v{EVENT_VERSION}.jsonl"))
@@ -243,5 +244,6 @@ fn endings() -> Vec<Event> {
             cut: Some(Cut { item_id: Some(item_id(6)), token_index: 3 }),
         },
         Event::InterventionCommitted { intervention_id, response_id, successor_id: response(2), cut: None },
+        Event::ResponseSuspended { response_id },
     ]
 }
