@@ -60,7 +60,7 @@ pub(super) struct ConversationArgs {
     pub(super) stored: bool,
     pub(super) parts: Parts,
     pub(super) directory: ActorRef<super::directory::DirectoryMsg>,
-    /// Tells the directory whether a response is running.
+    /// Tells the directory whether a response is running or somebody reads.
     pub(super) working: Arc<AtomicBool>,
 }
 
@@ -235,7 +235,7 @@ impl Live {
         // Its answer is durable: from here on the journal answers for the key.
         drop(key);
         self.state = decided.state;
-        self.working.store(self.state.active().is_some(), Ordering::SeqCst);
+        self.tell_working();
         for recorded in decided.events {
             let recorded = Arc::new(recorded);
             self.readers.publish(&recorded);
@@ -275,8 +275,15 @@ impl Live {
 
     fn tail(&mut self, myself: &ActorRef<ConversationMsg>) -> Tail {
         let (live, presence) = self.readers.join(myself, self.parts.config.reader_queue_events);
+        self.tell_working();
         let history = (!self.stored).then(|| self.history.clone());
         Tail { state: self.state.clone(), history, live, presence }
+    }
+
+    /// Tells the directory whether the conversation may be put to sleep.
+    fn tell_working(&mut self) {
+        let working = self.state.active().is_some() || self.readers.count() > 0;
+        self.working.store(working, Ordering::SeqCst);
     }
 
     /// Tells those who wait for an end that has come, or never will.
@@ -298,6 +305,7 @@ impl Live {
 
     /// A conversation that is not stored dies with its last reader, and its response with it.
     async fn reader_gone(&mut self, myself: &ActorRef<ConversationMsg>) {
+        self.tell_working();
         if self.stored || self.readers.count() > 0 {
             return;
         }

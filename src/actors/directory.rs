@@ -45,10 +45,18 @@ pub(super) struct Awake {
 struct Entry {
     actor: ActorRef<ConversationMsg>,
     stored: bool,
-    /// Told by the actor: a response is running.
+    /// Told by the actor: a response is running, or somebody reads.
     working: Arc<AtomicBool>,
     /// Those who want it awake again, while it goes to sleep.
     retiring: Option<Vec<oneshot::Sender<Woken>>>,
+}
+
+impl Entry {
+    /// What was said to it already is still heard.
+    fn retire(&mut self) {
+        self.retiring = Some(Vec::new());
+        let _ = self.actor.drain();
+    }
 }
 
 impl Actor for DirectoryActor {
@@ -69,11 +77,8 @@ impl Actor for DirectoryActor {
         match message {
             DirectoryMsg::Wake { id, stored, reply } => awake.wake(&myself, id, stored, reply).await,
             DirectoryMsg::Retire { id } => {
-                if let Some(entry) = awake.entries.get_mut(&id)
-                    && entry.retiring.is_none()
-                {
-                    entry.retiring = Some(Vec::new());
-                    let _ = entry.actor.drain();
+                if let Some(entry) = awake.entries.get_mut(&id).filter(|entry| entry.retiring.is_none()) {
+                    entry.retire();
                 }
             }
             DirectoryMsg::StopAll { reply } => {
@@ -123,15 +128,34 @@ impl Awake {
             }
             return;
         }
-        let _ = reply.send(self.start(myself, id, stored).await);
+        let woken = match self.make_room() {
+            Ok(()) => self.start(myself, id, stored).await,
+            Err(reject) => Err(reject),
+        };
+        let _ = reply.send(woken);
+    }
+
+    /// At the bound, conversations that nobody reads and that do nothing go to sleep; those on their way there are
+    /// not counted. What goes on after a failure needs no room: it had it.
+    fn make_room(&mut self) -> Result<(), Reject> {
+        let bound = self.parts.config.conversations_live_max;
+        if self.entries.len() < bound {
+            return Ok(());
+        }
+        let awake = self.entries.values().filter(|entry| entry.retiring.is_none()).count();
+        let idle =
+            |entry: &&mut Entry| entry.stored && entry.retiring.is_none() && !entry.working.load(Ordering::SeqCst);
+        // Some more than the one that is needed now, so that not every request has to look.
+        let put_to_sleep = self.entries.values_mut().filter(idle).take(bound / 16 + 1).map(Entry::retire).count();
+        if awake - put_to_sleep < bound {
+            return Ok(());
+        }
+        Err(Reject::new(Code::Overloaded, "too many conversations are at work; retry later"))
     }
 
     async fn start(&mut self, myself: &ActorRef<DirectoryMsg>, id: ConversationId, stored: bool) -> Woken {
         if self.stopping.is_some() {
             return Err(Reject::new(Code::Draining, "the server is stopping; retry when it is back"));
-        }
-        if self.entries.len() >= self.parts.config.conversations_live_max {
-            return Err(Reject::new(Code::Overloaded, "too many conversations are awake; retry later"));
         }
         let working = Arc::new(AtomicBool::new(false));
         let (parts, directory) = (self.parts.clone(), myself.clone());

@@ -117,6 +117,37 @@ async fn who_waits_for_an_end_is_told_when_the_journal_refuses() {
     soon(async { while reader.next().await.is_some() {} }).await;
 }
 
+#[tokio::test]
+async fn idle_conversations_make_room_for_new_ones_and_those_that_are_read_stay() {
+    let journal = Arc::new(MemoryJournal::new());
+    let script = json!([{"deltas": ["done"]}]);
+    let parts = parts(&journal, &script, Config { conversations_live_max: 3, ..Config::default() });
+    let directory = start(parts.clone()).await.unwrap().directory();
+    let (read, mut reader) = directory.create_in_new(Open::default(), create(&parts, &[]), None).await.unwrap();
+    for _ in 0..12 {
+        let create = create(&parts, &[]);
+        let id = create.response_id;
+        let (handle, reader) = directory.create_in_new(Open::default(), create, None).await.unwrap();
+        soon(handle.ended(id)).await.unwrap();
+        drop(reader);
+        // The actor hears that its reader is gone before it answers this.
+        handle.state().await.unwrap();
+    }
+    let next = create(&parts, &[]);
+    let id = next.response_id;
+    drop(read.create(next, None).await.unwrap());
+    let created = |recorded: Arc<Recorded>| matches!(&recorded.event, Event::ResponseCreated(new) if new.id == id);
+    let seen = soon(async {
+        while let Some(recorded) = reader.next().await {
+            if created(recorded) {
+                return true;
+            }
+        }
+        false
+    });
+    assert!(seen.await, "the one that was read all the time was put to sleep");
+}
+
 /// An engine with a fault of its own.
 struct Panicking(ScriptedEngine);
 
