@@ -59,8 +59,8 @@ fn flip(folder: &Path, per_mille: usize) {
 fn a_flipped_bit_in_an_older_record_is_never_passed_over_in_silence() {
     let folder = tempfile::tempdir().unwrap();
     let written = write(folder.path());
+    let mut refused = 0;
     for started in ["once", "twice"] {
-        let mut refused = 0;
         for per_mille in (20..1000).step_by(35) {
             let copy = tempfile::tempdir().unwrap();
             copy_folder(folder.path(), copy.path());
@@ -71,10 +71,11 @@ fn a_flipped_bit_in_an_older_record_is_never_passed_over_in_silence() {
                 Ok(journal) => check(&journal, &written),
             }
         }
-        assert!(refused > 0, "started {started}, all were opened");
-        // A start leaves a snapshot, and what lies before it is not read by the next recovery.
+        // A start leaves a snapshot, and what lies before it is not read by the next recovery: how many of the second
+        // round are refused depends on when the snapshot was taken.
         check(&SledJournal::open(folder.path()).unwrap(), &written);
     }
+    assert!(refused > 0, "all were opened");
 }
 
 /// A store whose log is cut in its last segment.
