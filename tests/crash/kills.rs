@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Site, journaled, shown_text};
 
-/// Words of the long answer.
-const WORDS: usize = 200;
+/// Words of the long answer: seconds of it, so that it still runs when a slow machine comes to steer it.
+const WORDS: usize = 500;
 
 fn site() -> Site {
     Site::scripted(&json!([
@@ -109,7 +109,8 @@ async fn an_acknowledged_cancel_holds_after_a_kill() {
     let path = format!("/v1/responses/{response}/cancel?wait=false");
     let (status, answer) = server.post(&path, "c1", &json!({})).await;
     server.kill();
-    assert_eq!(status, 202, "{answer}");
+    // It may have taken effect before the answer was made.
+    assert!(status == 202 || status == 200 && answer["status"] == "cancelled", "{status} {answer}");
     let server = site.start().await;
     let frames = server.until_ended(&conversation, &response, 0).await;
     assert_eq!(server.get(&format!("/v1/responses/{response}")).await["status"], "cancelled");
