@@ -80,7 +80,7 @@ fn weight(value: &[u8]) -> u128 {
 fn index_sum(db: &sled::Db) -> Result<u128, Error> {
     let add = || {
         let mut sum = 0_u128;
-        for kind in [keys::HEAD, keys::ACTIVE, keys::RESPONSE, keys::INTERVENTION, keys::IDEMPOTENCY] {
+        for kind in keys::INDEX {
             for row in db.scan_prefix([kind]) {
                 sum = sum.wrapping_add(weight(&row?.1));
             }

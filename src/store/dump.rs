@@ -212,7 +212,7 @@ impl Loader<'_> {
 
     fn write(&mut self) -> Result<(), Error> {
         let batches = std::mem::take(&mut self.pending);
-        self.journal.append(&batches)
+        self.journal.import(&batches)
     }
 }
 

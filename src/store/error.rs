@@ -18,6 +18,9 @@ pub enum Error {
         /// The seq that was brought.
         found: u64,
     },
+    /// The conversation was deleted: nothing can be written to it.
+    #[error("{0} was deleted; open a new conversation")]
+    Deleted(ConversationId),
     /// The storage cannot be written or read; nothing more is taken until the process starts again.
     #[error("the journal cannot be written: {0}; free disk space or repair the disk, then restart")]
     Unavailable(String),
@@ -97,6 +100,7 @@ impl Error {
             | Self::Lost { .. }
             | Self::File { .. } => Code::StorageUnavailable,
             Self::Damaged { .. } => Code::ConversationDamaged,
+            Self::Deleted(_) => Code::ConversationNotFound,
             Self::Stopped => Code::Draining,
             Self::Conflict { .. }
             | Self::InUse(_)

@@ -21,16 +21,18 @@ mod migrate;
 mod retention;
 mod sled_fold;
 mod sled_journal;
+mod sled_purge;
 mod writer;
+mod writes;
 
 #[cfg(test)]
 mod tests;
 
 pub use dump::{DumpSummary, LoadSummary, dump, load};
 pub use error::Error;
-pub use journal::{Batch, Durability, Journal, KeyRecord, KeyScope, KeyedAnswer, Operation, Record};
+pub use journal::{Batch, Durability, Epoch, Journal, KeyRecord, KeyScope, KeyedAnswer, Operation, Record};
 pub use memory_journal::{Failure, MemoryJournal, Unflushed};
 pub use migrate::SCHEMA;
 pub use retention::expired_keys;
 pub use sled_journal::SledJournal;
-pub use writer::{Writer, WriterHandle, WriterStatus};
+pub use writer::{Ack, Writer, WriterHandle, WriterStatus};

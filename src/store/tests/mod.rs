@@ -1,6 +1,7 @@
 //! Tests of the store's promises, on both journals where they share them.
 
 mod damage;
+mod deletion;
 mod dumps;
 mod durability;
 mod folding;
