@@ -49,6 +49,11 @@ impl Tally {
         }
     }
 
+    /// This tally with at least as many batches as the other.
+    pub(super) fn counted_from(self, other: Self) -> Self {
+        Self { committed: self.committed.max(other.committed), ..self }
+    }
+
     pub(super) fn encode(self) -> Vec<u8> {
         let mut body = self.committed.to_be_bytes().to_vec();
         body.extend(self.index_sum.iter().flat_map(|sum| sum.to_be_bytes()));

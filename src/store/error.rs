@@ -63,17 +63,6 @@ pub enum Error {
         /// What this build writes.
         known: u32,
     },
-    /// The store was written by an older version.
-    #[error(
-        "the store has schema {found}, and this version writes {known}; dump it with the version that wrote it \
-         (conversations dump) and load the dump with this one into a new data folder"
-    )]
-    OlderSchema {
-        /// What the store says.
-        found: u32,
-        /// What this build writes.
-        known: u32,
-    },
     /// A file of the data folder could not be opened, read or written.
     #[error("{what}: {why}")]
     File {
@@ -102,11 +91,7 @@ impl Error {
             Self::Damaged { .. } => Code::ConversationDamaged,
             Self::Deleted(_) => Code::ConversationNotFound,
             Self::Stopped => Code::Draining,
-            Self::Conflict { .. }
-            | Self::InUse(_)
-            | Self::NewerSchema { .. }
-            | Self::OlderSchema { .. }
-            | Self::Invalid(_) => Code::Internal,
+            Self::Conflict { .. } | Self::InUse(_) | Self::NewerSchema { .. } | Self::Invalid(_) => Code::Internal,
         }
     }
 

@@ -12,11 +12,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use super::acknowledged::{Acknowledged, Tally};
 use super::codec::{self, Entry, Head, PartialEntry};
 use super::error::Error;
-use super::folder::Folder;
+use super::folder::{Folder, Lock};
 use super::journal::{Batch, Epoch, Journal, KeyRecord, KeyScope, Record, Sequence};
 use super::sled_purge::Purge;
 use super::writes::Writes;
-use super::{keys, migrate};
+use super::{keys, migrate, rebuild};
 use crate::conversation::Recorded;
 use crate::ids::{ConversationId, InterventionId, ResponseId};
 
@@ -39,6 +39,8 @@ pub struct SledJournal {
     acknowledged: Acknowledged,
     /// Deleted conversations of which rows are left.
     pub(super) purge: Mutex<Purge>,
+    /// What the store was written with.
+    pub(super) schema: u32,
 }
 
 impl fmt::Debug for SledJournal {
@@ -49,10 +51,23 @@ impl fmt::Debug for SledJournal {
 }
 
 impl SledJournal {
-    /// Opens the store in the data folder `root`, or makes a new one where there never was one.
+    /// Opens the store in the data folder `root`, or makes a new one where there never was one. One of an older
+    /// schema is brought to this build's, and kept aside.
     pub fn open(root: impl AsRef<Path>) -> Result<Self, Error> {
-        let (folder, db) = Folder::open(root.as_ref())?;
-        let journal = Self {
+        let root = root.as_ref();
+        Self::open_locked(root, &Lock::take(root)?)
+    }
+
+    /// As [`SledJournal::open`], for the holder of the folder's lock.
+    pub(super) fn open_locked(root: &Path, lock: &Lock) -> Result<Self, Error> {
+        let journal = Self::open_any(root, lock)?;
+        if journal.schema == migrate::SCHEMA { Ok(journal) } else { rebuild::migrate(journal, root, lock) }
+    }
+
+    /// Opens a store of any schema that this build can read.
+    pub(super) fn open_any(root: &Path, lock: &Lock) -> Result<Self, Error> {
+        let (folder, db) = Folder::open(root, lock)?;
+        let mut journal = Self {
             db,
             folder,
             writing: Mutex::default(),
@@ -60,11 +75,12 @@ impl SledJournal {
             in_flight: Mutex::default(),
             failed: AtomicBool::new(false),
             tally: Mutex::default(),
-            acknowledged: Acknowledged::open(root.as_ref())?,
+            acknowledged: Acknowledged::open(root)?,
             purge: Mutex::default(),
+            schema: migrate::SCHEMA,
         };
-        match journal.schema()? {
-            Some(found) => migrate::check(found)?,
+        match journal.stored_schema()? {
+            Some(found) => journal.schema = migrate::check(found)?,
             None => journal.initialise()?,
         }
         *journal.tally() = journal.acknowledged.check(&journal.db, || journal.folder.sync())?;
@@ -75,7 +91,7 @@ impl SledJournal {
         Ok(journal)
     }
 
-    fn schema(&self) -> Result<Option<u32>, Error> {
+    fn stored_schema(&self) -> Result<Option<u32>, Error> {
         let Some(value) = self.db.get(keys::SCHEMA)? else {
             return Ok(None);
         };
@@ -156,6 +172,14 @@ impl SledJournal {
         self.db.apply_batch(writes.into_batch())?;
         *self.tally() = tally;
         Ok(())
+    }
+
+    /// Counts writes from where another store stands, if that is further, and makes it durable.
+    pub(super) fn count_from(&self, other: &Self) -> Result<(), Error> {
+        let tally = self.tally().counted_from(*other.tally());
+        self.db.insert(keys::TALLY, codec::seal(keys::TALLY, &tally.encode()))?;
+        *self.tally() = tally;
+        self.flush()
     }
 
     /// Makes durable what was written unseen.

@@ -10,6 +10,7 @@ mod journals;
 mod killed;
 mod lost;
 mod model;
+mod rebuilding;
 mod writer;
 
 use std::path::Path;
