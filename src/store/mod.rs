@@ -36,6 +36,6 @@ pub use journal::{Batch, Durability, Epoch, Journal, KeyRecord, KeyScope, KeyedA
 pub use memory_journal::{Failure, MemoryJournal, Unflushed};
 pub use migrate::SCHEMA;
 pub use rebuild::{Compacted, compact};
-pub use retention::expired_keys;
+pub use retention::{Expired, Retention, expired_conversations, expired_keys};
 pub use sled_journal::SledJournal;
 pub use writer::{Ack, Writer, WriterHandle, WriterStatus};

@@ -11,6 +11,7 @@ mod killed;
 mod lost;
 mod model;
 mod rebuilding;
+mod retention;
 mod writer;
 
 use std::path::Path;
