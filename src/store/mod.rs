@@ -19,6 +19,7 @@ mod keys;
 mod memory_journal;
 mod migrate;
 mod rebuild;
+mod repair;
 mod retention;
 mod sled_fold;
 mod sled_journal;
@@ -36,6 +37,7 @@ pub use journal::{Batch, Durability, Epoch, Journal, KeyRecord, KeyScope, KeyedA
 pub use memory_journal::{Failure, MemoryJournal, Unflushed};
 pub use migrate::SCHEMA;
 pub use rebuild::{Compacted, compact};
+pub use repair::{Damage, DamageReport, find_damage, repair};
 pub use retention::{Expired, Retention, expired_conversations, expired_keys};
 pub use sled_journal::SledJournal;
 pub use writer::{Ack, Writer, WriterHandle, WriterStatus};

@@ -11,6 +11,7 @@ mod killed;
 mod lost;
 mod model;
 mod rebuilding;
+mod repair;
 mod retention;
 mod writer;
 
