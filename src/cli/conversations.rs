@@ -12,7 +12,8 @@ use serde_json::json;
 use crate::config::{Config, Flags};
 use crate::ids::ConversationId;
 use crate::store::{
-    Batch, DamageReport, Error, Journal, SledJournal, compact, dump, find_damage, load, repair as repair_store,
+    Batch, DamageReport, Error, Journal, SledJournal, compact, dump, find_damage, holds_journal, load,
+    repair as repair_store,
 };
 
 /// Conversations or events read at a time.
@@ -80,7 +81,8 @@ impl Folder {
     /// As [`Folder::path`], of a folder that is there.
     fn existing(self) -> anyhow::Result<PathBuf> {
         let path = self.path()?;
-        anyhow::ensure!(path.is_dir(), "there is no data folder {}; name one with --data-dir", path.display());
+        let shown = path.display();
+        anyhow::ensure!(holds_journal(&path), "{shown} is no data folder of midstream's; name one with --data-dir");
         Ok(path)
     }
 

@@ -63,7 +63,7 @@ impl Folder {
     pub(super) fn open(root: &Path, lock: &Lock) -> Result<(Self, sled::Db), Error> {
         let at = |what: &str, path: &Path| format!("cannot {what} {}", path.display());
         let journal = swap::journal(root);
-        if marker(root).exists() && !journal.join("db").exists() {
+        if holds_journal(root) && !journal.join("db").exists() {
             return Err(Error::StoreDamaged(format!(
                 "{} says that there is a journal, but {} is missing",
                 marker(root).display(),
@@ -114,7 +114,7 @@ impl Folder {
 
     /// Whether the folder once held a journal.
     pub(super) fn was_initialised(&self) -> bool {
-        marker(&self.root).exists()
+        holds_journal(&self.root)
     }
 
     /// Remembers that the folder holds a journal.
@@ -134,6 +134,11 @@ impl Folder {
         }
         Ok(())
     }
+}
+
+/// Whether the folder holds a journal.
+pub fn holds_journal(root: &Path) -> bool {
+    marker(root).exists()
 }
 
 fn marker(root: &Path) -> PathBuf {

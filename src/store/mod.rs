@@ -33,6 +33,7 @@ mod tests;
 
 pub use dump::{DumpSummary, LoadSummary, dump, load};
 pub use error::Error;
+pub use folder::holds_journal;
 pub use journal::{Batch, Durability, Epoch, Journal, KeyRecord, KeyScope, KeyedAnswer, Operation, Record};
 pub use memory_journal::{Failure, MemoryJournal, Unflushed};
 pub use migrate::SCHEMA;
