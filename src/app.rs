@@ -34,7 +34,8 @@ pub fn run(prepared: Prepared) -> anyhow::Result<()> {
     outcome
 }
 
-fn start_log() {
+/// Logs to standard error, as `MIDSTREAM_LOG` says.
+pub(crate) fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("MIDSTREAM_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("midstream=info,warn"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

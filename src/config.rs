@@ -57,6 +57,10 @@ pub struct Config {
     pub idle_sleep_ms: u64,
     /// Hours for which the answer to an idempotency key is kept.
     pub idempotency_kept_hours: u64,
+    /// Days after its last event for which an idle conversation is kept; 0 keeps all for ever.
+    pub retention_days: u64,
+    /// Most bytes of all conversations' events; the oldest idle ones are let go first. 0 is no bound.
+    pub retention_bytes: u64,
 
     /// Milliseconds for which a claimed tool call is its worker's, unless the worker says.
     pub tool_lease_ms: u64,
@@ -95,6 +99,8 @@ impl Default for Config {
             idempotency_kept_hours: 24,
             tool_lease_ms: 60_000,
             tool_lease_ms_max: 3_600_000,
+            retention_days: 0,
+            retention_bytes: 0,
             journal_queue_batches: 1024,
             engine_inbox_requests: 256,
             token_channel_capacity: 64,

@@ -18,6 +18,7 @@ use super::shared::Parts;
 use crate::conversation::{Create, Input, Item, Policies, Reject, State};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
+use crate::store::{Batch, Expired};
 
 type Woken = Result<ActorRef<ConversationMsg>, Reject>;
 
@@ -25,6 +26,8 @@ type Woken = Result<ActorRef<ConversationMsg>, Reject>;
 pub(super) enum DirectoryMsg {
     /// The conversation's actor, started if it sleeps.
     Wake { id: ConversationId, stored: bool, reply: oneshot::Sender<Woken> },
+    /// These are no longer kept: those that sleep and have not gone on are deleted. The reply says how many.
+    Delete { expired: Vec<Expired>, reply: oneshot::Sender<usize> },
     /// The conversation has nothing to do.
     Retire { id: ConversationId },
     /// The server stops: no conversation wakes any more, the reply comes when all are down.
@@ -76,6 +79,9 @@ impl Actor for DirectoryActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             DirectoryMsg::Wake { id, stored, reply } => awake.wake(&myself, id, stored, reply).await,
+            DirectoryMsg::Delete { expired, reply } => {
+                let _ = reply.send(awake.delete(expired).await);
+            }
             DirectoryMsg::Retire { id } => {
                 if let Some(entry) = awake.entries.get_mut(&id).filter(|entry| entry.retiring.is_none()) {
                     entry.retire();
@@ -168,6 +174,26 @@ impl Awake {
             }
             Err(error) => Err(Reject::new(Code::Internal, format!("the conversation could not be started: {error}"))),
         }
+    }
+
+    /// Nothing wakes meanwhile, since only the directory wakes. Who asks later finds nothing.
+    async fn delete(&self, expired: Vec<Expired>) -> usize {
+        let mut waiting = Vec::new();
+        for Expired { conversation, last_seq } in expired {
+            let sleeps = !self.entries.contains_key(&conversation);
+            if sleeps
+                && self.parts.journal.last_seq(conversation) == Ok(last_seq)
+                && let Ok(ack) = self.parts.writer.enqueue(Batch::deletion(conversation)).await
+            {
+                waiting.push(ack);
+            }
+        }
+        let mut deleted = 0;
+        for ack in waiting {
+            // What the journal refuses stays for the next round.
+            deleted += usize::from(ack.await.is_ok());
+        }
+        deleted
     }
 
     async fn ended(&mut self, myself: &ActorRef<DirectoryMsg>, cell: &ActorCell, failed: bool) {

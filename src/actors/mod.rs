@@ -16,6 +16,8 @@ mod root;
 mod shared;
 
 #[cfg(test)]
+mod retention_tests;
+#[cfg(test)]
 mod tests;
 
 pub use directory::{DirectoryHandle, Open};

@@ -138,6 +138,9 @@ pub(super) async fn read_history(
 
 /// What a client is told when the store refuses.
 pub(super) fn store_reject(error: &crate::store::Error) -> Reject {
+    if let crate::store::Error::Deleted(id) = error {
+        return Reject::new(Code::ConversationNotFound, format!("no conversation {id}"));
+    }
     tracing::error!(%error, "the store refused");
     match error {
         crate::store::Error::Damaged { .. } => Reject::new(

@@ -25,7 +25,7 @@ use crate::store::{
 /// Nothing here takes this long, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn parts(journal: &Arc<MemoryJournal>, script: &Value, config: Config) -> Parts {
+pub(super) fn parts(journal: &Arc<MemoryJournal>, script: &Value, config: Config) -> Parts {
     let journal: Arc<dyn Journal> = journal.clone();
     let engine: Arc<dyn Engine> = Arc::new(ScriptedEngine::from_json(&script.to_string()).unwrap());
     Parts {
@@ -43,7 +43,7 @@ fn slow() -> Value {
     json!([{"deltas": ["one ", "two ", "three ", "four"], "delay_ms": 30}])
 }
 
-fn create(parts: &Parts, stop: &[&str]) -> Create {
+pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
     let fresh = &mut FreshIds::random();
     let model = parts.catalog.get(None).unwrap().model();
     let config = ResponseConfig {
@@ -68,7 +68,7 @@ fn create(parts: &Parts, stop: &[&str]) -> Create {
     Create { response_id: ResponseId::draw(fresh), input, config, previous: None, policies, in_conversation }
 }
 
-async fn soon<T>(event: impl Future<Output = T>) -> T {
+pub(super) async fn soon<T>(event: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, event).await.expect("this happens, or never will")
 }
 

@@ -4,6 +4,7 @@
 
 mod kills;
 mod model;
+mod operators;
 mod order;
 mod stop;
 mod support;

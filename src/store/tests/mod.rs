@@ -1,6 +1,7 @@
 //! Tests of the store's promises, on both journals where they share them.
 
 mod damage;
+mod deletion;
 mod dumps;
 mod durability;
 mod folding;
@@ -9,6 +10,9 @@ mod journals;
 mod killed;
 mod lost;
 mod model;
+mod rebuilding;
+mod repair;
+mod retention;
 mod writer;
 
 use std::path::Path;
