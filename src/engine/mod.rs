@@ -32,8 +32,8 @@ mod scripted;
 pub use catalog::Catalog;
 #[cfg(feature = "server")]
 pub use contract::{
-    AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
-    SamplingDefaults, SequenceId,
+    AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, KvImage, KvRefused,
+    ModelInfo, Sampling, SamplingDefaults, SequenceId,
 };
 #[cfg(feature = "server")]
 pub use local::{EngineStats, LoadError, LoadOptions, LocalEngine};

@@ -47,4 +47,41 @@ impl Pages {
             f32_to_f16_slice(isa, &value[from], &mut self.values[layer][to]);
         }
     }
+
+    /// Bytes of one block.
+    pub(super) fn block_bytes(&self) -> usize {
+        2 * self.keys.len() * self.block_values() * size_of::<u16>()
+    }
+
+    /// One block, layer by layer, keys before values, little-endian.
+    pub(super) fn read_block(&self, block: usize) -> Vec<u8> {
+        let values = self.block_values();
+        let mut bytes = vec![0; self.block_bytes()];
+        let parts = self.keys.iter().zip(&self.values).flat_map(|(keys, values)| [keys, values]);
+        for (part, out) in parts.zip(bytes.chunks_exact_mut(values * size_of::<u16>())) {
+            let numbers = &part[block * values..(block + 1) * values];
+            for (number, out) in numbers.iter().zip(out.chunks_exact_mut(size_of::<u16>())) {
+                out.copy_from_slice(&number.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Writes one block as [`Self::read_block`] gave it.
+    pub(super) fn write_block(&mut self, block: usize, bytes: &[u8]) {
+        debug_assert_eq!(bytes.len(), self.block_bytes(), "checked before anything is written");
+        let values = self.block_values();
+        let parts = self.keys.iter_mut().zip(&mut self.values).flat_map(|(keys, values)| [keys, values]);
+        for (part, bytes) in parts.zip(bytes.chunks_exact(values * size_of::<u16>())) {
+            let numbers = &mut part[block * values..(block + 1) * values];
+            for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(size_of::<u16>())) {
+                *number = u16::from_le_bytes([bytes[0], bytes[1]]);
+            }
+        }
+    }
+
+    /// Keys, or values, of one block in one layer.
+    fn block_values(&self) -> usize {
+        self.kv_heads * BLOCK_TOKENS * self.head_dim
+    }
 }
