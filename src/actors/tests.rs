@@ -34,6 +34,7 @@ fn parts(journal: &Arc<MemoryJournal>, script: &Value, config: Config) -> Parts 
         config: Arc::new(config),
         running: Running::default(),
         unstored: Unstored::default(),
+        kv: KvKeeper::default(),
     }
 }
 
