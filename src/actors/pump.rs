@@ -13,7 +13,7 @@ use ractor::ActorRef;
 use tokio::sync::{Notify, oneshot};
 
 use super::conversation::ConversationMsg;
-use super::kv::{CACHE_SALT, ConversationKv};
+use super::kv::{CACHE_SALT, ConversationKv, Recorder};
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
 use super::shared::{Parts, RunningGuard};
 use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State};
@@ -103,7 +103,6 @@ async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
         Ok(Begun { pump, prompt_tokens }) => pump.carry(&mut courier, prompt_tokens).await,
         Err(end) => Some(Ended { outputs: Vec::new(), tail_tokens: Vec::new(), end }),
     };
-    kv.rest();
     // No longer running before the conversation hears of it: who waits for the end may count on it.
     drop(running);
     if let Some(Ended { outputs, tail_tokens, end }) = end {
@@ -169,14 +168,16 @@ async fn begin(
         return Err(GenerationEnd::Stop);
     }
     let (prompt_tokens, stop_tokens) = (rendered.tokens.len() as u32, engine.model().tokenizer.end_of_generation());
-    if let Some(home) = home {
-        let tokens: Arc<[u32]> = rendered.tokens.iter().chain(&resumed).copied().collect();
-        tokio::select! {
-            () = kv.restore(&parts.kv, home, &engine, &tokens) => {}
-            () = control.aborted() => return Err(GenerationEnd::Aborted),
+    let recorder = match home {
+        Some(home) => {
+            let tokens = rendered.tokens.iter().chain(&resumed).copied().collect();
+            tokio::select! {
+                recorder = kv.begin(&parts.kv, home, &engine, tokens) => Some(recorder),
+                () = control.aborted() => return Err(GenerationEnd::Aborted),
+            }
         }
-        kv.begin(&parts.kv, home, &engine, &tokens);
-    }
+        None => None,
+    };
     let request = request(&config, rendered, resumed, stop_tokens, parts.config.token_channel_capacity);
     let sequence = engine.submit(request).map_err(|error| match error {
         EngineError::Overloaded => failed(Code::Overloaded, error.to_string()),
@@ -184,7 +185,7 @@ async fn begin(
         EngineError::Unavailable(_) => failed(Code::EngineFailed, error.to_string()),
     })?;
     control.submitted(sequence.abort.clone());
-    Ok(Begun { pump: Pump::new(engine, sequence, pipeline, kv.clone()), prompt_tokens })
+    Ok(Begun { pump: Pump::new(engine, sequence, pipeline, recorder), prompt_tokens })
 }
 
 fn request(
@@ -244,7 +245,8 @@ struct Pump {
     engine: Arc<dyn Engine>,
     sequence: Generation,
     pipeline: Pipeline,
-    kv: Arc<ConversationKv>,
+    /// Absent where nothing is kept of the conversation.
+    recorder: Option<Recorder>,
     /// Groups of whole tokens that can be shown.
     gathered: Vec<Output>,
     gathered_tokens: usize,
@@ -256,12 +258,12 @@ struct Pump {
 }
 
 impl Pump {
-    fn new(engine: Arc<dyn Engine>, sequence: Generation, pipeline: Pipeline, kv: Arc<ConversationKv>) -> Self {
+    fn new(engine: Arc<dyn Engine>, sequence: Generation, pipeline: Pipeline, recorder: Option<Recorder>) -> Self {
         Self {
             engine,
             sequence,
             pipeline,
-            kv,
+            recorder,
             gathered: Vec::new(),
             gathered_tokens: 0,
             tokens: Vec::new(),
@@ -303,7 +305,9 @@ impl Pump {
         if self.stopped {
             return;
         }
-        self.kv.push(token);
+        if let Some(recorder) = &self.recorder {
+            recorder.push(token);
+        }
         self.tokens.push(token);
         self.pipeline.push(token_text(self.engine.model(), token), &mut self.pieces);
         if self.pipeline.stopped() {

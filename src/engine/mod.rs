@@ -39,6 +39,8 @@ pub use contract::{
 pub use local::{EngineStats, LoadError, LoadOptions, LocalEngine};
 #[cfg(feature = "server")]
 pub use model::ModelError;
+#[cfg(all(test, feature = "server"))]
+pub(crate) use model::tiny;
 #[cfg(feature = "server")]
 pub use score::{Perplexity, ScoreError, Scorer};
 #[cfg(feature = "server")]
