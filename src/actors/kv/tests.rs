@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use proptest::prelude::*;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -199,40 +200,79 @@ async fn a_conversation_that_falls_asleep_is_written() {
     .await;
 }
 
+/// A process that finds these bytes for the conversation's file, while another conversation is running.
+async fn start_on(site: &Site, conversation: ConversationId, bytes: &[u8]) -> (Turn, bool, Vec<u32>) {
+    let other = Site { journal: Arc::new(copy(&site.journal, conversation)), folder: TempDir::new().unwrap() };
+    fs::copy(site.folder.path().join("tiny.gguf"), other.folder.path().join("tiny.gguf")).unwrap();
+    fs::create_dir(other.folder.path().join("kv")).unwrap();
+    fs::write(other.path(conversation), bytes).unwrap();
+    let process = other.start().await;
+    let create = create("Something else entirely.", true);
+    let id = create.response_id;
+    let (bystander, reader) = process.root.directory().create_in_new(Open::default(), create, None).await.unwrap();
+    let turn = process.next_turn(conversation).await;
+    let state = soon(bystander.ended(id)).await.unwrap();
+    drop(reader);
+    (turn, other.path(conversation).exists(), state.response(id).unwrap().tokens())
+}
+
 #[tokio::test]
 async fn a_damaged_file_is_no_reuse_is_removed_and_changes_no_answer_of_anybody() {
     let (site, conversation, expected) = stopped().await;
     let whole = fs::read(site.path(conversation)).unwrap();
-    let flipped = |at: usize| {
-        let mut bytes = whole.clone();
-        bytes[at] ^= 1;
-        bytes
-    };
-    let damaged = [
-        flipped(40),
-        flipped(whole.len() / 2),
-        flipped(whole.len() - 1),
-        whole[..whole.len() - 1].to_vec(),
-        whole[..whole.len() / 3].to_vec(),
-        [whole.clone(), vec![0; 1 << 20]].concat(),
-        vec![],
-        vec![0xff; 100_000],
-    ];
-    // A live conversation goes on beside it.
-    let process = site.start().await;
-    let (bystander, _) = process.first_turn().await;
+    let (turn, _, beside) = start_on(&site, conversation, &whole).await;
+    assert_eq!((turn.cached, &turn.tokens), (expected.cached, &expected.tokens));
+    let damaged: [&[u8]; 4] =
+        [&whole[..whole.len() - 1], &[whole.clone(), vec![0; 1 << 20]].concat(), &[], &[255; 999]];
     for bytes in damaged {
-        fs::write(site.path(conversation), bytes).unwrap();
-        let journal = Arc::new(copy(&site.journal, conversation));
-        let other = Site { journal, folder: TempDir::new().unwrap() };
-        fs::copy(site.folder.path().join("tiny.gguf"), other.folder.path().join("tiny.gguf")).unwrap();
-        fs::create_dir(other.folder.path().join("kv")).unwrap();
-        fs::copy(site.path(conversation), other.path(conversation)).unwrap();
-        let turn = other.start().await.next_turn(conversation).await;
-        assert_eq!((turn.cached, turn.tokens), (0, expected.tokens.clone()));
-        assert!(!other.path(conversation).exists());
+        let (turn, remains, bystander) = start_on(&site, conversation, bytes).await;
+        assert_eq!((turn.cached, &turn.tokens, remains), (0, &expected.tokens, false));
+        assert_eq!(bystander, beside);
     }
-    assert_eq!(process.next_turn(bystander.id()).await, expected);
+}
+
+/// What every case of the property below begins with.
+struct Prepared {
+    site: Site,
+    conversation: ConversationId,
+    expected: Turn,
+    whole: Vec<u8>,
+    beside: Vec<u32>,
+}
+
+/// Made once.
+fn prepared() -> &'static Prepared {
+    static PREPARED: std::sync::OnceLock<Prepared> = std::sync::OnceLock::new();
+    PREPARED.get_or_init(|| {
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let (site, conversation, expected) = stopped().await;
+            let whole = fs::read(site.path(conversation)).unwrap();
+            let (_, _, beside) = start_on(&site, conversation, &whole).await;
+            Prepared { site, conversation, expected, whole, beside }
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn whatever_bytes_change_in_a_file_all_answers_stay_bit_identical(
+        at in any::<usize>(), with in proptest::collection::vec(any::<u8>(), 1..64), cut in any::<bool>()
+    ) {
+        let Prepared { site, conversation, expected, whole, beside } = prepared();
+        let mut bytes = whole.clone();
+        let at = at % bytes.len();
+        bytes.iter_mut().skip(at).zip(with).for_each(|(byte, with)| *byte = with);
+        if cut {
+            bytes.truncate(at);
+        }
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let (turn, _, bystander) = runtime.block_on(start_on(site, *conversation, &bytes));
+        // All or nothing: what changed may lie behind what the turn has use for.
+        prop_assert!(turn.cached == 0 || !cut && turn.cached == expected.cached, "{}", turn.cached);
+        prop_assert_eq!(&turn.tokens, &expected.tokens);
+        prop_assert_eq!(&bystander, beside);
+    }
 }
 
 /// A journal with what another has of one conversation.

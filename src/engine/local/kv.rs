@@ -17,8 +17,10 @@ use super::super::scheduler::Scheduler;
 
 /// Orders that wait for the engine's thread, and as many that it works on.
 pub(super) const KV_ORDERS_MAX: usize = 16;
-/// Bytes copied between two steps, one block at least: about a millisecond.
-const BYTES_PER_STEP: usize = 4 << 20;
+/// Bytes taken in between two steps, one block at least: about a millisecond.
+const RESTORED_PER_STEP: usize = 4 << 20;
+/// Bytes copied out between two steps. Nobody waits for them.
+const SAVED_PER_STEP: usize = 1 << 20;
 
 /// What is asked of the engine's thread.
 pub(super) enum KvOrder {
@@ -67,14 +69,15 @@ impl KvWork {
             self.begin(order, scheduler, backend);
             worked = true;
         }
-        let blocks = (BYTES_PER_STEP / backend.block_bytes().max(1)).max(1);
+        let blocks_in = |bytes: usize| (bytes / backend.block_bytes().max(1)).max(1);
+        let (restored, saved) = (blocks_in(RESTORED_PER_STEP), blocks_in(SAVED_PER_STEP));
         if let Some(mut restore) = self.restores.pop_front() {
-            match restore.advance(scheduler.pool_mut(), backend, blocks) {
+            match restore.advance(scheduler.pool_mut(), backend, restored) {
                 Progress::Open => self.restores.push_front(restore),
                 Progress::Done => restore.finish(scheduler.pool_mut()),
             }
         } else if let Some(mut save) = self.saves.pop_front() {
-            match save.advance(scheduler.pool_mut(), backend, blocks) {
+            match save.advance(scheduler.pool_mut(), backend, saved) {
                 Progress::Open => self.saves.push_front(save),
                 Progress::Done => save.finish(&self.fingerprint),
             }
