@@ -85,3 +85,38 @@ impl Pages {
         self.kv_heads * BLOCK_TOKENS * self.head_dim
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use midstream_kernels::f32_to_f16;
+
+    use super::*;
+
+    /// KV files hold these bytes. Whoever changes their order raises `NUMERICS_VERSION`.
+    #[test]
+    fn a_block_is_read_layer_by_layer_keys_before_values_head_by_head_and_put_back_the_same() {
+        let (layers, heads, dim) = (2, 2, 4);
+        let mut pages = Pages::new(layers, 3, heads, dim);
+        // Whole numbers that f16 holds exactly, in the order in which they are to be read.
+        let number = |layer: usize, part: usize, head: usize, slot: usize, value: usize| {
+            ((((layer * 2 + part) * heads + head) * BLOCK_TOKENS + slot) * dim + value) as f32
+        };
+        for layer in 0..layers {
+            for slot in 0..BLOCK_TOKENS {
+                let part = |part| -> Vec<f32> {
+                    let place = |index: usize| number(layer, part, index / dim, slot, index % dim);
+                    (0..heads * dim).map(place).collect()
+                };
+                pages.write(Isa::SCALAR, layer, (1, slot), &part(0), &part(1));
+            }
+        }
+        let bytes = pages.read_block(1);
+        let ascending = (0..bytes.len() / 2).flat_map(|number| f32_to_f16(number as f32).to_le_bytes());
+        assert!(bytes.iter().copied().eq(ascending));
+        assert!(pages.read_block(0).iter().chain(&pages.read_block(2)).all(|byte| *byte == 0));
+        pages.write_block(2, &bytes);
+        assert_eq!(pages.read_block(2), bytes);
+        assert_eq!(pages.read_block(1), bytes);
+        assert!(pages.read_block(0).iter().all(|byte| *byte == 0));
+    }
+}
