@@ -77,8 +77,15 @@ pub struct Config {
     /// Bytes for keys and values of attention, all sequences together.
     pub kv_bytes: usize,
 
+    /// Most bytes of all KV files together; 0 keeps none.
+    pub kv_files_bytes_max: u64,
+    /// Milliseconds after the end of a response at which its conversation's KV file is written, if nothing follows.
+    pub kv_file_idle_ms: u64,
+
     /// Milliseconds that a stopping server waits for running requests.
     pub shutdown_drain_ms: u64,
+    /// Milliseconds that it then takes at most to write KV files.
+    pub shutdown_kv_ms: u64,
 }
 
 impl Default for Config {
@@ -105,7 +112,10 @@ impl Default for Config {
             engine_inbox_requests: 256,
             token_channel_capacity: 64,
             kv_bytes: 1 << 30,
+            kv_files_bytes_max: 4 << 30,
+            kv_file_idle_ms: 5_000,
             shutdown_drain_ms: 10_000,
+            shutdown_kv_ms: 10_000,
         }
     }
 }

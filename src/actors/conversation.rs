@@ -161,6 +161,7 @@ impl Actor for ConversationActor {
                 if live.stored {
                     let _ = live.step(&myself, vec![Input::Stopping], None).await;
                 }
+                live.work.save_kv();
                 myself.stop(Some("the server stops".to_owned()));
             }
             ConversationMsg::ReaderGone => live.reader_gone(&myself).await,

@@ -36,6 +36,7 @@ pub(super) fn parts(journal: &Arc<MemoryJournal>, script: &Value, config: Config
         config: Arc::new(config),
         running: Running::default(),
         unstored: Unstored::default(),
+        kv: KvKeeper::default(),
     }
 }
 

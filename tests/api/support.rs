@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use midstream::actors::{self, Keys, Parts, RootHandle, Running, Unstored};
+use midstream::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use midstream::api::{self, App, Limits, Phase};
 use midstream::clock::Clock;
 use midstream::config::Config;
@@ -98,6 +98,7 @@ impl Server {
             config: Arc::new(config),
             running: running.clone(),
             unstored: Unstored::default(),
+            kv: KvKeeper::default(),
         };
         let root = actors::start(parts).await.unwrap();
         let (phase, phases) = watch::channel(Phase::Ready);
