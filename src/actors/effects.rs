@@ -26,10 +26,17 @@ impl Work {
         match effect {
             Effect::StartGeneration { generation, response_id } => {
                 let control = Arc::new(PumpControl::default());
+                let thinking = state.response(response_id).and_then(|response| response.config.thinking.as_ref());
+                control.limit_thinking(thinking.and_then(|thinking| thinking.budget_tokens));
                 self.pumps.insert(generation, control.clone());
                 let (held, kv, running) = (self.held.clone(), self.kv.clone(), parts.running.enter());
                 let job = Job { generation, response_id, state: state.clone(), held, kv, control, running };
                 pump::start(job, parts.clone(), to.clone());
+            }
+            Effect::LimitThinking { generation, budget_tokens } => {
+                if let Some(control) = self.pumps.get(&generation) {
+                    control.limit_thinking(budget_tokens);
+                }
             }
             Effect::AbortGeneration { generation } => {
                 if let Some(control) = self.pumps.get(&generation) {
