@@ -205,7 +205,8 @@ pub trait Journal: Send + Sync + 'static {
     /// What the last cut left, as [`Record::Epoch`] said.
     fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error>;
 
-    /// Whether the conversation was deleted. One that never was is not.
+    /// Whether the conversation was deleted, as far as that matters: to whoever may still want to write to it. Once
+    /// nothing is left of it, a restart forgets it.
     fn is_deleted(&self, conversation: ConversationId) -> Result<bool, Error>;
 
     /// Where a response lives.

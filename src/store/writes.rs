@@ -79,7 +79,7 @@ impl Writes {
 
     /// Hides everything of the conversation; the purge removes what is left.
     fn delete(&mut self, conversation: ConversationId) {
-        self.put(keys::deleted(conversation), &codec::encode_tombstone(false));
+        self.put(keys::deleted(conversation), &[]);
         self.remove(keys::head(conversation));
         self.remove(keys::epoch(conversation));
         self.remove(keys::active(conversation));
