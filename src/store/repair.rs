@@ -299,8 +299,12 @@ impl Whole {
     fn holds(&self, answer: &KeyedAnswer) -> bool {
         match answer {
             KeyedAnswer::Opened { .. } => true,
-            KeyedAnswer::Created { response, .. } | KeyedAnswer::Cancelled { response, .. } => {
-                self.responses.contains(response)
+            KeyedAnswer::Created { response, .. }
+            | KeyedAnswer::Cancelled { response, .. }
+            | KeyedAnswer::Claimed { response, .. } => self.responses.contains(response),
+            // What was answered may name a response that a cut took away.
+            KeyedAnswer::Answered { successor, .. } => {
+                successor.is_none_or(|successor| self.responses.contains(&successor))
             }
             KeyedAnswer::Intervened { intervention, .. } => self.interventions.contains(intervention),
         }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
 mod kills;
+mod kv;
 mod model;
 mod operators;
 mod order;

@@ -8,6 +8,7 @@ mod folding;
 mod golden;
 mod journals;
 mod killed;
+mod kv_files;
 mod lost;
 mod model;
 mod rebuilding;
