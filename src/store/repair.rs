@@ -77,6 +77,7 @@ pub fn repair(journal: &SledJournal) -> Result<DamageReport, Error> {
 struct Whole {
     head: Head,
     is_active: bool,
+    epoch: u64,
     responses: HashSet<ResponseId>,
     interventions: HashSet<InterventionId>,
 }
@@ -181,7 +182,8 @@ impl SledJournal {
         if let Err(error) = self.epoch(conversation) {
             why = Some(told(error)?);
         }
-        whole.is_active = state.active().is_some();
+        whole.is_active = state.is_outstanding();
+        whole.epoch = state.epoch();
         Ok((whole, why))
     }
 
@@ -212,7 +214,7 @@ impl SledJournal {
         let mut writes = Writes::default();
         writes.journal.push((keys::folded(conversation), None));
         writes.put(keys::head(conversation), &codec::encode_head(whole.head));
-        let epoch = self.epoch(conversation).unwrap_or_default().epoch + 1;
+        let epoch = self.epoch(conversation).unwrap_or_default().epoch.max(whole.epoch) + 1;
         writes.put(keys::epoch(conversation), &codec::encode_epoch(Epoch { epoch, rewound_seq: whole.head.seq }));
         if whole.is_active {
             writes.put(keys::active(conversation), &[]);
