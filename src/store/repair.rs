@@ -301,13 +301,10 @@ impl Whole {
     fn holds(&self, answer: &KeyedAnswer) -> bool {
         match answer {
             KeyedAnswer::Opened { .. } => true,
-            KeyedAnswer::Created { response, .. }
-            | KeyedAnswer::Cancelled { response, .. }
-            | KeyedAnswer::Claimed { response, .. } => self.responses.contains(response),
-            // What was answered may name a response that a cut took away.
-            KeyedAnswer::Answered { successor, .. } => {
-                successor.is_none_or(|successor| self.responses.contains(&successor))
-            }
+            KeyedAnswer::Created { response, .. } => self.responses.contains(response),
+            // They do not say which event it was; who asks again is answered anew.
+            KeyedAnswer::Cancelled { .. } | KeyedAnswer::Claimed { .. } => false,
+            KeyedAnswer::Answered { accepted_seq, .. } => *accepted_seq <= self.head.seq,
             KeyedAnswer::Intervened { intervention, .. } => self.interventions.contains(intervention),
         }
     }
