@@ -61,7 +61,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
             return Ok(());
         }
     };
-    let kv = keep_kv(&config)?;
+    let kv = keep_kv(&config, &*journal)?;
     let config = Arc::new(config);
     let parts = Parts {
         journal: journal.clone(),
@@ -125,8 +125,9 @@ async fn drain(config: &Config, parts: &Parts, root: &RootHandle) {
 }
 
 /// Opens the KV files; the journal has locked their folder.
-fn keep_kv(config: &Config) -> anyhow::Result<KvKeeper> {
+fn keep_kv(config: &Config, journal: &dyn Journal) -> anyhow::Result<KvKeeper> {
     let files = KvFiles::open(&config.data_dir, config.kv_files_bytes_max)?;
+    files.retain(|conversation| journal.last_seq(conversation) != Ok(0));
     let idle = Duration::from_millis(config.kv_file_idle_ms);
     Ok(if config.kv_files_bytes_max > 0 { KvKeeper::new(files, idle, Clock::System) } else { KvKeeper::default() })
 }

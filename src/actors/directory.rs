@@ -185,13 +185,18 @@ impl Awake {
                 && self.parts.journal.last_seq(conversation) == Ok(last_seq)
                 && let Ok(ack) = self.parts.writer.enqueue(Batch::deletion(conversation)).await
             {
-                waiting.push(ack);
+                waiting.push((conversation, ack));
             }
         }
         let mut deleted = 0;
-        for ack in waiting {
+        for (conversation, ack) in waiting {
             // What the journal refuses stays for the next round.
-            deleted += usize::from(ack.await.is_ok());
+            if ack.await.is_ok() {
+                deleted += 1;
+                let kv = self.parts.kv.clone();
+                // Nobody has to wait for the file to go.
+                tokio::task::spawn_blocking(move || kv.remove(conversation));
+            }
         }
         deleted
     }
