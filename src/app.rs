@@ -165,6 +165,8 @@ fn limits(config: &Config) -> Limits {
         ws_frame_bytes_max: config.ws_frame_bytes_max,
         requests_in_flight_max: config.requests_in_flight_max,
         silence: Duration::from_millis(config.silence_ms),
+        tool_lease_ms: config.tool_lease_ms,
+        tool_lease_ms_max: config.tool_lease_ms_max,
     }
 }
 

@@ -58,6 +58,11 @@ pub struct Config {
     /// Hours for which the answer to an idempotency key is kept.
     pub idempotency_kept_hours: u64,
 
+    /// Milliseconds for which a claimed tool call is its worker's, unless the worker says.
+    pub tool_lease_ms: u64,
+    /// Most milliseconds that a worker may say.
+    pub tool_lease_ms_max: u64,
+
     /// Batches that wait for the journal's writer.
     pub journal_queue_batches: usize,
 
@@ -95,6 +100,8 @@ impl Default for Config {
             conversations_live_max: 4096,
             idle_sleep_ms: 60_000,
             idempotency_kept_hours: 24,
+            tool_lease_ms: 60_000,
+            tool_lease_ms_max: 3_600_000,
             journal_queue_batches: 1024,
             engine_inbox_requests: 256,
             token_channel_capacity: 64,
@@ -182,6 +189,8 @@ impl Config {
             ("reader_queue_events", self.reader_queue_events),
             ("silence_ms", self.silence_ms as usize),
             ("conversations_live_max", self.conversations_live_max),
+            ("tool_lease_ms", self.tool_lease_ms as usize),
+            ("tool_lease_ms_max", self.tool_lease_ms_max as usize),
             ("journal_queue_batches", self.journal_queue_batches),
             ("engine_inbox_requests", self.engine_inbox_requests),
             ("token_channel_capacity", self.token_channel_capacity),

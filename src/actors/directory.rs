@@ -15,7 +15,7 @@ use super::handle::ConversationHandle;
 use super::keys::KeyClaim;
 use super::reader::{Reader, store_reject};
 use super::shared::Parts;
-use crate::conversation::{Create, Input, Item, Reject, State};
+use crate::conversation::{Create, Input, Item, Policies, Reject, State};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 
@@ -203,12 +203,14 @@ pub struct Open {
     pub metadata: Map<String, Value>,
     /// First items of the transcript.
     pub items: Vec<Item>,
+    /// What its responses inherit.
+    pub defaults: Policies,
 }
 
 impl Open {
     fn input(self, id: ConversationId, forked_from: Option<ResponseId>) -> Input {
-        let Self { principal, metadata, items } = self;
-        Input::Open { id, principal, metadata, items, forked_from }
+        let Self { principal, metadata, items, defaults } = self;
+        Input::Open { id, principal, metadata, items, forked_from, defaults }
     }
 }
 
@@ -250,7 +252,8 @@ impl DirectoryHandle {
     ) -> Result<(ConversationHandle, Reader), Reject> {
         let parent = self.of_response(previous, principal).await?.state().await?;
         let items = copied_items(&parent, previous);
-        let open = Open { principal: principal.to_owned(), metadata: parent.metadata.clone(), items };
+        let (principal, metadata) = (principal.to_owned(), parent.metadata.clone());
+        let open = Open { principal, metadata, items, defaults: parent.defaults };
         let handle = self.fresh(true).await?;
         let create = Create { previous: None, ..create };
         let inputs = vec![open.input(handle.id, Some(previous)), Input::Create(Box::new(create))];

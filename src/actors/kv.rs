@@ -33,7 +33,7 @@ struct Keeper {
     clock: Clock,
     saves: Arc<Semaphore>,
     restores: Arc<Semaphore>,
-    /// Files that are being written or wait for it.
+    /// Files that are being written or removed, or wait for it.
     saving: watch::Sender<usize>,
 }
 
@@ -45,15 +45,22 @@ impl KvKeeper {
         Self(Some(Arc::new(Keeper { files, idle, clock, saves, restores, saving })))
     }
 
-    /// Removes the file of a conversation that is deleted; none appears afterwards, whatever still runs. It blocks
-    /// for as long as the system takes to remove a file.
+    /// Removes the file of a conversation that is deleted; none appears afterwards, whatever still runs. It never
+    /// waits.
     pub fn remove(&self, conversation: ConversationId) {
-        if let Some(keeper) = &self.0 {
+        let Some(keeper) = self.0.clone() else { return };
+        let removing = Saving::begin(&keeper);
+        let remove = move || {
+            let _removing = removing;
             keeper.files.remove(conversation);
+        };
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_) => remove(),
         }
     }
 
-    /// Returns once every file that was to be written is written.
+    /// Returns once every file that was to be written or removed is.
     pub async fn settled(&self) {
         if let Some(keeper) = &self.0 {
             // The sender lives in `self`: waiting cannot fail.
@@ -274,7 +281,7 @@ fn content(image: KvImage) -> KvContent {
     KvContent { fingerprint, salt, tokens: tokens.to_vec(), blocks }
 }
 
-/// Counts one file until it is written or will not be.
+/// Counts one file until it is written or removed, or will not be.
 struct Saving(Arc<Keeper>);
 
 impl Saving {

@@ -20,9 +20,9 @@ mod shared;
 mod tests;
 
 pub use directory::{DirectoryHandle, Open};
-pub use handle::ConversationHandle;
+pub use handle::{AnsweredCall, Cancelled, Claimed, ConversationHandle};
 pub use keys::{Claim, KeyClaim, Keys};
 pub use kv::KvKeeper;
-pub use reader::Reader;
+pub use reader::{Cursor, Reader};
 pub use root::{RootHandle, start};
 pub use shared::{Parts, Running, Unstored};

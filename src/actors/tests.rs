@@ -11,7 +11,9 @@ use super::directory::DirectoryMsg;
 use super::*;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::conversation::{Create, Ending, Event, Item, Recorded, ResponseConfig, ResponseStatus, SamplingConfig};
+use crate::conversation::{
+    Create, Ending, Event, Item, Policies, Policy, Recorded, ResponseConfig, ResponseStatus, SamplingConfig,
+};
 use crate::engine::{Catalog, Engine, EngineError, Generation, GenerationRequest, ModelInfo, ScriptedEngine};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ItemId, ResponseId};
@@ -58,9 +60,13 @@ fn create(parts: &Parts, stop: &[&str]) -> Create {
         store: true,
         metadata: Map::new(),
         echo: Map::new(),
+        policy: Policy::default(),
+        tool_policies: std::collections::BTreeMap::new(),
+        max_parallel_tool_calls: None,
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
-    Create { response_id: ResponseId::draw(fresh), input, config, previous: None }
+    let (policies, in_conversation) = (Policies::default(), true);
+    Create { response_id: ResponseId::draw(fresh), input, config, previous: None, policies, in_conversation }
 }
 
 async fn soon<T>(event: impl Future<Output = T>) -> T {

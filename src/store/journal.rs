@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Error;
 use crate::conversation::Recorded;
-use crate::ids::{ConversationId, InterventionId, ResponseId};
+use crate::ids::{CallId, ConversationId, InterventionId, ResponseId};
 
 /// One decision: all of it becomes durable, or nothing.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,6 +88,10 @@ pub enum Operation {
     Intervene,
     /// Cancel a response.
     Cancel,
+    /// Claim a tool call.
+    ClaimCall,
+    /// Give a tool call's result.
+    AnswerCall,
 }
 
 /// The first answer to a request with a key: enough to give it again.
@@ -119,6 +123,29 @@ pub enum KeyedAnswer {
         successor: Option<ResponseId>,
         /// The seq of its acceptance.
         seq: u64,
+    },
+    /// A tool call was claimed.
+    Claimed {
+        /// Where.
+        conversation: ConversationId,
+        /// The response that made it.
+        response: ResponseId,
+        /// From 1.
+        attempt: u32,
+        /// When the lease ends, in milliseconds since the Unix epoch.
+        lease_until_ms: u64,
+    },
+    /// A tool call's result was accepted.
+    Answered {
+        /// Where.
+        conversation: ConversationId,
+        /// The seq of its acceptance.
+        accepted_seq: u64,
+        /// Calls that still waited then.
+        open_calls: Vec<CallId>,
+        /// The response that goes on with the results, if all were there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        successor: Option<ResponseId>,
     },
     /// A response was cancelled, or was found ended.
     Cancelled {

@@ -86,6 +86,8 @@ impl Server {
             ws_frame_bytes_max: setup.ws_frame_bytes_max,
             requests_in_flight_max: setup.requests_in_flight_max,
             silence: setup.silence,
+            tool_lease_ms: 60_000,
+            tool_lease_ms_max: 3_600_000,
         };
         let running = Running::default();
         let parts = Parts {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::super::{ConversationHandle, Open, Parts, RootHandle, Running, Unstored, start};
 use super::*;
 use crate::config::Config;
-use crate::conversation::{Create, Item, Response, ResponseConfig};
+use crate::conversation::{Create, Input, Item, Policies, Response, ResponseConfig};
 use crate::engine::{Catalog, LoadOptions, LocalEngine, tiny::Tiny};
 use crate::ids::{FreshIds, ItemId, ResponseId};
 use crate::prompt::Role;
@@ -95,7 +95,8 @@ fn create(text: &str, store: bool) -> Create {
     });
     let config: ResponseConfig = serde_json::from_value(config).unwrap();
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, text)];
-    Create { response_id: ResponseId::draw(fresh), input, config, previous: None }
+    let (policies, in_conversation) = (Policies::default(), true);
+    Create { response_id: ResponseId::draw(fresh), input, config, previous: None, policies, in_conversation }
 }
 
 /// More than ten blocks of this tokenizer's tokens.
@@ -311,17 +312,19 @@ async fn a_file_of_another_model_or_salt_is_no_reuse() {
 }
 
 #[tokio::test]
-async fn a_removed_conversation_leaves_no_file_whatever_still_runs() {
+async fn a_deleted_conversation_leaves_no_file_whether_it_was_written_or_was_to_be() {
     let site = Site::new();
     let process = site.start().await;
-    let (handle, _) = process.first_turn().await;
-    let (other, _) = process.first_turn().await;
-    process.parts.kv.remove(handle.id());
+    let (deleted, _) = process.first_turn().await;
+    let (kept, _) = process.first_turn().await;
+    deleted.request(vec![Input::Delete], None, false).await.unwrap();
     process.stop().await;
-    assert!(!site.path(handle.id()).exists());
-    assert!(site.path(other.id()).exists());
+    assert!(!site.path(deleted.id()).exists());
+    assert!(site.path(kept.id()).exists());
     let process = site.start().await;
-    process.parts.kv.remove(other.id());
+    let kept = process.root.directory().conversation(kept.id(), "").await.unwrap();
+    kept.request(vec![Input::Delete], None, false).await.unwrap();
+    soon(process.parts.kv.settled()).await;
     assert_eq!(site.file_count(), 0);
 }
 
