@@ -11,9 +11,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 use crate::clock::Clock;
+use crate::conversation::Event;
 use crate::engine::{Engine, KvImage};
 use crate::ids::ConversationId;
-use crate::store::{KvContent, KvFileError, KvFiles, KvReader};
+use crate::store::{Journal, KvContent, KvFileError, KvFiles, KvReader};
 
 /// KV is shared between sequences of equal salt only; all conversations have this one.
 pub(super) const CACHE_SALT: u64 = 0;
@@ -60,6 +61,17 @@ impl KvKeeper {
         }
     }
 
+    /// Removes the files of conversations that are gone: the last process may have ended before it came to that.
+    /// Blocks.
+    pub fn sweep(&self, journal: &dyn Journal) {
+        let Some(keeper) = &self.0 else { return };
+        for conversation in keeper.files.conversations() {
+            if is_gone(journal, conversation) {
+                keeper.files.remove(conversation);
+            }
+        }
+    }
+
     /// Returns once every file that was to be written or removed is.
     pub async fn settled(&self) {
         if let Some(keeper) = &self.0 {
@@ -67,6 +79,13 @@ impl KvKeeper {
             let _ = keeper.saving.subscribe().wait_for(|count| *count == 0).await;
         }
     }
+}
+
+/// Whether the conversation never was or is deleted. One that cannot be read is neither.
+fn is_gone(journal: &dyn Journal, conversation: ConversationId) -> bool {
+    let Ok(last_seq) = journal.last_seq(conversation) else { return false };
+    let last = journal.read(conversation, last_seq.saturating_sub(1), 1);
+    last.is_ok_and(|events| events.last().is_none_or(|last| matches!(last.event, Event::ConversationDeleted {})))
 }
 
 /// One conversation's part: the last sequence it had in an engine.

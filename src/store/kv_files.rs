@@ -176,6 +176,11 @@ impl KvFiles {
         self.index().entries.contains_key(&conversation)
     }
 
+    /// The conversations that have a file.
+    pub fn conversations(&self) -> Vec<ConversationId> {
+        self.index().entries.keys().copied().collect()
+    }
+
     /// Bytes of all files, those being written included.
     pub fn total_bytes(&self) -> u64 {
         self.index().total()

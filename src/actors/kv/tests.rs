@@ -329,6 +329,27 @@ async fn a_deleted_conversation_leaves_no_file_whether_it_was_written_or_was_to_
 }
 
 #[tokio::test]
+async fn a_start_removes_the_files_of_conversations_that_are_gone() {
+    let (site, conversation, _) = stopped().await;
+    let process = site.start().await;
+    let (deleted, _) = process.first_turn().await;
+    process.stop().await;
+    let whole = fs::read(site.path(deleted.id())).unwrap();
+    let process = site.start().await;
+    let again = process.root.directory().conversation(deleted.id(), "").await.unwrap();
+    again.request(vec![Input::Delete], None, false).await.unwrap();
+    process.stop().await;
+    // As a kill between the deletion and the removal leaves it; and one that this journal never had.
+    let unknown = ConversationId::draw(&mut FreshIds::random());
+    fs::write(site.path(deleted.id()), &whole).unwrap();
+    fs::write(site.path(unknown), &whole).unwrap();
+    let process = site.start().await;
+    process.parts.kv.sweep(&*site.journal);
+    let left = [conversation, deleted.id(), unknown].map(|id| site.path(id).exists());
+    assert_eq!(left, [true, false, false]);
+}
+
+#[tokio::test]
 async fn a_conversation_that_is_not_stored_has_no_file() {
     let site = Site::new();
     let process = site.start().await;
