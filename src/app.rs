@@ -127,9 +127,12 @@ async fn drain(config: &Config, parts: &Parts, root: &RootHandle) {
 /// Opens the KV files; the journal has locked their folder.
 fn keep_kv(config: &Config, journal: &dyn Journal) -> anyhow::Result<KvKeeper> {
     let files = KvFiles::open(&config.data_dir, config.kv_files_bytes_max)?;
-    files.retain(|conversation| journal.last_seq(conversation) != Ok(0));
-    let idle = Duration::from_millis(config.kv_file_idle_ms);
-    Ok(if config.kv_files_bytes_max > 0 { KvKeeper::new(files, idle, Clock::System) } else { KvKeeper::default() })
+    if config.kv_files_bytes_max == 0 {
+        return Ok(KvKeeper::default());
+    }
+    let kv = KvKeeper::new(files, Duration::from_millis(config.kv_file_idle_ms), Clock::System);
+    kv.sweep(journal);
+    Ok(kv)
 }
 
 fn open_journal(config: &Config) -> anyhow::Result<(Arc<dyn Journal>, WriterHandle)> {

@@ -193,9 +193,7 @@ impl Awake {
             // What the journal refuses stays for the next round.
             if ack.await.is_ok() {
                 deleted += 1;
-                let kv = self.parts.kv.clone();
-                // Nobody has to wait for the file to go.
-                tokio::task::spawn_blocking(move || kv.remove(conversation));
+                self.parts.kv.remove(conversation);
             }
         }
         deleted
