@@ -1,0 +1,181 @@
+//! One response as the auditor folds it: its input, its output with token counts, and how the model sees both.
+
+use serde_json::{Value, json};
+
+use super::{list, text};
+
+/// A response.
+pub(super) struct Turn {
+    pub(super) id: String,
+    pub(super) previous: Option<String>,
+    /// Staged items, then its own input.
+    pub(super) input: Vec<Value>,
+    pub(super) output: Vec<Made>,
+    pub(super) instructions: Option<String>,
+    pub(super) tool_policies: Value,
+    /// How it ended, once it has.
+    pub(super) ended: Option<String>,
+    pub(super) cancelled_at: Option<u64>,
+    /// The next number of its own stream.
+    pub(super) next_number: u64,
+}
+
+/// An output item and the tokens it was made from.
+pub(super) struct Made {
+    pub(super) item: Value,
+    pub(super) first_token: u64,
+    pub(super) tokens: u64,
+}
+
+impl Turn {
+    /// A response as it is created; `staged` joins its input.
+    pub(super) fn new(event: &Value, staged: Vec<Value>) -> Self {
+        let config = &event["config"];
+        let own = list(event, "input").iter().cloned();
+        Self {
+            id: text(event, "id").to_owned(),
+            previous: event["previous"].as_str().map(str::to_owned),
+            input: staged.into_iter().chain(own).collect(),
+            output: Vec::new(),
+            instructions: config["instructions"].as_str().map(str::to_owned),
+            tool_policies: config["tool_policies"].clone(),
+            ended: None,
+            cancelled_at: None,
+            next_number: 0,
+        }
+    }
+
+    pub(super) fn made(&mut self, item_id: &str) -> Option<&mut Made> {
+        self.output.iter_mut().rev().find(|made| made.item["id"] == item_id)
+    }
+
+    /// Grows an item by a delta.
+    pub(super) fn grow(&mut self, event: &Value) {
+        let (delta, tokens) = (text(event, "text").to_owned(), list(event, "tokens").len() as u64);
+        let Some(made) = self.made(text(event, "item_id")) else { return };
+        made.tokens += tokens;
+        let body = &mut made.item["body"];
+        let grown = |old: &Value| json!(format!("{}{delta}", old.as_str().unwrap_or_default()));
+        match body["kind"].as_str() {
+            Some("message") => {
+                let old = body["content"][0]["text"].clone();
+                body["content"] = json!([{"kind": "text", "text": grown(&old)}]);
+            }
+            Some("reasoning") => body["text"] = grown(&body["text"]),
+            _ => body["arguments"] = grown(&body["arguments"]),
+        }
+    }
+
+    /// Where a cut may lie: behind the last token, or in front of an unfinished call.
+    pub(super) fn cut_at(&self) -> u64 {
+        match self.output.last() {
+            Some(made) if !is_kept(&made.item) => made.first_token,
+            _ => self.output.iter().map(|made| made.tokens).sum(),
+        }
+    }
+
+    /// What of it stays in the transcript once it has ended.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &Value> {
+        self.output.iter().map(|made| &made.item).filter(|item| is_kept(item))
+    }
+
+    /// The arguments of a whole call that it made.
+    pub(super) fn call(&self, call_id: &str) -> Option<&Value> {
+        self.kept().find(|item| item["body"]["kind"] == "function_call" && item["body"]["call_id"] == call_id)
+    }
+}
+
+/// A call that was cut never runs and is never seen by the model.
+fn is_kept(item: &Value) -> bool {
+    item["body"]["kind"] != "function_call" || item["status"] == "completed"
+}
+
+/// The text of an item.
+pub(super) fn item_text(item: &Value) -> String {
+    let body = &item["body"];
+    match text(body, "kind") {
+        "message" => list(body, "content").iter().map(|part| text(part, "text")).collect(),
+        "reasoning" => text(body, "text").to_owned(),
+        "function_call" => text(body, "arguments").to_owned(),
+        _ => text(body, "output").to_owned(),
+    }
+}
+
+/// What the model reads, entry by entry: `[who, what, which call]`. Neighbouring texts of one kind are one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ModelInput(Vec<[String; 3]>);
+
+impl ModelInput {
+    fn push(&mut self, who: &str, what: &str, call: &str) {
+        let joins = matches!(who, "assistant" | "reasoning");
+        if joins && what.is_empty() {
+            return;
+        }
+        match self.0.last_mut() {
+            Some(last) if joins && last[0] == who => last[1].push_str(what),
+            _ => self.0.push([who.to_owned(), what.to_owned(), call.to_owned()]),
+        }
+    }
+
+    /// The input of the last of these responses, as the journal says.
+    pub(super) fn of_turns(turns: &[Turn]) -> Self {
+        let mut input = Self::default();
+        let Some(last) = turns.last() else { return input };
+        if let Some(instructions) = &last.instructions {
+            input.push("system", instructions, "");
+        }
+        for turn in turns {
+            turn.input.iter().for_each(|item| input.push_item(item));
+            if turn.id != last.id {
+                turn.kept().for_each(|item| input.push_item(item));
+            }
+        }
+        input
+    }
+
+    fn push_item(&mut self, item: &Value) {
+        let (body, what) = (&item["body"], item_text(item));
+        let call = text(body, "call_id");
+        match text(body, "kind") {
+            "message" => self.push(text(body, "role"), &what, ""),
+            "reasoning" => self.push("reasoning", &what, ""),
+            "function_call" => self.push("call", &what, call),
+            _ => self.push("result", &what, call),
+        }
+    }
+
+    /// What an engine was given: messages with `role`, `content`, `reasoning_content`, `tool_calls`, `tool_call_id`.
+    pub(super) fn of_messages(messages: &[Value]) -> Self {
+        let mut input = Self::default();
+        for message in messages {
+            match text(message, "role") {
+                "assistant" => {
+                    input.push("reasoning", text(message, "reasoning_content"), "");
+                    input.push("assistant", text(message, "content"), "");
+                    for call in list(message, "tool_calls") {
+                        input.push("call", text(call, "arguments"), text(call, "id"));
+                    }
+                }
+                "tool" => input.push("result", text(message, "content"), text(message, "tool_call_id")),
+                role => input.push(role, text(message, "content"), ""),
+            }
+        }
+        input
+    }
+
+    /// The calls that have no answer, and the results that answer no open call.
+    pub(super) fn unbalanced(&self) -> (Vec<&str>, Vec<&str>) {
+        let (mut open, mut stray): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+        for [who, _, call] in &self.0 {
+            match who.as_str() {
+                "call" => open.push(call),
+                "result" => match open.iter().position(|id| id == call) {
+                    Some(place) => drop(open.remove(place)),
+                    None => stray.push(call),
+                },
+                _ => {}
+            }
+        }
+        (open, stray)
+    }
+}
