@@ -2,7 +2,7 @@
 //!
 //! There is never more than one actor per conversation: a retiring one is waited for before the next is started.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,7 +36,8 @@ pub(super) struct DirectoryActor;
 /// Who is awake.
 pub(super) struct Awake {
     parts: Parts,
-    entries: HashMap<ConversationId, Entry>,
+    /// In an order that does not change from run to run: who is stopped or put to sleep first follows from it.
+    entries: BTreeMap<ConversationId, Entry>,
     ids: HashMap<ActorId, ConversationId>,
     /// Set while the server stops.
     stopping: Option<oneshot::Sender<()>>,
@@ -65,7 +66,7 @@ impl Actor for DirectoryActor {
     type Arguments = Parts;
 
     async fn pre_start(&self, _: ActorRef<DirectoryMsg>, parts: Parts) -> Result<Awake, ActorProcessingErr> {
-        Ok(Awake { parts, entries: HashMap::new(), ids: HashMap::new(), stopping: None })
+        Ok(Awake { parts, entries: BTreeMap::new(), ids: HashMap::new(), stopping: None })
     }
 
     async fn handle(

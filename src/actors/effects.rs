@@ -1,6 +1,6 @@
 //! Effects: work that a durable decision asked for. Its results come back as inputs.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ractor::ActorRef;
@@ -14,7 +14,7 @@ use crate::conversation::{Effect, State};
 /// The generations that are under way, by their id, and the prompt that the last one left behind.
 #[derive(Default)]
 pub(super) struct Work {
-    pumps: HashMap<u64, Arc<PumpControl>>,
+    pumps: BTreeMap<u64, Arc<PumpControl>>,
     held: Arc<HeldPrompt>,
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
+use super::offload::offload;
 use super::shared::Parts;
 use crate::store::expired_keys;
 
@@ -35,7 +36,7 @@ impl Actor for JournalActor {
         let kept_ms = parts.config.idempotency_kept_hours.saturating_mul(HOUR_MS);
         let before_ms = parts.clock.unix_ms().saturating_sub(kept_ms);
         let journal = parts.journal.clone();
-        let batches = tokio::task::spawn_blocking(move || expired_keys(&*journal, before_ms)).await??;
+        let batches = offload(move || expired_keys(&*journal, before_ms)).await??;
         for batch in batches {
             parts.writer.append(batch).await?;
         }

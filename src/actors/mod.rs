@@ -9,6 +9,7 @@ mod effects;
 mod handle;
 mod journal;
 mod keys;
+mod offload;
 mod prompt;
 mod pump;
 mod reader;

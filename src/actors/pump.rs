@@ -13,6 +13,7 @@ use ractor::ActorRef;
 use tokio::sync::{Notify, oneshot};
 
 use super::conversation::ConversationMsg;
+use super::offload::offload;
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
 use super::shared::{Parts, RunningGuard};
 use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State};
@@ -137,14 +138,16 @@ async fn begin(
     let model = engine.model().clone();
     // Rendering and tokenising take a core: more at once would only take more memory.
     let permit = tokio::select! {
+        biased;
         permit = parts.running.render_permit() => permit,
         () = control.aborted() => return Err(GenerationEnd::Aborted),
     };
-    let rendering = tokio::task::spawn_blocking(move || {
+    let rendering = offload(move || {
         let _permit = permit;
         held.render(&state, response_id, &model)
     });
     let rendered = tokio::select! {
+        biased;
         rendered = rendering => rendered,
         // The thread goes on to its end; nobody waits for it.
         () = control.aborted() => return Err(GenerationEnd::Aborted),

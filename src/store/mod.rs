@@ -33,4 +33,4 @@ pub use memory_journal::{Failure, MemoryJournal, Unflushed};
 pub use migrate::SCHEMA;
 pub use retention::expired_keys;
 pub use sled_journal::SledJournal;
-pub use writer::{Writer, WriterHandle, WriterStatus};
+pub use writer::{ManualWriter, Writer, WriterHandle, WriterStatus};
