@@ -10,7 +10,7 @@ mod scene;
 use scene::Evidence;
 
 fn violations(evidence: &Evidence) -> Vec<audit::Violation> {
-    audit::audit(&evidence.dump(), &evidence.history, true)
+    audit::audit(&audit::Journal::read(&evidence.dump()), &evidence.history, true)
 }
 
 #[test]

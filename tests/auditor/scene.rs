@@ -282,8 +282,9 @@ impl<'a> Talk<'a> {
                 "after": after,
             }));
             for recorded in &events[after..] {
-                let event: Value = serde_json::from_str(&serde_json::to_string(recorded).unwrap()).unwrap();
-                self.world.history.note(json!({"kind": "event", "stream": stream, "event": event}));
+                let text = serde_json::to_string(recorded).unwrap();
+                let seen = json!({"kind": "event", "stream": stream, "seq": recorded.seq, "text": text});
+                self.world.history.note(seen);
             }
         }
     }

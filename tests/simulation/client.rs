@@ -267,9 +267,7 @@ impl Client {
             }
             if let Some(recorded) = reader.next().await {
                 after = recorded.seq;
-                // Through text, as it is stored: a number has one text and several values.
-                let text = serde_json::to_string(&*recorded).unwrap();
-                self.world.saw(stream, after, &serde_json::from_str(&text).unwrap());
+                self.world.saw(stream, after, &serde_json::to_string(&*recorded).unwrap());
             } else {
                 let Ok(next) = handle.attach(after).await else { return };
                 self.world.note(json!({"kind": "dropped_reader"}));
@@ -287,8 +285,7 @@ impl Client {
         let stream = self.world.attached(conversation, 0);
         for _ in 0..last_seq {
             let recorded = reader.next().await.unwrap();
-            let text = serde_json::to_string(&*recorded).unwrap();
-            self.world.saw(stream, recorded.seq, &serde_json::from_str(&text).unwrap());
+            self.world.saw(stream, recorded.seq, &serde_json::to_string(&*recorded).unwrap());
         }
     }
 }

@@ -111,8 +111,8 @@ impl Coverage {
     }
 
     /// What the journal and the history tell.
-    pub(crate) fn count_evidence(&mut self, dump: &str, history: &History) {
-        for events in Dump::read(dump).conversations.values() {
+    pub(crate) fn count_evidence(&mut self, journal: &Dump, history: &History) {
+        for events in journal.conversations.values() {
             events.iter().for_each(|recorded| self.count_event(&recorded["event"]));
         }
         let mut operations: BTreeMap<u64, (&str, &str)> = BTreeMap::new();

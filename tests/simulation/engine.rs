@@ -8,7 +8,7 @@ use midstream::engine::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo,
     ScriptedEngine,
 };
-use midstream::prompt::{Message, Role};
+use midstream::prompt::{ChatTemplate, Message, Role};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
@@ -29,9 +29,14 @@ pub(crate) struct SimEngine {
 
 impl SimEngine {
     pub(crate) fn new(world: Arc<World>, dice: Dice, calm: bool) -> Self {
-        // The model's description is the scripted engine's; its thread plays nothing.
         static MODEL: OnceLock<ModelInfo> = OnceLock::new();
-        let model = MODEL.get_or_init(|| ScriptedEngine::from_json("[]").unwrap().model().clone()).clone();
+        let model = MODEL.get_or_init(|| {
+            // The description is the scripted engine's; its thread plays nothing. What it answers follows from the
+            // messages: a long prompt would only take time.
+            let model = ScriptedEngine::from_json("[]").unwrap().model().clone();
+            ModelInfo { template: Arc::new(ChatTemplate::new("{{ messages | length }}", "", "").unwrap()), ..model }
+        });
+        let model = model.clone();
         Self { model, world, dice: Mutex::new(dice), calm: AtomicBool::new(calm) }
     }
 }
@@ -90,7 +95,7 @@ pub(crate) fn reply(said: &str) -> Reply {
     if has("think") {
         text.push_str("<think>\nhm\n</think>\n\n");
     }
-    let words = if has("long") { 14 } else { 1 + number % 4 };
+    let words = if has("long") { 9 } else { 1 + number % 4 };
     for word in 0..words {
         text.push_str(&format!("w{}é ", (number + word) % 10));
     }
@@ -151,7 +156,7 @@ async fn deliver(
         if reply.stalls && place == half && !calm {
             tokio::time::sleep(STALL).await;
         }
-        if dice.chance(40) {
+        if dice.chance(25) {
             tokio::time::sleep(Duration::from_millis(1 + dice.below(4))).await;
         }
         let _ = events.send(EngineEvent::Token(u32::from(byte))).await;

@@ -30,10 +30,12 @@ fn variable(name: &str) -> Option<u64> {
 
 /// Runs a seed and says what it broke.
 fn check(seed: u64) -> Result<Coverage, String> {
-    let run = run::run(seed);
+    let mut run = run::run(seed);
     assert!(run.commands >= 200 && run.crashes >= 1, "seed {seed} is too small");
-    let history = run.world.clients.lock().unwrap().history.clone();
-    let found = audit::audit(&run.dump, &history, true);
+    let journal = audit::Journal::read(&run.dump);
+    let history = &run.world.clients.lock().unwrap().history;
+    run.coverage.count_evidence(&journal, history);
+    let found = audit::audit(&journal, history, true);
     if found.is_empty() {
         return Ok(run.coverage);
     }

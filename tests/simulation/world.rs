@@ -68,10 +68,10 @@ impl World {
     }
 
     /// A reader saw an event.
-    pub(crate) fn saw(&self, stream: u64, seq: u64, event: &Value) {
+    pub(crate) fn saw(&self, stream: u64, seq: u64, text: &str) {
         let mut clients = self.clients.lock().unwrap();
         clients.streams.entry(stream).and_modify(|(_, last)| *last = seq);
-        clients.history.note(json!({"kind": "event", "stream": stream, "event": event}));
+        clients.history.note(json!({"kind": "event", "stream": stream, "seq": seq, "text": text}));
     }
 
     /// Moves the wall clock.

@@ -6,7 +6,7 @@
 //! | `answer` | `request`, `answer{conversation, response, intervention, successor, seq, outcome}` |
 //! | `refused` | `request`, `status`, `code` |
 //! | `attach` | `stream` (a number), `principal`, `conversation`, `after` |
-//! | `event` | `stream`, `event`: as stored, where the client is in the same process |
+//! | `event` | `stream`, `seq`, `text`: as stored, where the client is in the same process |
 //! | `frame` | `stream`, `frame`: as sent, where it is not |
 //! | `model_input` | `messages`: what an engine was given |
 

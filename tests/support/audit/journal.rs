@@ -8,6 +8,8 @@ use super::Violation;
 
 /// What a dump holds.
 pub(crate) struct Journal {
+    /// The stored text of each conversation's events.
+    texts: BTreeMap<String, Vec<String>>,
     /// The stored events of each conversation, in order.
     pub(crate) conversations: BTreeMap<String, Vec<Value>>,
     /// What can be looked up beside them, with its conversation.
@@ -18,7 +20,7 @@ pub(crate) struct Journal {
 impl Journal {
     /// Reads a dump.
     pub(crate) fn read(dump: &str) -> Self {
-        let mut journal = Self { conversations: BTreeMap::new(), records: Vec::new(), damage: Vec::new() };
+        let mut journal = Self { texts: BTreeMap::new(), conversations: BTreeMap::new(), records: Vec::new(), damage: Vec::new() };
         let mut lines = dump.lines();
         let header: Value = serde_json::from_str(lines.next().unwrap_or_default()).unwrap_or_default();
         if header["midstream_dump"] != 1 {
@@ -42,6 +44,7 @@ impl Journal {
         let event = line["event"].take();
         let events = self.conversations.entry(conversation.clone()).or_default();
         let (expected, seq) = (events.len() as u64 + 1, event["seq"].as_u64().unwrap_or_default());
+        self.texts.entry(conversation.clone()).or_default().push(event.to_string());
         events.push(event);
         if seq != expected {
             self.damaged("I1", &conversation, seq, format!("seq {seq} stands where {expected} belongs"));
@@ -57,6 +60,12 @@ impl Journal {
         let events = self.conversations.get(conversation)?;
         let place = usize::try_from(seq.checked_sub(1)?).ok()?;
         events.get(place).filter(|event| event["seq"] == seq)
+    }
+
+    /// The stored text of the event with this seq.
+    pub(super) fn event_text(&self, conversation: &str, seq: u64) -> Option<&str> {
+        self.event(conversation, seq)?;
+        self.texts[conversation].get(usize::try_from(seq - 1).ok()?).map(String::as_str)
     }
 
     /// Every event of a kind, with its conversation.

@@ -37,14 +37,13 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Reads a dump and a history, and gives what is broken. In a `settled` run nothing has anything left to do.
-pub(crate) fn audit(dump: &str, history: &History, settled: bool) -> Vec<Violation> {
-    let journal = Journal::read(dump);
+/// Reads a journal and a history, and gives what is broken. In a `settled` run nothing has anything left to do.
+pub(crate) fn audit(journal: &Journal, history: &History, settled: bool) -> Vec<Violation> {
     let mut found = journal.damage.clone();
     let stories: Vec<_> =
         journal.conversations.iter().map(|(id, events)| story::Story::of(id, events, settled, &mut found)).collect();
-    readers::check(&journal, history, &mut found);
-    effects::check(&journal, &stories, history, &mut found);
+    readers::check(journal, history, &mut found);
+    effects::check(journal, &stories, history, &mut found);
     found
 }
 

@@ -19,14 +19,15 @@ pub(super) fn check(journal: &Journal, history: &History, found: &mut Vec<Violat
     let mut first_seen: BTreeMap<(&str, u64), &Value> = BTreeMap::new();
     for observation in &history.observations {
         let number = observation["stream"].as_u64().unwrap_or_default();
-        let seen = match text(observation, "kind") {
+        let kind = text(observation, "kind");
+        let seen = match kind {
             "attach" => {
                 let (conversation, principal) = (text(observation, "conversation"), text(observation, "principal"));
                 let last_seq = observation["after"].as_u64().unwrap_or_default();
                 streams.insert(number, Stream { conversation, principal, last_seq });
                 continue;
             }
-            "event" => &observation["event"],
+            "event" => observation,
             "frame" if observation["frame"].get("seq").is_some() => &observation["frame"],
             _ => continue,
         };
@@ -39,12 +40,14 @@ pub(super) fn check(journal: &Journal, history: &History, found: &mut Vec<Violat
             broken("I1", format!("a reader saw {seq} behind {}", stream.last_seq));
         }
         stream.last_seq = seq;
-        if let Some(why) = differs(journal, stream, seen, text(observation, "kind")) {
+        if let Some(why) = differs(journal, stream, seen, kind) {
             broken("I2", why);
         }
-        let first = *first_seen.entry((conversation, seq)).or_insert(seen);
-        if bytes(first) != bytes(seen) {
-            broken("I2", format!("one reader saw {first}, another {seen}"));
+        if kind == "frame" {
+            let first = *first_seen.entry((conversation, seq)).or_insert(seen);
+            if bytes(first) != bytes(seen) {
+                broken("I2", format!("one reader saw {first}, another {seen}"));
+            }
         }
         let owner = journal.event(conversation, 1).map_or("", |created| text(&created["event"], "principal"));
         if owner != stream.principal {
@@ -65,7 +68,7 @@ fn differs(journal: &Journal, stream: &Stream<'_>, seen: &Value, kind: &str) -> 
         return Some(format!("a reader saw what is not journaled: {seen}"));
     };
     let same = match kind {
-        "event" => bytes(seen) == bytes(stored),
+        "event" => journal.event_text(stream.conversation, seq) == seen["text"].as_str(),
         _ => shows(seen, stored),
     };
     (!same).then(|| format!("a reader saw {seen}, the journal has {stored}"))

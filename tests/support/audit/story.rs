@@ -63,6 +63,10 @@ pub(super) struct Story {
     claims: BTreeMap<String, u64>,
     /// Committed steers whose successor comes next.
     due: Vec<(u64, String, String)>,
+    /// What the model reads in front of the next turn, up to the input of the last one.
+    transcript: ModelInput,
+    /// Whether nothing was taken out since then.
+    transcript_holds: bool,
     /// What the model was to read for each response.
     pub(super) inputs: BTreeMap<String, ModelInput>,
     deleted: bool,
@@ -210,8 +214,14 @@ impl Story {
     /// A turn whose input is complete: no call in front of it may be open, or answered twice.
     fn begin(&mut self, turn: Turn, at: &mut At<'_>) {
         let id = turn.id.clone();
+        match self.turns.last() {
+            Some(last) if self.transcript_holds => self.transcript.extend(last.kept()),
+            _ => self.rebuild(),
+        }
+        self.transcript.extend(&turn.input);
+        self.transcript_holds = true;
+        let input = self.transcript.instructed(turn.instructions.as_deref());
         self.turns.push(turn);
-        let input = ModelInput::of_turns(&self.turns);
         let (unanswered, stray) = input.unbalanced();
         for call in unanswered {
             at.broken("I7", format!("the model reads the call {call} for {id} without a result"));
@@ -220,6 +230,15 @@ impl Story {
             at.broken("I7", format!("the model reads a result for {id} that answers no call: {call}"));
         }
         self.inputs.insert(id, input);
+    }
+
+    /// What the model read so far, from the beginning: something was taken out of it.
+    fn rebuild(&mut self) {
+        self.transcript = ModelInput::default();
+        for turn in &self.turns {
+            self.transcript.extend(&turn.input);
+            self.transcript.extend(turn.kept());
+        }
     }
 
     /// A committed steer's successor comes next, and its input ends with the steers in the order of acceptance.
@@ -364,6 +383,7 @@ impl Story {
     }
 
     fn delete_item(&mut self, id: &str) {
+        self.transcript_holds = false;
         let inputs = self.turns.iter_mut().map(|turn| &mut turn.input).chain([&mut self.staged]);
         let all: Vec<_> = inputs.collect();
         let mut call = None;

@@ -1,5 +1,7 @@
 //! One response as the auditor folds it: its input, its output with token counts, and how the model sees both.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::{list, text};
@@ -103,7 +105,7 @@ pub(super) fn item_text(item: &Value) -> String {
 
 /// What the model reads, entry by entry: `[who, what, which call]`. Neighbouring texts of one kind are one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ModelInput(Vec<[String; 3]>);
+pub(super) struct ModelInput(Vec<Arc<[String; 3]>>);
 
 impl ModelInput {
     fn push(&mut self, who: &str, what: &str, call: &str) {
@@ -112,24 +114,23 @@ impl ModelInput {
             return;
         }
         match self.0.last_mut() {
-            Some(last) if joins && last[0] == who => last[1].push_str(what),
-            _ => self.0.push([who.to_owned(), what.to_owned(), call.to_owned()]),
+            Some(last) if joins && last[0] == who => Arc::make_mut(last)[1].push_str(what),
+            _ => self.0.push(Arc::new([who.to_owned(), what.to_owned(), call.to_owned()])),
         }
     }
 
-    /// The input of the last of these responses, as the journal says.
-    pub(super) fn of_turns(turns: &[Turn]) -> Self {
+    /// What joins it in front of the next turn.
+    pub(super) fn extend<'a>(&mut self, items: impl IntoIterator<Item = &'a Value>) {
+        items.into_iter().for_each(|item| self.push_item(item));
+    }
+
+    /// With the system text of the response that reads it in front.
+    pub(super) fn instructed(&self, instructions: Option<&str>) -> Self {
         let mut input = Self::default();
-        let Some(last) = turns.last() else { return input };
-        if let Some(instructions) = &last.instructions {
+        if let Some(instructions) = instructions {
             input.push("system", instructions, "");
         }
-        for turn in turns {
-            turn.input.iter().for_each(|item| input.push_item(item));
-            if turn.id != last.id {
-                turn.kept().for_each(|item| input.push_item(item));
-            }
-        }
+        input.0.extend(self.0.iter().cloned());
         input
     }
 
@@ -166,7 +167,8 @@ impl ModelInput {
     /// The calls that have no answer, and the results that answer no open call.
     pub(super) fn unbalanced(&self) -> (Vec<&str>, Vec<&str>) {
         let (mut open, mut stray): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
-        for [who, _, call] in &self.0 {
+        for entry in &self.0 {
+            let [who, _, call] = &**entry;
             match who.as_str() {
                 "call" => open.push(call),
                 "result" => match open.iter().position(|id| id == call) {
