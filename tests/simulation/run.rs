@@ -23,7 +23,7 @@ const COMMANDS: u64 = 200;
 /// Conversations that are opened before anything else.
 const CONVERSATIONS_MIN: usize = 3;
 /// Conversations at most; forks come on top.
-const CONVERSATIONS_MAX: usize = 5;
+const CONVERSATIONS_MAX: usize = 8;
 /// Steps of the wall clock.
 const TICK_MS: u64 = 100;
 /// Seconds after which everything has ended, or never will.
@@ -203,7 +203,7 @@ impl Life {
         let delay = Duration::from_millis(if dice.chance(30) { dice.below(15) } else { 0 });
         let clients = self.world.clients.lock().unwrap();
         let opened = clients.conversations.len();
-        if opened < CONVERSATIONS_MIN || opened < CONVERSATIONS_MAX && dice.chance(3) {
+        if opened < CONVERSATIONS_MIN || opened < CONVERSATIONS_MAX && dice.chance(6) {
             drop(clients);
             let request = Request { key: self.key(&mut dice), what: Ask::Open };
             tokio::spawn(async move { client.send(request, dice).await });
