@@ -34,8 +34,7 @@ pub(crate) const BUGS: &[Bug] = &[
     }),
     bug("a replay shows another delta", "I2", |run| {
         let place = run.seen("output_delta");
-        let mut event: Value =
-            serde_json::from_str(run.history.observations[place]["text"].as_str().unwrap()).unwrap();
+        let mut event: Value = serde_json::from_str(run.history.observations[place]["text"].as_str().unwrap()).unwrap();
         event["event"]["text"] = json!("another");
         run.history.observations[place]["text"] = json!(event.to_string());
     }),

@@ -83,9 +83,7 @@ impl Coverage {
 
     /// Where a process stood when it ended.
     pub(crate) fn count_crash(&mut self, disk: &Disk, lost: &[Batch], streams: &BTreeMap<u64, (ConversationId, u64)>) {
-        let is_accept = |event: &Event| {
-            matches!(event, Event::ResponseCreated(_) | Event::InterventionAccepted { .. })
-        };
+        let is_accept = |event: &Event| matches!(event, Event::ResponseCreated(_) | Event::InterventionAccepted { .. });
         for batch in lost {
             if batch.events.iter().any(|recorded| is_accept(&recorded.event)) {
                 self.hit("9 before the accept was flushed");
@@ -102,8 +100,8 @@ impl Coverage {
                 None if !state.open_calls.is_empty() => self.hit("9 call requested, not claimed"),
                 None => {}
             }
-            let ended = state.responses.iter().filter_map(|response| response.ended_seq);
-            let last_end = ended.last().unwrap_or_default();
+            let mut ended = state.responses.iter().rev().filter_map(|response| response.ended_seq);
+            let last_end = ended.next().unwrap_or_default();
             if streams.values().any(|(stream, seen)| *stream == id && *seen < last_end) {
                 self.hit("9 terminal journaled, not delivered");
             }
@@ -112,8 +110,8 @@ impl Coverage {
 
     /// What the journal and the history tell.
     pub(crate) fn count_evidence(&mut self, journal: &Dump, history: &History) {
-        for events in journal.conversations.values() {
-            events.iter().for_each(|recorded| self.count_event(&recorded["event"]));
+        for recorded in journal.conversations.values().flatten() {
+            self.count_event(&recorded["event"]);
         }
         let mut operations: BTreeMap<u64, (&str, &str)> = BTreeMap::new();
         let mut answered: BTreeMap<(&str, &str), u64> = BTreeMap::new();

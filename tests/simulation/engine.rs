@@ -1,6 +1,6 @@
 //! An engine whose reply follows from what was said last, and whose pace and faults follow from the seed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) struct SimEngine {
     world: Arc<World>,
     dice: Mutex<Dice>,
     /// Neither stalls nor refuses.
-    calm: AtomicBool,
+    calm: bool,
 }
 
 impl SimEngine {
@@ -37,7 +37,7 @@ impl SimEngine {
             ModelInfo { template: Arc::new(ChatTemplate::new("{{ messages | length }}", "", "").unwrap()), ..model }
         });
         let model = model.clone();
-        Self { model, world, dice: Mutex::new(dice), calm: AtomicBool::new(calm) }
+        Self { model, world, dice: Mutex::new(dice), calm }
     }
 }
 
@@ -48,7 +48,7 @@ impl Engine for SimEngine {
 
     fn submit(&self, request: GenerationRequest) -> Result<Generation, EngineError> {
         let mut dice = self.dice.lock().unwrap().fork();
-        let calm = self.calm.load(Ordering::SeqCst);
+        let calm = self.calm;
         if !calm && dice.chance(1) {
             return Err(EngineError::Overloaded);
         }
@@ -97,11 +97,12 @@ pub(crate) fn reply(said: &str) -> Reply {
     }
     let words = if has("long") { 9 } else { 1 + number % 4 };
     for word in 0..words {
-        text.push_str(&format!("w{}é ", (number + word) % 10));
+        write!(text, "w{}é ", (number + word) % 10).unwrap();
     }
     let calls = if has("call") { 1 + usize::from(number.is_multiple_of(3)) } else { 0 };
     for call in 0..calls {
-        text.push_str(&format!("<tool_call>\n{{\"name\": \"look\", \"arguments\": {{\"at\": {call}}}}}\n</tool_call>\n"));
+        let arguments = json!({"at": call});
+        write!(text, "<tool_call>\n{{\"name\": \"look\", \"arguments\": {arguments}}}\n</tool_call>\n").unwrap();
     }
     let fault = match () {
         () if has("fail") => Some("the device is lost"),

@@ -75,13 +75,8 @@ pub(crate) fn run(seed: u64) -> Run {
     FreshIds::simulate(seed);
     let mut dice = Dice::new(seed);
     let world = World::new();
-    let mut run = Run {
-        dump: String::new(),
-        world: world.clone(),
-        coverage: Coverage::default(),
-        commands: 0,
-        crashes: 0,
-    };
+    let mut run =
+        Run { dump: String::new(), world: world.clone(), coverage: Coverage::default(), commands: 0, crashes: 0 };
     let wanted = COMMANDS + dice.below(40);
     let lives = 2 + dice.below(3);
     while run.commands < wanted {

@@ -20,7 +20,8 @@ pub(crate) struct Journal {
 impl Journal {
     /// Reads a dump.
     pub(crate) fn read(dump: &str) -> Self {
-        let mut journal = Self { texts: BTreeMap::new(), conversations: BTreeMap::new(), records: Vec::new(), damage: Vec::new() };
+        let mut journal =
+            Self { texts: BTreeMap::new(), conversations: BTreeMap::new(), records: Vec::new(), damage: Vec::new() };
         let mut lines = dump.lines();
         let header: Value = serde_json::from_str(lines.next().unwrap_or_default()).unwrap_or_default();
         if header["midstream_dump"] != 1 {
