@@ -16,6 +16,7 @@ use super::keys::KeyClaim;
 use super::reader::{Reader, store_reject};
 use super::shared::Parts;
 use crate::conversation::{Create, Input, Item, Reject, State};
+use crate::crash;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 
@@ -316,6 +317,7 @@ impl DirectoryHandle {
     pub(super) async fn recover(&self) -> Result<usize, Reject> {
         let active = self.parts.journal.active().map_err(|error| store_reject(&error))?;
         for id in &active {
+            crash::point("recovery_waking");
             // Waits until it has replayed; one that cannot go on is reported by itself and disturbs no other.
             let replayed = match self.wake(*id).await {
                 Ok(actor) => self.handle(*id, actor, true).state().await.map(drop),
@@ -325,6 +327,7 @@ impl DirectoryHandle {
                 tracing::error!(conversation = %id, reason = %reject.message, "a conversation could not be resumed");
             }
         }
+        crash::point("recovery_done");
         Ok(active.len())
     }
 

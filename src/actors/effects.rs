@@ -10,6 +10,7 @@ use super::prompt::HeldPrompt;
 use super::pump::{self, Job, PumpControl};
 use super::shared::Parts;
 use crate::conversation::{Effect, State};
+use crate::crash;
 
 /// The generations that are under way, by their id, and the prompt that the last one left behind.
 #[derive(Default)]
@@ -23,6 +24,7 @@ impl Work {
     pub(super) fn perform(&mut self, effect: Effect, state: &State, parts: &Parts, to: &ActorRef<ConversationMsg>) {
         match effect {
             Effect::StartGeneration { generation, response_id } => {
+                crash::point("generation_starting");
                 let control = Arc::new(PumpControl::default());
                 self.pumps.insert(generation, control.clone());
                 let (held, running) = (self.held.clone(), parts.running.enter());
@@ -30,6 +32,7 @@ impl Work {
                 pump::start(job, parts.clone(), to.clone());
             }
             Effect::AbortGeneration { generation } => {
+                crash::point("generation_aborting");
                 if let Some(control) = self.pumps.get(&generation) {
                     control.abort();
                 }

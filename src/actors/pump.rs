@@ -17,6 +17,7 @@ use super::offload::offload;
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
 use super::shared::{Parts, RunningGuard};
 use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State};
+use crate::crash;
 use crate::engine::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
 };
@@ -161,6 +162,7 @@ async fn begin(
     if control.is_aborted() {
         return Err(GenerationEnd::Aborted);
     }
+    crash::point("prompt_rendered");
     let pipeline = resumed_pipeline(engine.model(), &config, &rendered, &resumed);
     if pipeline.stopped() {
         // The stop string is durable, only the end was not: nothing is left to generate.
@@ -174,6 +176,7 @@ async fn begin(
         EngineError::Unavailable(_) => failed(Code::EngineFailed, error.to_string()),
     })?;
     control.submitted(sequence.abort.clone());
+    crash::point("sequence_submitted");
     Ok(Begun { pump: Pump::new(engine, sequence, pipeline), prompt_tokens })
 }
 
@@ -267,6 +270,7 @@ impl Pump {
                 () = courier.taken(), if courier.outstanding.is_some() => {}
                 event = self.sequence.events.recv(), if may_gather => match event {
                     Some(EngineEvent::Started { cached_tokens }) => {
+                        crash::point("prefill_started");
                         let generation = courier.generation;
                         courier.send(Input::GenerationStarted { generation, prompt_tokens, cached_tokens }).await;
                     }
@@ -291,6 +295,7 @@ impl Pump {
         if self.stopped {
             return;
         }
+        crash::point("token_sampled");
         self.tokens.push(token);
         self.pipeline.push(token_text(self.engine.model(), token), &mut self.pieces);
         if self.pipeline.stopped() {
@@ -307,6 +312,7 @@ impl Pump {
 
     async fn end(mut self, courier: &mut Courier, reason: FinishReason) -> Option<Ended> {
         courier.taken().await;
+        crash::point("generation_ended");
         let end = match reason {
             FinishReason::Aborted if self.stopped => GenerationEnd::Stop,
             FinishReason::Stop => GenerationEnd::Stop,

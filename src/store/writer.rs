@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::error::Error;
 use super::journal::{Batch, Durability, Journal, Sequence};
 use crate::conversation::{Event, Recorded};
+use crate::crash;
 use crate::ids::ConversationId;
 
 /// What the writer can do.
@@ -236,11 +237,14 @@ impl Thread {
         if batches.is_empty() {
             return;
         }
+        crash::point("append_before");
         let written = self.guard(|journal| journal.append(&batches));
+        crash::point("append_after");
         for done in waiting {
             // Nobody may wait any more: the caller died.
             let _ = done.send(written.clone());
         }
+        crash::point("append_acknowledged");
         if written.is_ok() {
             self.plan_folds(&batches);
         }

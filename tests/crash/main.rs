@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
+#[path = "../support/audit/mod.rs"]
+mod audit;
 mod kills;
 mod model;
 mod order;
+mod points;
 mod stop;
 mod support;
+mod witness;
