@@ -19,8 +19,8 @@ struct Group<'a> {
 
 /// Checks every request, and every input that an engine was given.
 pub(super) fn check(journal: &Journal, stories: &[Story], history: &History, found: &mut Vec<Violation>) {
-    let mut checked = Check { journal, stories, found };
     let groups = groups(history);
+    let mut checked = Check { journal, stories, joined: joined(journal), deleted: history.deleted(), found };
     for group in groups.values() {
         checked.acknowledged(group);
         checked.equal_answers(group);
@@ -59,9 +59,26 @@ fn groups(history: &History) -> BTreeMap<String, Group<'_>> {
     groups
 }
 
+fn joined(journal: &Journal) -> BTreeMap<String, Vec<(&str, u64)>> {
+    let mut joined: BTreeMap<String, Vec<(&str, u64)>> = BTreeMap::new();
+    let created = journal.of_kind("response_created").map(|it| (it, "input"));
+    let accepted = journal.of_kind("intervention_accepted").map(|it| (it, "items"));
+    for ((conversation, recorded), field) in created.chain(accepted) {
+        let seq = recorded["seq"].as_u64().unwrap_or_default();
+        for item in list(&recorded["event"], field) {
+            joined.entry(item_text(item)).or_default().push((conversation, seq));
+        }
+    }
+    joined
+}
+
 struct Check<'a> {
     journal: &'a Journal,
     stories: &'a [Story],
+    /// Where each text joined a conversation by a request for a response or an instruction.
+    joined: BTreeMap<String, Vec<(&'a str, u64)>>,
+    /// Conversations whose deletion was acknowledged: nothing of them needs to be there.
+    deleted: BTreeSet<String>,
     found: &'a mut Vec<Violation>,
 }
 
@@ -86,15 +103,25 @@ impl Check<'_> {
         let (conversation, response) = (text(answer, "conversation"), text(answer, "response"));
         let story = self.stories.iter().find(|story| story.id == conversation);
         let Some(story) = story else {
+            if self.deleted.contains(conversation) {
+                return None;
+            }
             return Some(format!("the conversation {conversation} was acknowledged"));
         };
         let turn = story.turn(response);
         let said = text(request, "input");
+        let is_here = |(place, _): &(&str, u64)| *place == conversation;
+        let was_said = self.joined.get(said).is_some_and(|places| places.iter().any(is_here));
         match text(request, "operation") {
             "create" if turn.is_none() => Some(format!("the response {response} was acknowledged")),
-            "create" if !turn?.input.iter().any(|item| item_text(item) == said) => {
-                Some(format!("{response} was acknowledged with the input {said:?}"))
+            "create" => (!was_said).then(|| format!("{response} was acknowledged with the input {said:?}")),
+            "claim" | "result" => story.missing_of_call(text(request, "operation"), answer),
+            "withdraw" => {
+                let steer = story.steers.get(text(answer, "intervention"));
+                let withdrawn = steer.is_some_and(|steer| steer.outcome == Some("withdrawn"));
+                (!withdrawn).then(|| "the instruction was acknowledged to be withdrawn".to_owned())
             }
+            "delete" => (!story.deleted).then(|| format!("{conversation} was acknowledged to be deleted")),
             "intervene" => {
                 let id = text(answer, "intervention");
                 let Some(steer) = story.steers.get(id) else {
@@ -131,17 +158,8 @@ impl Check<'_> {
             senders.entry(said).or_default().push(group);
         }
         senders.remove("");
-        let mut joined: BTreeMap<String, Vec<(&str, u64)>> = BTreeMap::new();
-        let created = self.journal.of_kind("response_created").map(|it| (it, "input"));
-        let accepted = self.journal.of_kind("intervention_accepted").map(|it| (it, "items"));
-        for ((conversation, recorded), field) in created.chain(accepted) {
-            let seq = recorded["seq"].as_u64().unwrap_or_default();
-            for item in list(&recorded["event"], field) {
-                joined.entry(item_text(item)).or_default().push((conversation, seq));
-            }
-        }
         for (said, groups) in senders {
-            let Some(places) = joined.get(said) else { continue };
+            let Some(places) = self.joined.get(said).cloned() else { continue };
             let (conversation, seq) = places[places.len() - 1];
             let refused = groups.iter().all(|group| group.refusals == group.requests.len());
             if refused {

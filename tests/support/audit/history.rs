@@ -2,13 +2,15 @@
 //!
 //! | kind | fields |
 //! |---|---|
-//! | `request` | `request` (a number), `principal`, `operation`, `conversation`, `target`, `key`, `input` (its text) |
-//! | `answer` | `request`, `answer{conversation, response, intervention, successor, seq, outcome}` |
+//! | `request` | `request` (a number), `principal`, `operation`, `conversation`, `key`, `input` (its text) |
+//! | `answer` | `request`, `answer{conversation, response, intervention, successor, seq, outcome, call, attempt}` |
 //! | `refused` | `request`, `status`, `code` |
 //! | `attach` | `stream` (a number), `principal`, `conversation`, `after` |
 //! | `event` | `stream`, `seq`, `text`: as stored, where the client is in the same process |
 //! | `frame` | `stream`, `frame`: as sent, where it is not |
 //! | `model_input` | `messages`: what an engine was given |
+
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
@@ -24,6 +26,12 @@ impl History {
     /// Adds what was seen last.
     pub(crate) fn note(&mut self, observation: Value) {
         self.observations.push(observation);
+    }
+
+    /// The conversations that a client asked to delete: what of them is there is the server's to say.
+    pub(super) fn deleted(&self) -> BTreeSet<String> {
+        let deletions = self.of_kind("request").filter(|request| text(request, "operation") == "delete");
+        deletions.map(|request| text(request, "conversation").to_owned()).collect()
     }
 
     /// The observations of a kind.

@@ -1,6 +1,6 @@
 //! One conversation, folded from its stored events. Finds what breaks a promise inside the journal.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
@@ -55,12 +55,12 @@ pub(super) struct Story {
     turns: Vec<Turn>,
     /// Enqueued behind the turn that runs.
     waiting: Vec<Turn>,
+    /// Ended before their turn came.
+    unbegun: Vec<Turn>,
     staged: Vec<Value>,
     pub(super) steers: BTreeMap<String, Steer>,
-    open_calls: BTreeSet<String>,
-    /// Calls that were closed or answered, and the item that answers them.
-    settled_calls: BTreeMap<String, String>,
-    claims: BTreeMap<String, u64>,
+    /// Calls that the model made, in order.
+    calls: Vec<Call>,
     /// Committed steers whose successor comes next.
     due: Vec<(u64, String, String)>,
     /// What the model reads in front of the next turn, up to the input of the last one.
@@ -69,7 +69,19 @@ pub(super) struct Story {
     transcript_holds: bool,
     /// What the model was to read for each response.
     pub(super) inputs: BTreeMap<String, ModelInput>,
-    deleted: bool,
+    pub(super) deleted: bool,
+}
+
+/// A call that the model made for the client.
+struct Call {
+    id: String,
+    /// It takes a result.
+    open: bool,
+    claims: u64,
+    /// The item that answers it.
+    answer: Option<String>,
+    /// Its result, until the next turn takes it.
+    output: Option<Value>,
 }
 
 /// An instruction.
@@ -78,8 +90,8 @@ pub(super) struct Steer {
     pub(super) items: Vec<Value>,
     /// What became of it.
     pub(super) outcome: Option<&'static str>,
-    /// Whether it waits for the results of calls, or for its turn.
-    waits: bool,
+    /// It was cut into its response: the successor follows that one.
+    cut_in: bool,
     seq: u64,
 }
 
@@ -181,39 +193,48 @@ impl Story {
     }
 
     fn create(&mut self, event: &Value, at: &mut At<'_>) {
-        let (id, enqueued) = (text(event, "id"), event["enqueued"] == true);
+        let id = text(event, "id");
         if self.turn(id).is_some() {
             return at.broken("I6", format!("{id} was created twice"));
         }
         self.check_results(list(event, "input"), at);
-        for item in list(event, "input") {
-            self.open_calls.remove(text(&item["body"], "call_id"));
-        }
-        if enqueued {
-            return self.waiting.push(Turn::new(event, Vec::new()));
+        let turn = Turn::new(event);
+        if event["enqueued"] == true {
+            return self.waiting.push(turn);
         }
         if let Some(running) = self.turns.iter().find(|turn| turn.ended.is_none()) {
             at.broken("I3", format!("{id} began while {} ran", running.id));
         }
-        let turn = Turn::new(event, std::mem::take(&mut self.staged));
-        self.check_successor(&turn, at);
         self.begin(turn, at);
     }
 
     fn dequeue(&mut self, id: &str, at: &mut At<'_>) {
-        let Some(place) = self.waiting.iter().position(|turn| turn.id == id) else {
-            return at.broken("form", format!("{id} was not waiting"));
-        };
-        let mut turn = self.waiting.remove(place);
-        let mut input = std::mem::take(&mut self.staged);
-        input.append(&mut turn.input);
-        turn.input = input;
-        self.begin(turn, at);
+        match self.waiting.iter().position(|turn| turn.id == id) {
+            Some(place) => {
+                let turn = self.waiting.remove(place);
+                self.begin(turn, at);
+            }
+            None => at.broken("form", format!("{id} was not waiting")),
+        }
     }
 
-    /// A turn whose input is complete: no call in front of it may be open, or answered twice.
-    fn begin(&mut self, turn: Turn, at: &mut At<'_>) {
-        let id = turn.id.clone();
+    /// A turn has come: it reads the results of calls in the order of the calls, what was staged, and its own input.
+    /// No call in front of it may be open, or answered twice.
+    fn begin(&mut self, mut turn: Turn, at: &mut At<'_>) {
+        let staged = std::mem::take(&mut self.staged);
+        self.check_successor(&turn, &staged, at);
+        let mut own = std::mem::take(&mut turn.input);
+        for call in &mut self.calls {
+            let answers = |item: &Value| is_result(item) && item["body"]["call_id"] == call.id.as_str();
+            if call.open
+                && let Some(place) = own.iter().position(answers)
+            {
+                call.open = false;
+                turn.input.push(own.remove(place));
+            }
+            turn.input.extend(call.output.take());
+        }
+        turn.input.extend(staged.into_iter().chain(own));
         match self.turns.last() {
             Some(last) if self.transcript_holds => self.transcript.extend(last.kept()),
             _ => self.rebuild(),
@@ -221,15 +242,37 @@ impl Story {
         self.transcript.extend(&turn.input);
         self.transcript_holds = true;
         let input = self.transcript.instructed(turn.instructions.as_deref());
-        self.turns.push(turn);
         let (unanswered, stray) = input.unbalanced();
         for call in unanswered {
-            at.broken("I7", format!("the model reads the call {call} for {id} without a result"));
+            at.broken("I7", format!("the model reads the call {call} for {} without a result", turn.id));
         }
         for call in stray {
-            at.broken("I7", format!("the model reads a result for {id} that answers no call: {call}"));
+            at.broken("I7", format!("the model reads a result for {} that answers no call: {call}", turn.id));
         }
-        self.inputs.insert(id, input);
+        self.inputs.insert(turn.id.clone(), input);
+        self.turns.push(turn);
+    }
+
+    /// A committed steer's successor comes next, and what was staged for it ends with the steers in the order of
+    /// acceptance.
+    fn check_successor(&mut self, turn: &Turn, staged: &[Value], at: &mut At<'_>) {
+        let due = std::mem::take(&mut self.due);
+        for (_, steer, successor) in &due {
+            if *successor != turn.id {
+                at.broken("I5", format!("{steer} was committed to {successor}, but {} came next", turn.id));
+            }
+            let named = &self.steers[steer];
+            if named.cut_in && turn.previous.as_deref() != Some(&named.response_id) {
+                at.broken("I9", format!("the successor {} does not follow {}", turn.id, named.response_id));
+            }
+        }
+        let mut steers: Vec<&Steer> = due.iter().map(|(_, steer, _)| &self.steers[steer]).collect();
+        steers.sort_by_key(|steer| steer.seq);
+        let said: Vec<&Value> = steers.iter().flat_map(|steer| &steer.items).collect();
+        let tail = &staged[staged.len().saturating_sub(said.len())..];
+        if !said.iter().copied().eq(tail) {
+            at.broken("I9", format!("the input of {} does not hold the steers it answers, in order", turn.id));
+        }
     }
 
     /// What the model read so far, from the beginning: something was taken out of it.
@@ -238,27 +281,6 @@ impl Story {
         for turn in &self.turns {
             self.transcript.extend(&turn.input);
             self.transcript.extend(turn.kept());
-        }
-    }
-
-    /// A committed steer's successor comes next, and its input ends with the steers in the order of acceptance.
-    fn check_successor(&mut self, turn: &Turn, at: &mut At<'_>) {
-        let due = std::mem::take(&mut self.due);
-        for (_, steer, successor) in &due {
-            if *successor != turn.id {
-                at.broken("I5", format!("{steer} was committed to {successor}, but {} came next", turn.id));
-            }
-            let named = &self.steers[steer];
-            if !named.waits && turn.previous.as_deref() != Some(&named.response_id) {
-                at.broken("I9", format!("the successor {} does not follow {}", turn.id, named.response_id));
-            }
-        }
-        let mut steers: Vec<&Steer> = due.iter().map(|(_, steer, _)| &self.steers[steer]).collect();
-        steers.sort_by_key(|steer| steer.seq);
-        let said: Vec<&Value> = steers.iter().flat_map(|steer| &steer.items).collect();
-        let tail = &turn.input[turn.input.len().saturating_sub(said.len())..];
-        if !said.iter().copied().eq(tail) {
-            at.broken("I9", format!("the input of {} does not end with the steers it answers, in order", turn.id));
         }
     }
 
@@ -272,10 +294,14 @@ impl Story {
                 if first_token != before {
                     at.broken("I2", format!("an item of {id} begins at token {first_token}, behind {before} tokens"));
                 }
-                turn.output.push(Made { item, first_token, tokens: 0 });
+                turn.output.push(Made { item, first_token, tokens: 0, discarded: false });
             }
             "output_delta" => turn.grow(event),
-            "output_item_discarded" => turn.output.retain(|made| made.item["id"] != event["item_id"]),
+            "output_item_discarded" => {
+                if let Some(made) = turn.made(text(event, "item_id")) {
+                    made.discarded = true;
+                }
+            }
             _ => {
                 if let Some(made) = turn.made(text(event, "item_id")) {
                     made.item["status"] = event["status"].clone();
@@ -285,30 +311,39 @@ impl Story {
     }
 
     fn call(&mut self, kind: &str, event: &Value, at: &mut At<'_>) {
-        let call = text(event, "call_id").to_owned();
-        match kind {
-            "tool_call_requested" => {
-                if self.turn(text(event, "response_id")).is_some_and(|turn| turn.call(&call).is_none()) {
-                    at.broken("I7", format!("{call} is asked for, but no whole call of that id was made"));
-                }
-                self.open_calls.insert(call);
+        let (id, response_id) = (text(event, "call_id"), text(event, "response_id"));
+        if kind == "tool_call_requested" && self.find_call(id).is_none() {
+            if self.turn(response_id).is_some_and(|turn| turn.call(id).is_none()) {
+                at.broken("I7", format!("{id} is asked for, but no whole call of that id was made"));
             }
+            self.calls.push(Call { id: id.to_owned(), open: true, claims: 0, answer: None, output: None });
+            return;
+        }
+        let is_idempotent = self.is_idempotent(response_id, id);
+        let Some(call) = self.find_call(id) else {
+            return at.broken("form", format!("{kind} of {id}, which was never asked for"));
+        };
+        if !call.open {
+            at.broken("I8", format!("{kind} of {id}, which is not open"));
+        }
+        match kind {
+            "tool_call_requested" => {}
             "tool_call_claimed" => {
-                let claims = self.claims.entry(call.clone()).or_default();
-                *claims += 1;
-                if *claims > 1 && !self.is_idempotent(text(event, "response_id"), &call) {
-                    at.broken("I12", format!("{call} may have run already and was claimed again"));
+                call.claims += 1;
+                if call.claims > 1 && !is_idempotent {
+                    at.broken("I12", format!("{id} may have run already and was claimed again"));
                 }
             }
             _ => {
-                if !self.open_calls.remove(&call) {
-                    at.broken("I8", format!("{kind} of {call}, which is not open"));
-                }
-                let output = event["output"].clone();
-                self.settled_calls.insert(call, text(&output, "id").to_owned());
-                self.staged.push(output);
+                call.open = false;
+                call.answer = event["output"]["id"].as_str().map(str::to_owned);
+                call.output = Some(event["output"].clone());
             }
         }
+    }
+
+    fn find_call(&mut self, id: &str) -> Option<&mut Call> {
+        self.calls.iter_mut().rev().find(|call| call.id == id)
     }
 
     fn is_idempotent(&self, response_id: &str, call: &str) -> bool {
@@ -319,13 +354,13 @@ impl Story {
 
     /// A result for a call that was closed or answered never reaches the model.
     fn check_results(&mut self, items: &[Value], at: &mut At<'_>) {
-        for item in items.iter().filter(|item| item["body"]["kind"] == "function_call_output") {
-            let call = text(&item["body"], "call_id");
-            if self.settled_calls.get(call).is_some_and(|by| item["id"] != by.as_str()) {
-                at.broken("I8", format!("another result of {call} enters the transcript: {}", item_text(item)));
-            }
-            if self.open_calls.contains(call) {
-                self.settled_calls.insert(call.to_owned(), text(item, "id").to_owned());
+        for item in items.iter().filter(|item| is_result(item)) {
+            let Some(call) = self.find_call(text(&item["body"], "call_id")) else { continue };
+            if call.answer.as_deref().is_some_and(|by| item["id"] != by) {
+                let what = format!("another result of {} enters the transcript: {}", call.id, item_text(item));
+                at.broken("I8", what);
+            } else {
+                call.answer = item["id"].as_str().map(str::to_owned);
             }
         }
     }
@@ -336,11 +371,15 @@ impl Story {
             turn.cancelled_at = Some(at.seq);
             return;
         }
+        let id = turn.id.clone();
         let status = text(&event["ending"], "status");
         if turn.cancelled_at.is_some() && status != "cancelled" {
             at.broken("I4", format!("{} was cancelled and ended {status}", turn.id));
         }
         turn.ended.get_or_insert(status.to_owned());
+        if let Some(place) = self.waiting.iter().position(|turn| turn.id == id) {
+            self.unbegun.push(self.waiting.remove(place));
+        }
     }
 
     fn accept(&mut self, event: &Value, at: &mut At<'_>) {
@@ -348,7 +387,7 @@ impl Story {
             response_id: text(event, "response_id").to_owned(),
             items: list(event, "items").to_vec(),
             outcome: None,
-            waits: event["enqueued"] == true || event["when"] == "after",
+            cut_in: false,
             seq: at.seq,
         };
         if self.steers.insert(text(event, "intervention_id").to_owned(), steer).is_some() {
@@ -376,37 +415,28 @@ impl Story {
         {
             at.broken("I9", format!("{response_id} was cut at token {cut}, but {} are durable", turn.cut_at()));
         }
-        if let Some(steer) = self.steers.get(id) {
+        if let Some(steer) = self.steers.get_mut(id) {
+            steer.cut_in = !event["cut"].is_null();
             self.staged.extend_from_slice(&steer.items);
             self.due.push((at.seq, id.to_owned(), text(event, "successor_id").to_owned()));
         }
     }
 
+    /// An item leaves the transcript; a call takes its result along, and a result its call.
     fn delete_item(&mut self, id: &str) {
         self.transcript_holds = false;
-        let inputs = self.turns.iter_mut().map(|turn| &mut turn.input).chain([&mut self.staged]);
-        let all: Vec<_> = inputs.collect();
-        let mut call = None;
-        for items in all {
-            items.retain(|item| {
-                let gone = item["id"] == id;
-                if gone && item["body"]["kind"] == "function_call" {
-                    call = item["body"]["call_id"].as_str().map(str::to_owned);
-                }
-                !gone
-            });
-        }
+        let given = self.turns.iter().flat_map(|turn| &turn.input).chain(&self.staged);
+        let made = self.turns.iter().flat_map(|turn| &turn.output).map(|made| &made.item);
+        let found = given.chain(made).find(|item| item["id"] == id);
+        let call = found.and_then(|item| item["body"]["call_id"].as_str()).map(str::to_owned);
+        let goes =
+            |item: &Value| item["id"] == id || call.is_some() && item["body"]["call_id"].as_str() == call.as_deref();
+        self.staged.retain(|item| !goes(item));
         for turn in &mut self.turns {
-            if let Some(place) = turn.output.iter().position(|made| made.item["id"] == id) {
-                call = turn.output.remove(place).item["body"]["call_id"].as_str().map(str::to_owned);
-            }
+            turn.input.retain(|item| !goes(item));
+            turn.output.retain(|made| !goes(&made.item));
         }
-        let answers = |item: &Value| {
-            item["body"]["kind"] == "function_call_output" && item["body"]["call_id"].as_str() == call.as_deref()
-        };
-        for items in self.turns.iter_mut().map(|turn| &mut turn.input).chain([&mut self.staged]) {
-            items.retain(|item| !answers(item));
-        }
+        self.calls.retain(|known| Some(&known.id) != call.as_ref());
     }
 
     fn check_end(&self, settled: bool, at: &mut At<'_>) {
@@ -417,22 +447,38 @@ impl Story {
         if !settled {
             return;
         }
-        for turn in self.turns.iter().chain(&self.waiting).filter(|turn| turn.ended.is_none()) {
+        // What waits for the results of open calls may wait as long as the client does.
+        let waits = self.calls.iter().any(|call| call.open);
+        let waiting = self.waiting.iter().filter(|_| !waits);
+        for turn in self.turns.iter().chain(waiting).filter(|turn| turn.ended.is_none()) {
             at.broken("I11", format!("{} has no terminal", turn.id));
         }
         for (id, steer) in &self.steers {
-            if steer.outcome.is_none() && self.open_calls.is_empty() {
+            if steer.outcome.is_none() && !waits {
                 at.seq = steer.seq;
                 at.broken("I5", format!("{id} has no outcome"));
             }
         }
     }
 
+    /// What was acknowledged about a call and is not here.
+    pub(super) fn missing_of_call(&self, operation: &str, answer: &Value) -> Option<String> {
+        let id = text(answer, "call");
+        let call = self.calls.iter().rev().find(|call| call.id == id)?;
+        let there = if operation == "claim" { call.claims > 0 } else { call.answer.is_some() };
+        (!there).then(|| format!("the {operation} of {id} was acknowledged"))
+    }
+
     pub(super) fn turn(&self, id: &str) -> Option<&Turn> {
-        self.turns.iter().rev().chain(&self.waiting).find(|turn| turn.id == id)
+        self.turns.iter().rev().chain(&self.waiting).chain(&self.unbegun).find(|turn| turn.id == id)
     }
 
     fn turn_mut(&mut self, id: &str) -> Option<&mut Turn> {
-        self.turns.iter_mut().rev().chain(&mut self.waiting).find(|turn| turn.id == id)
+        self.turns.iter_mut().rev().chain(&mut self.waiting).chain(&mut self.unbegun).find(|turn| turn.id == id)
     }
+}
+
+/// Whether an item is the result of a call.
+fn is_result(item: &Value) -> bool {
+    item["body"]["kind"] == "function_call_output"
 }

@@ -10,7 +10,7 @@ use super::{list, text};
 pub(super) struct Turn {
     pub(super) id: String,
     pub(super) previous: Option<String>,
-    /// Staged items, then its own input.
+    /// Once its turn has come: results of calls, what was staged, its own.
     pub(super) input: Vec<Value>,
     pub(super) output: Vec<Made>,
     pub(super) instructions: Option<String>,
@@ -27,17 +27,25 @@ pub(super) struct Made {
     pub(super) item: Value,
     pub(super) first_token: u64,
     pub(super) tokens: u64,
+    /// An interrupt threw it away.
+    pub(super) discarded: bool,
+}
+
+impl Made {
+    /// A call that was cut never runs and is never seen by the model, nor what was thrown away.
+    fn is_kept(&self) -> bool {
+        !self.discarded && (self.item["body"]["kind"] != "function_call" || self.item["status"] == "completed")
+    }
 }
 
 impl Turn {
-    /// A response as it is created; `staged` joins its input.
-    pub(super) fn new(event: &Value, staged: Vec<Value>) -> Self {
+    /// A response as it is created, with its own input only.
+    pub(super) fn new(event: &Value) -> Self {
         let config = &event["config"];
-        let own = list(event, "input").iter().cloned();
         Self {
             id: text(event, "id").to_owned(),
             previous: event["previous"].as_str().map(str::to_owned),
-            input: staged.into_iter().chain(own).collect(),
+            input: list(event, "input").to_vec(),
             output: Vec::new(),
             instructions: config["instructions"].as_str().map(str::to_owned),
             tool_policies: config["tool_policies"].clone(),
@@ -71,25 +79,20 @@ impl Turn {
     /// Where a cut may lie: behind the last token, or in front of an unfinished call.
     pub(super) fn cut_at(&self) -> u64 {
         match self.output.last() {
-            Some(made) if !is_kept(&made.item) => made.first_token,
+            Some(made) if !made.is_kept() => made.first_token,
             _ => self.output.iter().map(|made| made.tokens).sum(),
         }
     }
 
     /// What of it stays in the transcript once it has ended.
     pub(super) fn kept(&self) -> impl Iterator<Item = &Value> {
-        self.output.iter().map(|made| &made.item).filter(|item| is_kept(item))
+        self.output.iter().filter(|made| made.is_kept()).map(|made| &made.item)
     }
 
-    /// The arguments of a whole call that it made.
+    /// A whole call that it made.
     pub(super) fn call(&self, call_id: &str) -> Option<&Value> {
         self.kept().find(|item| item["body"]["kind"] == "function_call" && item["body"]["call_id"] == call_id)
     }
-}
-
-/// A call that was cut never runs and is never seen by the model.
-fn is_kept(item: &Value) -> bool {
-    item["body"]["kind"] != "function_call" || item["status"] == "completed"
 }
 
 /// The text of an item.
