@@ -6,6 +6,9 @@
 
 use serde_json::Value;
 
+#[path = "0001_heads_epochs_tombstones.rs"]
+mod heads_epochs_tombstones;
+
 /// The lines of a dump behind its header.
 pub(crate) type Lines<'a> = Box<dyn Iterator<Item = Result<Value, String>> + 'a>;
 
@@ -20,5 +23,6 @@ pub(crate) struct Migration {
     pub(crate) run: for<'a> fn(Lines<'a>) -> Lines<'a>,
 }
 
-/// All steps. Schema 1 is the first, so there is none yet.
-pub(crate) const ALL: &[Migration] = &[];
+/// All steps.
+pub(crate) const ALL: &[Migration] =
+    &[Migration { from: 1, name: "heads, epochs, tombstones", run: heads_epochs_tombstones::run }];

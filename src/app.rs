@@ -13,14 +13,14 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::actors::{self, Keys, Parts, RootHandle, Running, Unstored};
+use crate::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use crate::api::{self, App, Limits, Phase};
 use crate::cli::Prepared;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::crash;
 use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine, ScriptedEngine};
-use crate::store::{Journal, SledJournal, Writer, WriterHandle, WriterStatus};
+use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterStatus};
 
 /// Milliseconds that open sockets get to take their last bytes once everything else has stopped.
 const SOCKETS_CLOSE_MS: u64 = 2_000;
@@ -35,7 +35,8 @@ pub fn run(prepared: Prepared) -> anyhow::Result<()> {
     outcome
 }
 
-fn start_log() {
+/// Logs to standard error, as `MIDSTREAM_LOG` says.
+pub(crate) fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("MIDSTREAM_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("midstream=info,warn"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
@@ -62,6 +63,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
             return Ok(());
         }
     };
+    let kv = keep_kv(&config)?;
     let config = Arc::new(config);
     let parts = Parts {
         journal: journal.clone(),
@@ -71,6 +73,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
         config: config.clone(),
         running: Running::default(),
         unstored: Unstored::default(),
+        kv,
     };
     let root = actors::start(parts.clone()).await?;
     let (phase, phases) = watch::channel(Phase::Recovering);
@@ -119,6 +122,15 @@ async fn drain(config: &Config, parts: &Parts, root: &RootHandle) {
         }
     }
     root.stop().await;
+    // What takes longer is not written, and the next start does without it.
+    let _ = tokio::time::timeout(Duration::from_millis(config.shutdown_kv_ms), parts.kv.settled()).await;
+}
+
+/// Opens the KV files; the journal has locked their folder.
+fn keep_kv(config: &Config) -> anyhow::Result<KvKeeper> {
+    let files = KvFiles::open(&config.data_dir, config.kv_files_bytes_max)?;
+    let idle = Duration::from_millis(config.kv_file_idle_ms);
+    Ok(if config.kv_files_bytes_max > 0 { KvKeeper::new(files, idle, Clock::System) } else { KvKeeper::default() })
 }
 
 fn open_journal(config: &Config) -> anyhow::Result<(Arc<dyn Journal>, WriterHandle)> {
@@ -156,6 +168,8 @@ fn limits(config: &Config) -> Limits {
         ws_frame_bytes_max: config.ws_frame_bytes_max,
         requests_in_flight_max: config.requests_in_flight_max,
         silence: Duration::from_millis(config.silence_ms),
+        tool_lease_ms: config.tool_lease_ms,
+        tool_lease_ms_max: config.tool_lease_ms_max,
     }
 }
 

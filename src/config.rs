@@ -58,6 +58,15 @@ pub struct Config {
     pub idle_sleep_ms: u64,
     /// Hours for which the answer to an idempotency key is kept.
     pub idempotency_kept_hours: u64,
+    /// Days after its last event for which an idle conversation is kept; 0 keeps all for ever.
+    pub retention_days: u64,
+    /// Most bytes of all conversations' events; the oldest idle ones are let go first. 0 is no bound.
+    pub retention_bytes: u64,
+
+    /// Milliseconds for which a claimed tool call is its worker's, unless the worker says.
+    pub tool_lease_ms: u64,
+    /// Most milliseconds that a worker may say.
+    pub tool_lease_ms_max: u64,
 
     /// Batches that wait for the journal's writer.
     pub journal_queue_batches: usize,
@@ -69,8 +78,15 @@ pub struct Config {
     /// Bytes for keys and values of attention, all sequences together.
     pub kv_bytes: usize,
 
+    /// Most bytes of all KV files together; 0 keeps none.
+    pub kv_files_bytes_max: u64,
+    /// Milliseconds after the end of a response at which its conversation's KV file is written, if nothing follows.
+    pub kv_file_idle_ms: u64,
+
     /// Milliseconds that a stopping server waits for running requests.
     pub shutdown_drain_ms: u64,
+    /// Milliseconds that it then takes at most to write KV files.
+    pub shutdown_kv_ms: u64,
 }
 
 impl Default for Config {
@@ -89,11 +105,18 @@ impl Default for Config {
             conversations_live_max: 4096,
             idle_sleep_ms: 60_000,
             idempotency_kept_hours: 24,
+            tool_lease_ms: 60_000,
+            tool_lease_ms_max: 3_600_000,
+            retention_days: 0,
+            retention_bytes: 0,
             journal_queue_batches: 1024,
             engine_inbox_requests: 256,
             token_channel_capacity: 64,
             kv_bytes: 1 << 30,
+            kv_files_bytes_max: 4 << 30,
+            kv_file_idle_ms: 5_000,
             shutdown_drain_ms: 10_000,
+            shutdown_kv_ms: 10_000,
         }
     }
 }
@@ -173,6 +196,8 @@ impl Config {
             ("reader_queue_events", self.reader_queue_events),
             ("silence_ms", self.silence_ms as usize),
             ("conversations_live_max", self.conversations_live_max),
+            ("tool_lease_ms", self.tool_lease_ms as usize),
+            ("tool_lease_ms_max", self.tool_lease_ms_max as usize),
             ("journal_queue_batches", self.journal_queue_batches),
             ("engine_inbox_requests", self.engine_inbox_requests),
             ("token_channel_capacity", self.token_channel_capacity),

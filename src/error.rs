@@ -69,6 +69,8 @@ codes! {
     ResponseNotActive = "response_not_active", 409;
     /// The call was closed and takes no result any more.
     ToolCallClosed = "tool_call_closed", 409;
+    /// Another worker has the call.
+    ToolCallClaimed = "tool_call_claimed", 409;
     /// The first request with this key is still running.
     IdempotencyInProgress = "idempotency_in_progress", 409;
     /// A response is running in this conversation.
@@ -109,6 +111,10 @@ codes! {
     ResponseCancelled = "response_cancelled", 409;
     /// The response failed before the intervention was decided.
     ResponseFailed = "response_failed", 409;
+    /// The response ended because nobody read it.
+    Disconnected = "disconnected", 409;
+    /// The conversation was deleted before the intervention was decided.
+    ConversationDeleted = "conversation_deleted", 409;
 }
 
 impl fmt::Display for Code {

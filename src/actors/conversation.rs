@@ -13,7 +13,8 @@ use super::effects::Work;
 use super::keys::KeyClaim;
 use super::reader::{Fanout, Tail, read_history, store_reject};
 use super::shared::Parts;
-use crate::conversation::{Answer, CancelOutcome, Effect, Event, Input, Now, Recorded, Reject, State, decide};
+use crate::conversation::decide;
+use crate::conversation::{Answer, CancelOutcome, Effect, Event, FlushPolicy, Input, Now, Recorded, Reject, State};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
 use crate::store::{Batch, Durability, KeyedAnswer, Record};
@@ -45,6 +46,8 @@ pub(super) enum ConversationMsg {
     Silence { since_seq: u64 },
     /// Nothing happened for a while: sleep, if nothing is to be done.
     Doze { since_seq: u64 },
+    /// The timer of this time ended, in milliseconds since the Unix epoch.
+    Tick { due_ms: u64 },
 }
 
 /// The answer to a request.
@@ -60,7 +63,7 @@ pub(super) struct ConversationArgs {
     pub(super) stored: bool,
     pub(super) parts: Parts,
     pub(super) directory: ActorRef<super::directory::DirectoryMsg>,
-    /// Tells the directory whether a response is running or somebody reads.
+    /// Tells the directory whether something is outstanding or somebody reads.
     pub(super) working: Arc<AtomicBool>,
 }
 
@@ -82,6 +85,8 @@ pub(super) struct Live {
     readers: Fanout,
     waiting: Vec<(ResponseId, oneshot::Sender<Result<State, Reject>>)>,
     work: Work,
+    /// The time of the timer that is set.
+    timer_ms: Option<u64>,
 }
 
 impl Actor for ConversationActor {
@@ -106,6 +111,7 @@ impl Actor for ConversationActor {
             readers: Fanout::default(),
             waiting: Vec::new(),
             work: Work::default(),
+            timer_ms: None,
         })
     }
 
@@ -132,6 +138,7 @@ impl Actor for ConversationActor {
             ConversationMsg::Attach { reply } => {
                 let tail = live.usable().map(|()| live.tail(&myself));
                 let _ = reply.send(tail);
+                live.attendance(&myself).await;
             }
             ConversationMsg::Look { reply } => {
                 let _ = reply.send(live.usable().map(|()| live.state.clone()));
@@ -154,6 +161,7 @@ impl Actor for ConversationActor {
                 if live.stored {
                     let _ = live.step(&myself, vec![Input::Stopping], None).await;
                 }
+                live.work.save_kv();
                 myself.stop(Some("the server stops".to_owned()));
             }
             ConversationMsg::ReaderGone => live.reader_gone(&myself).await,
@@ -164,13 +172,14 @@ impl Actor for ConversationActor {
                 live.set_silence_timer(&myself);
             }
             ConversationMsg::Doze { since_seq } => {
-                let quiet = live.state.last_seq == since_seq && live.state.active().is_none();
+                let quiet = live.state.last_seq == since_seq && !live.state.is_outstanding();
                 if quiet && live.readers.count() == 0 {
                     let _ = live.directory.cast(super::directory::DirectoryMsg::Retire { id: live.id });
                 } else {
                     live.set_doze_timer(&myself);
                 }
             }
+            ConversationMsg::Tick { due_ms } => live.tick(&myself, due_ms).await,
         }
         Ok(())
     }
@@ -190,13 +199,37 @@ impl Live {
                 return;
             }
         }
-        if let Some(active) = self.state.active() {
-            let engine = self.parts.catalog.get(Some(&active.config.model));
-            let fingerprint = engine.map(|engine| engine.model()).filter(|model| model.exact_resume);
-            let input = Input::Restarted { fingerprint: fingerprint.map(|model| model.fingerprint.clone()) };
+        if self.state.is_outstanding() {
+            let input = Input::Restarted { fingerprint: self.fingerprint() };
             if let Err(reject) = self.step(myself, vec![input], None).await {
                 self.broken = Some(reject);
             }
+        }
+    }
+
+    /// The fingerprint under which the active response would go on with the same tokens.
+    fn fingerprint(&self) -> Option<String> {
+        let engine = self.parts.catalog.get(Some(&self.state.active()?.config.model))?;
+        Some(engine.model()).filter(|model| model.exact_resume).map(|model| model.fingerprint.clone())
+    }
+
+    /// Tells the core whether somebody reads, where a policy minds and it does not know yet.
+    async fn attendance(&mut self, myself: &ActorRef<ConversationMsg>) {
+        let present = self.readers.count() > 0;
+        let Some(active) = self.state.active().filter(|active| active.config.policy.minds_readers()) else { return };
+        if present != active.unattended.is_none() || present && active.paused {
+            let input = Input::Attendance { present, fingerprint: self.fingerprint() };
+            // Where the journal refuses, the next change tells it again.
+            let _ = self.commit(myself, vec![input], None).await;
+        }
+    }
+
+    async fn tick(&mut self, myself: &ActorRef<ConversationMsg>, due_ms: u64) {
+        if self.timer_ms == Some(due_ms) {
+            self.timer_ms = None;
+            // Where the journal refuses, the restart acts on the same times.
+            let _ = self.step(myself, vec![Input::Tick], None).await;
+            self.set_timer(myself);
         }
     }
 
@@ -209,12 +242,27 @@ impl Live {
     ) -> Result<Answered, Reject> {
         self.usable()?;
         let tail = follow.then(|| self.tail(myself));
-        let answer = self.step(myself, inputs, key).await?;
-        Ok(Answered { answer, tail })
+        match self.step(myself, inputs, key).await? {
+            Answer::Refused(reject) => Err(reject),
+            answer => Ok(Answered { answer, tail }),
+        }
+    }
+
+    /// A decision, and what follows from who reads and what time it is.
+    async fn step(
+        &mut self,
+        myself: &ActorRef<ConversationMsg>,
+        inputs: Vec<Input>,
+        key: Option<KeyClaim>,
+    ) -> Result<Answer, Reject> {
+        let answer = self.commit(myself, inputs, key).await?;
+        self.attendance(myself).await;
+        self.set_timer(myself);
+        Ok(answer)
     }
 
     /// The one order of work. A refusal changes nothing.
-    async fn step(
+    async fn commit(
         &mut self,
         myself: &ActorRef<ConversationMsg>,
         inputs: Vec<Input>,
@@ -264,11 +312,14 @@ impl Live {
             Event::InterventionAccepted { intervention_id, .. } => Some(Record::Intervention(*intervention_id)),
             _ => None,
         }));
-        let active = decided.state.active().is_some();
-        if active != self.state.active().is_some() {
-            records.push(Record::Active(active));
+        let outstanding = decided.state.is_outstanding();
+        if outstanding != self.state.is_outstanding() {
+            records.push(Record::Active(outstanding));
         }
-        let durability = Durability::Group;
+        let is_sync =
+            |state: &State| state.active().is_some_and(|active| active.config.policy.durability == FlushPolicy::Sync);
+        let is_sync = is_sync(&decided.state) || is_sync(&self.state);
+        let durability = if is_sync { Durability::Sync } else { Durability::Group };
         let batch = Batch { conversation: self.id, events: decided.events.clone(), records, durability };
         self.parts.writer.append(batch).await.map_err(|error| store_reject(&error))
     }
@@ -282,7 +333,7 @@ impl Live {
 
     /// Tells the directory whether the conversation may be put to sleep.
     fn tell_working(&mut self) {
-        let working = self.state.active().is_some() || self.readers.count() > 0;
+        let working = self.state.is_outstanding() || self.readers.count() > 0;
         self.working.store(working, Ordering::SeqCst);
     }
 
@@ -306,13 +357,24 @@ impl Live {
     /// A conversation that is not stored dies with its last reader, and its response with it.
     async fn reader_gone(&mut self, myself: &ActorRef<ConversationMsg>) {
         self.tell_working();
-        if self.stored || self.readers.count() > 0 {
+        self.attendance(myself).await;
+        self.set_timer(myself);
+        if !self.stored && self.readers.count() == 0 {
+            let _ = self.directory.cast(super::directory::DirectoryMsg::Retire { id: self.id });
+        }
+    }
+
+    /// Sets the timer for what is due next, unless it is set. An old one that ends finds itself out of date.
+    fn set_timer(&mut self, myself: &ActorRef<ConversationMsg>) {
+        let due_ms = self.state.next_due_ms();
+        if due_ms == self.timer_ms {
             return;
         }
-        if let Some(response_id) = self.state.active().map(|active| active.id) {
-            let _ = self.step(myself, vec![Input::Disconnected { response_id }], None).await;
+        self.timer_ms = due_ms;
+        if let Some(due_ms) = due_ms {
+            let delay = Duration::from_millis(due_ms.saturating_sub(self.parts.clock.unix_ms()));
+            myself.send_after(delay, move || ConversationMsg::Tick { due_ms });
         }
-        let _ = self.directory.cast(super::directory::DirectoryMsg::Retire { id: self.id });
     }
 
     fn set_timers(&self, myself: &ActorRef<ConversationMsg>) {
@@ -353,7 +415,7 @@ struct Decided {
 /// The answer in the form that is kept with an idempotency key.
 fn keyed_answer(conversation: ConversationId, answer: &Answer) -> Option<KeyedAnswer> {
     Some(match answer {
-        Answer::None => return None,
+        Answer::None | Answer::Refused(_) | Answer::Done => return None,
         Answer::Opened => KeyedAnswer::Opened { conversation },
         Answer::Created(response) => KeyedAnswer::Created { conversation, response: *response },
         Answer::Intervened(receipt) => KeyedAnswer::Intervened {
@@ -363,7 +425,19 @@ fn keyed_answer(conversation: ConversationId, answer: &Answer) -> Option<KeyedAn
             successor: receipt.successor_id,
             seq: receipt.seq,
         },
-        Answer::Cancel { response_id, outcome } => KeyedAnswer::Cancelled {
+        Answer::Claimed { response_id, attempt, lease_until_ms } => KeyedAnswer::Claimed {
+            conversation,
+            response: *response_id,
+            attempt: *attempt,
+            lease_until_ms: *lease_until_ms,
+        },
+        Answer::Answered { accepted_seq, open_calls, successor_id, .. } => KeyedAnswer::Answered {
+            conversation,
+            accepted_seq: *accepted_seq,
+            open_calls: open_calls.clone(),
+            successor: *successor_id,
+        },
+        Answer::Cancel { response_id, outcome, .. } => KeyedAnswer::Cancelled {
             conversation,
             response: *response_id,
             outcome: match outcome {

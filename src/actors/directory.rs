@@ -15,10 +15,11 @@ use super::handle::ConversationHandle;
 use super::keys::KeyClaim;
 use super::reader::{Reader, store_reject};
 use super::shared::Parts;
-use crate::conversation::{Create, Input, Item, Reject, State};
+use crate::conversation::{Create, Input, Item, Policies, Reject, State};
 use crate::crash;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
+use crate::store::{Batch, Expired};
 
 type Woken = Result<ActorRef<ConversationMsg>, Reject>;
 
@@ -26,6 +27,8 @@ type Woken = Result<ActorRef<ConversationMsg>, Reject>;
 pub(super) enum DirectoryMsg {
     /// The conversation's actor, started if it sleeps.
     Wake { id: ConversationId, stored: bool, reply: oneshot::Sender<Woken> },
+    /// These are no longer kept: those that sleep and have not gone on are deleted. The reply says how many.
+    Delete { expired: Vec<Expired>, reply: oneshot::Sender<usize> },
     /// The conversation has nothing to do.
     Retire { id: ConversationId },
     /// The server stops: no conversation wakes any more, the reply comes when all are down.
@@ -78,6 +81,9 @@ impl Actor for DirectoryActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             DirectoryMsg::Wake { id, stored, reply } => awake.wake(&myself, id, stored, reply).await,
+            DirectoryMsg::Delete { expired, reply } => {
+                let _ = reply.send(awake.delete(expired).await);
+            }
             DirectoryMsg::Retire { id } => {
                 if let Some(entry) = awake.entries.get_mut(&id).filter(|entry| entry.retiring.is_none()) {
                     entry.retire();
@@ -172,6 +178,26 @@ impl Awake {
         }
     }
 
+    /// Nothing wakes meanwhile, since only the directory wakes. Who asks later finds nothing.
+    async fn delete(&self, expired: Vec<Expired>) -> usize {
+        let mut waiting = Vec::new();
+        for Expired { conversation, last_seq } in expired {
+            let sleeps = !self.entries.contains_key(&conversation);
+            if sleeps
+                && self.parts.journal.last_seq(conversation) == Ok(last_seq)
+                && let Ok(ack) = self.parts.writer.enqueue(Batch::deletion(conversation)).await
+            {
+                waiting.push(ack);
+            }
+        }
+        let mut deleted = 0;
+        for ack in waiting {
+            // What the journal refuses stays for the next round.
+            deleted += usize::from(ack.await.is_ok());
+        }
+        deleted
+    }
+
     async fn ended(&mut self, myself: &ActorRef<DirectoryMsg>, cell: &ActorCell, failed: bool) {
         let Some(id) = self.ids.remove(&cell.get_id()) else { return };
         let Some(entry) = self.entries.remove(&id) else { return };
@@ -205,12 +231,14 @@ pub struct Open {
     pub metadata: Map<String, Value>,
     /// First items of the transcript.
     pub items: Vec<Item>,
+    /// What its responses inherit.
+    pub defaults: Policies,
 }
 
 impl Open {
     fn input(self, id: ConversationId, forked_from: Option<ResponseId>) -> Input {
-        let Self { principal, metadata, items } = self;
-        Input::Open { id, principal, metadata, items, forked_from }
+        let Self { principal, metadata, items, defaults } = self;
+        Input::Open { id, principal, metadata, items, forked_from, defaults }
     }
 }
 
@@ -252,7 +280,8 @@ impl DirectoryHandle {
     ) -> Result<(ConversationHandle, Reader), Reject> {
         let parent = self.of_response(previous, principal).await?.state().await?;
         let items = copied_items(&parent, previous);
-        let open = Open { principal: principal.to_owned(), metadata: parent.metadata.clone(), items };
+        let (principal, metadata) = (principal.to_owned(), parent.metadata.clone());
+        let open = Open { principal, metadata, items, defaults: parent.defaults };
         let handle = self.fresh(true).await?;
         let create = Create { previous: None, ..create };
         let inputs = vec![open.input(handle.id, Some(previous)), Input::Create(Box::new(create))];

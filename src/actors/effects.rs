@@ -6,17 +6,19 @@ use std::sync::Arc;
 use ractor::ActorRef;
 
 use super::conversation::ConversationMsg;
+use super::kv::ConversationKv;
 use super::prompt::HeldPrompt;
 use super::pump::{self, Job, PumpControl};
 use super::shared::Parts;
 use crate::conversation::{Effect, State};
 use crate::crash;
 
-/// The generations that are under way, by their id, and the prompt that the last one left behind.
+/// The generations that are under way, by their id, and the prompt and the KV that the last one left behind.
 #[derive(Default)]
 pub(super) struct Work {
     pumps: BTreeMap<u64, Arc<PumpControl>>,
     held: Arc<HeldPrompt>,
+    kv: Arc<ConversationKv>,
 }
 
 impl Work {
@@ -27,8 +29,8 @@ impl Work {
                 crash::point("generation_starting");
                 let control = Arc::new(PumpControl::default());
                 self.pumps.insert(generation, control.clone());
-                let (held, running) = (self.held.clone(), parts.running.enter());
-                let job = Job { generation, response_id, state: state.clone(), held, control, running };
+                let (held, kv, running) = (self.held.clone(), self.kv.clone(), parts.running.enter());
+                let job = Job { generation, response_id, state: state.clone(), held, kv, control, running };
                 pump::start(job, parts.clone(), to.clone());
             }
             Effect::AbortGeneration { generation } => {
@@ -45,6 +47,11 @@ impl Work {
         self.pumps.remove(&generation);
     }
 
+    /// Has the KV of the last sequence written, unless it was. It never waits.
+    pub(super) fn save_kv(&self) {
+        self.kv.save();
+    }
+
     /// Aborts whatever is under way.
     pub(super) fn abort_all(&self) {
         self.pumps.values().for_each(|control| control.abort());
@@ -55,5 +62,6 @@ impl Drop for Work {
     /// An actor that dies takes its sequences along; a restart starts them again.
     fn drop(&mut self) {
         self.abort_all();
+        self.save_kv();
     }
 }

@@ -8,10 +8,10 @@ use tokio::sync::oneshot;
 use super::conversation::{Answered, ConversationMsg};
 use super::directory::DirectoryHandle;
 use super::keys::KeyClaim;
-use super::reader::{Reader, Tail};
-use crate::conversation::{Answer, CancelOutcome, Create, Input, Intervene, Receipt, Reject, State};
+use super::reader::{Cursor, Reader, Tail};
+use crate::conversation::{Answer, CallRef, CancelOutcome, Create, Input, Intervene, Receipt, Reject, State};
 use crate::error::Code;
-use crate::ids::{ConversationId, ResponseId};
+use crate::ids::{CallId, ConversationId, ResponseId};
 
 /// A conversation. Cheap to clone; stays good when the conversation goes to sleep.
 #[derive(Clone)]
@@ -42,14 +42,50 @@ impl ConversationHandle {
         }
     }
 
-    /// Records a cancel of this response, or of the active one. [`Self::ended`] waits for its effect.
+    /// Records a cancel of this response, or of the active one; with `cascade`, of the one that took its place.
+    /// [`Self::ended`] waits for its effect.
     pub async fn cancel(
         &self,
         response_id: Option<ResponseId>,
+        cascade: bool,
         key: Option<KeyClaim>,
-    ) -> Result<(ResponseId, CancelOutcome), Reject> {
-        match self.request(vec![Input::Cancel { response_id }], key, false).await?.answer {
-            Answer::Cancel { response_id, outcome } => Ok((response_id, outcome)),
+    ) -> Result<Cancelled, Reject> {
+        match self.request(vec![Input::Cancel { response_id, cascade }], key, false).await?.answer {
+            Answer::Cancel { response_id, outcome, cascaded } => Ok(Cancelled { response_id, outcome, cascaded }),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Takes a tool call for a worker.
+    pub async fn claim_call(&self, call: CallRef, lease_ms: u64, key: Option<KeyClaim>) -> Result<Claimed, Reject> {
+        match self.request(vec![Input::ClaimCall { call, lease_ms }], key, false).await?.answer {
+            Answer::Claimed { response_id, attempt, lease_until_ms } => {
+                Ok(Claimed { response_id, attempt, lease_until_ms })
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Gives a tool call's result.
+    pub async fn answer_call(
+        &self,
+        call: CallRef,
+        output: String,
+        is_error: bool,
+        key: Option<KeyClaim>,
+    ) -> Result<AnsweredCall, Reject> {
+        match self.request(vec![Input::AnswerCall { call, output, is_error }], key, false).await?.answer {
+            Answer::Answered { accepted_seq, open_calls, successor_id, replayed } => {
+                Ok(AnsweredCall { accepted_seq, open_calls, successor_id, replayed })
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A change that answers nothing but that it is done.
+    pub async fn change(&self, input: Input) -> Result<(), Reject> {
+        match self.request(vec![input], None, false).await?.answer {
+            Answer::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
@@ -65,7 +101,7 @@ impl ConversationHandle {
     }
 
     /// The events behind `after`, then what happens.
-    pub async fn attach(&self, after: u64) -> Result<Reader, Reject> {
+    pub async fn attach(&self, after: Cursor) -> Result<Reader, Reject> {
         self.tail().await?.replay(self.directory.parts.journal.clone(), after).await
     }
 
@@ -75,7 +111,7 @@ impl ConversationHandle {
         let Some(response) = tail.state.response(response_id) else {
             return Err(Reject::new(Code::ResponseNotFound, format!("no response {response_id}")));
         };
-        let after = response.created_seq - 1;
+        let after = Cursor { epoch: None, seq: response.created_seq - 1 };
         tail.replay(self.directory.parts.journal.clone(), after).await
     }
 
@@ -110,6 +146,41 @@ impl ConversationHandle {
         }
         answer.await.map_err(|_| gone())
     }
+}
+
+/// What came of a cancel.
+#[derive(Clone, Debug)]
+pub struct Cancelled {
+    /// Which response was named.
+    pub response_id: ResponseId,
+    /// What came of it.
+    pub outcome: CancelOutcome,
+    /// The response that was cancelled in its place.
+    pub cascaded: Option<ResponseId>,
+}
+
+/// A tool call is a worker's.
+#[derive(Clone, Copy, Debug)]
+pub struct Claimed {
+    /// The response that made the call.
+    pub response_id: ResponseId,
+    /// From 1.
+    pub attempt: u32,
+    /// When the lease ends, in milliseconds since the Unix epoch.
+    pub lease_until_ms: u64,
+}
+
+/// A tool call has its result.
+#[derive(Clone, Debug)]
+pub struct AnsweredCall {
+    /// The seq of its acceptance.
+    pub accepted_seq: u64,
+    /// Calls that still wait.
+    pub open_calls: Vec<CallId>,
+    /// The response that goes on with the results, if all are there.
+    pub successor_id: Option<ResponseId>,
+    /// The result had been given before.
+    pub replayed: bool,
 }
 
 fn gone() -> Reject {

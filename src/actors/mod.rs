@@ -9,6 +9,7 @@ mod effects;
 mod handle;
 mod journal;
 mod keys;
+mod kv;
 mod offload;
 mod prompt;
 mod pump;
@@ -17,11 +18,14 @@ mod root;
 mod shared;
 
 #[cfg(test)]
+mod retention_tests;
+#[cfg(test)]
 mod tests;
 
 pub use directory::{DirectoryHandle, Open};
-pub use handle::ConversationHandle;
+pub use handle::{AnsweredCall, Cancelled, Claimed, ConversationHandle};
 pub use keys::{Claim, KeyClaim, Keys};
-pub use reader::Reader;
+pub use kv::KvKeeper;
+pub use reader::{Cursor, Reader};
 pub use root::{RootHandle, start};
 pub use shared::{Parts, Running, Unstored};

@@ -13,6 +13,7 @@ use ractor::ActorRef;
 use tokio::sync::{Notify, oneshot};
 
 use super::conversation::ConversationMsg;
+use super::kv::{CACHE_SALT, ConversationKv, Recorder};
 use super::offload::offload;
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
 use super::shared::{Parts, RunningGuard};
@@ -36,6 +37,7 @@ pub(super) struct Job {
     /// The conversation as it was when the generation was asked for.
     pub(super) state: State,
     pub(super) held: Arc<HeldPrompt>,
+    pub(super) kv: Arc<ConversationKv>,
     pub(super) control: Arc<PumpControl>,
     pub(super) running: RunningGuard,
 }
@@ -97,9 +99,9 @@ pub(super) fn start(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
 }
 
 async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
-    let Job { generation, response_id, state, held, control, running } = job;
+    let Job { generation, response_id, state, held, kv, control, running } = job;
     let mut courier = Courier { generation, to, outstanding: None, gone: false };
-    let end = match begin(&parts, state, response_id, held, &control).await {
+    let end = match begin(&parts, state, response_id, held, &kv, &control).await {
         Ok(Begun { pump, prompt_tokens }) => pump.carry(&mut courier, prompt_tokens).await,
         Err(end) => Some(Ended { outputs: Vec::new(), tail_tokens: Vec::new(), end }),
     };
@@ -128,11 +130,13 @@ async fn begin(
     state: State,
     response_id: ResponseId,
     held: Arc<HeldPrompt>,
+    kv: &Arc<ConversationKv>,
     control: &Arc<PumpControl>,
 ) -> Result<Begun, GenerationEnd> {
     let failed = |code, message: String| GenerationEnd::Failed { code, message };
     let Some(response) = state.response(response_id) else { return Err(GenerationEnd::Aborted) };
     let (config, resumed) = (response.config.clone(), response.tokens());
+    let home = state.id.filter(|_| config.store);
     let Some(engine) = parts.catalog.get(Some(&config.model)).cloned() else {
         return Err(failed(Code::ModelNotFound, format!("the model {} is not served any more", config.model)));
     };
@@ -169,6 +173,16 @@ async fn begin(
         return Err(GenerationEnd::Stop);
     }
     let (prompt_tokens, stop_tokens) = (rendered.tokens.len() as u32, engine.model().tokenizer.end_of_generation());
+    let recorder = match home {
+        Some(home) => {
+            let tokens = rendered.tokens.iter().chain(&resumed).copied().collect();
+            tokio::select! {
+                recorder = kv.begin(&parts.kv, home, &engine, tokens) => Some(recorder),
+                () = control.aborted() => return Err(GenerationEnd::Aborted),
+            }
+        }
+        None => None,
+    };
     let request = request(&config, rendered, resumed, stop_tokens, parts.config.token_channel_capacity);
     let sequence = engine.submit(request).map_err(|error| match error {
         EngineError::Overloaded => failed(Code::Overloaded, error.to_string()),
@@ -177,7 +191,7 @@ async fn begin(
     })?;
     control.submitted(sequence.abort.clone());
     crash::point("sequence_submitted");
-    Ok(Begun { pump: Pump::new(engine, sequence, pipeline), prompt_tokens })
+    Ok(Begun { pump: Pump::new(engine, sequence, pipeline, recorder), prompt_tokens })
 }
 
 fn request(
@@ -202,7 +216,7 @@ fn request(
         max_tokens: config.max_output_tokens.unwrap_or(u32::MAX),
         stop_tokens: stop_tokens.into(),
         messages: rendered.messages.into(),
-        cache_salt: 0,
+        cache_salt: CACHE_SALT,
         channel_capacity,
     }
 }
@@ -237,6 +251,8 @@ struct Pump {
     engine: Arc<dyn Engine>,
     sequence: Generation,
     pipeline: Pipeline,
+    /// Absent where nothing is kept of the conversation.
+    recorder: Option<Recorder>,
     /// Groups of whole tokens that can be shown.
     gathered: Vec<Output>,
     gathered_tokens: usize,
@@ -248,11 +264,12 @@ struct Pump {
 }
 
 impl Pump {
-    fn new(engine: Arc<dyn Engine>, sequence: Generation, pipeline: Pipeline) -> Self {
+    fn new(engine: Arc<dyn Engine>, sequence: Generation, pipeline: Pipeline, recorder: Option<Recorder>) -> Self {
         Self {
             engine,
             sequence,
             pipeline,
+            recorder,
             gathered: Vec::new(),
             gathered_tokens: 0,
             tokens: Vec::new(),
@@ -296,6 +313,9 @@ impl Pump {
             return;
         }
         crash::point("token_sampled");
+        if let Some(recorder) = &self.recorder {
+            recorder.push(token);
+        }
         self.tokens.push(token);
         self.pipeline.push(token_text(self.engine.model(), token), &mut self.pieces);
         if self.pipeline.stopped() {

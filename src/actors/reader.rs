@@ -51,6 +51,15 @@ impl Reader {
     }
 }
 
+/// Where a reader stands: the last event it has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// The epoch in which it saw it; none means the present one.
+    pub epoch: Option<u64>,
+    /// The event.
+    pub seq: u64,
+}
+
 /// The live tail of a conversation, as the actor hands it out.
 pub(super) struct Tail {
     /// The state in front of the tail's first event.
@@ -73,9 +82,15 @@ impl Tail {
         }
     }
 
-    /// A reader that begins behind `after`.
-    pub(super) async fn replay(self, journal: Arc<dyn Journal>, after: u64) -> Result<Reader, Reject> {
-        let last_seq = self.state.last_seq;
+    /// A reader that begins behind `cursor`.
+    pub(super) async fn replay(self, journal: Arc<dyn Journal>, cursor: Cursor) -> Result<Reader, Reject> {
+        let (last_seq, present) = (self.state.last_seq, self.state.epoch());
+        let epoch = cursor.epoch.unwrap_or(present);
+        if epoch > present {
+            let text = format!("the epoch {epoch} has not begun; the conversation is in epoch {present}");
+            return Err(Reject::new(Code::CursorInFuture, text).param("after").detail("last_seq", last_seq));
+        }
+        let after = self.state.resume_point(epoch, cursor.seq);
         if after > last_seq {
             let text = format!("the cursor {after} lies beyond the last event; the last seq is {last_seq}");
             return Err(Reject::new(Code::CursorInFuture, text).param("after").detail("last_seq", last_seq));
@@ -124,6 +139,9 @@ pub(super) async fn read_history(
 
 /// What a client is told when the store refuses.
 pub(super) fn store_reject(error: &crate::store::Error) -> Reject {
+    if let crate::store::Error::Deleted(id) = error {
+        return Reject::new(Code::ConversationNotFound, format!("no conversation {id}"));
+    }
     tracing::error!(%error, "the store refused");
     match error {
         crate::store::Error::Damaged { .. } => Reject::new(

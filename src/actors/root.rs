@@ -4,7 +4,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::watch;
 
 use super::directory::{DirectoryActor, DirectoryHandle};
-use super::journal::JournalActor;
+use super::journal::{JournalActor, Keeper};
 use super::shared::Parts;
 use crate::conversation::Reject;
 
@@ -27,7 +27,8 @@ impl Actor for RootActor {
         (parts, failed, ready): Self::Arguments,
     ) -> Result<Tree, ActorProcessingErr> {
         let (actor, _) = Actor::spawn_linked(None, DirectoryActor, parts.clone(), myself.get_cell()).await?;
-        Actor::spawn_linked(None, JournalActor, parts.clone(), myself.get_cell()).await?;
+        let keeper = Keeper { parts: parts.clone(), directory: actor.clone() };
+        Actor::spawn_linked(None, JournalActor, keeper, myself.get_cell()).await?;
         let directory = DirectoryHandle { actor, parts };
         let _ = ready.send(directory.clone());
         Ok(Tree { directory, failed })

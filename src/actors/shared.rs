@@ -7,7 +7,7 @@ use ractor::ActorRef;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::conversation::ConversationMsg;
-
+use super::kv::KvKeeper;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::Catalog;
@@ -31,6 +31,8 @@ pub struct Parts {
     pub running: Running,
     /// Where responses live that no journal knows.
     pub unstored: Unstored,
+    /// KV files, for the turns after a restart.
+    pub kv: KvKeeper,
 }
 
 /// Responses of conversations that are not stored, while these live: they can be steered and cancelled by id like

@@ -11,7 +11,9 @@ use super::directory::DirectoryMsg;
 use super::*;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::conversation::{Create, Ending, Event, Item, Recorded, ResponseConfig, ResponseStatus, SamplingConfig};
+use crate::conversation::{
+    Create, Ending, Event, Item, Policies, Policy, Recorded, ResponseConfig, ResponseStatus, SamplingConfig,
+};
 use crate::engine::{Catalog, Engine, EngineError, Generation, GenerationRequest, ModelInfo, ScriptedEngine};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ItemId, ResponseId};
@@ -23,7 +25,7 @@ use crate::store::{
 /// Nothing here takes this long, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn parts(journal: &Arc<MemoryJournal>, script: &Value, config: Config) -> Parts {
+pub(super) fn parts(journal: &Arc<MemoryJournal>, script: &Value, config: Config) -> Parts {
     let journal: Arc<dyn Journal> = journal.clone();
     let engine: Arc<dyn Engine> = Arc::new(ScriptedEngine::from_json(&script.to_string()).unwrap());
     Parts {
@@ -34,6 +36,7 @@ fn parts(journal: &Arc<MemoryJournal>, script: &Value, config: Config) -> Parts 
         config: Arc::new(config),
         running: Running::default(),
         unstored: Unstored::default(),
+        kv: KvKeeper::default(),
     }
 }
 
@@ -41,7 +44,7 @@ fn slow() -> Value {
     json!([{"deltas": ["one ", "two ", "three ", "four"], "delay_ms": 30}])
 }
 
-fn create(parts: &Parts, stop: &[&str]) -> Create {
+pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
     let fresh = &mut FreshIds::random();
     let model = parts.catalog.get(None).unwrap().model();
     let config = ResponseConfig {
@@ -57,12 +60,16 @@ fn create(parts: &Parts, stop: &[&str]) -> Create {
         store: true,
         metadata: Map::new(),
         echo: Map::new(),
+        policy: Policy::default(),
+        tool_policies: std::collections::BTreeMap::new(),
+        max_parallel_tool_calls: None,
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
-    Create { response_id: ResponseId::draw(fresh), input, config, previous: None }
+    let (policies, in_conversation) = (Policies::default(), true);
+    Create { response_id: ResponseId::draw(fresh), input, config, previous: None, policies, in_conversation }
 }
 
-async fn soon<T>(event: impl Future<Output = T>) -> T {
+pub(super) async fn soon<T>(event: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, event).await.expect("this happens, or never will")
 }
 

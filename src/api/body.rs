@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::App;
 use super::errors::{OpenAiError, invalid};
+use crate::actors::Cursor;
 use crate::conversation::Reject;
 use crate::error::Code;
 
@@ -68,14 +69,10 @@ pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, Reject> {
 }
 
 /// Reads a cursor: a seq, or `epoch-seq`.
-pub(crate) fn cursor(text: &str, param: &str) -> Result<u64, Reject> {
-    let (epoch, seq) = text.split_once('-').unwrap_or(("0", text));
-    match (epoch.parse::<u64>(), seq.parse()) {
-        (Ok(0), Ok(seq)) => Ok(seq),
-        (Ok(epoch), Ok(_)) => {
-            let text = format!("{param}: the epoch {epoch} has not begun; the conversation is in epoch 0");
-            Err(Reject::new(Code::CursorInFuture, text).param(param))
-        }
+pub(crate) fn cursor(text: &str, param: &str) -> Result<Cursor, Reject> {
+    let (epoch, seq) = text.split_once('-').map_or((None, text), |(epoch, seq)| (Some(epoch), seq));
+    match (epoch.map(str::parse).transpose(), seq.parse()) {
+        (Ok(epoch), Ok(seq)) => Ok(Cursor { epoch, seq }),
         _ => Err(invalid(param, format!("{param}: {text:?} is no cursor; give the seq of the last event seen"))),
     }
 }
@@ -122,8 +119,8 @@ mod tests {
 
     #[test]
     fn a_cursor_has_two_forms() {
-        assert_eq!(cursor("12", "after").unwrap(), 12);
-        assert_eq!(cursor("0-12", "after").unwrap(), 12);
+        assert_eq!(cursor("12", "after").unwrap(), Cursor { epoch: None, seq: 12 });
+        assert_eq!(cursor("3-12", "after").unwrap(), Cursor { epoch: Some(3), seq: 12 });
         for text in ["", "-1", "x", "1-", "1-2-3", "+-1"] {
             assert_eq!(cursor(text, "after").unwrap_err().code, Code::InvalidInput, "{text}");
         }

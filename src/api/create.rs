@@ -8,7 +8,7 @@ use super::input::{self, Knobs};
 use super::object::transcript;
 use super::unserved;
 use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader};
-use crate::conversation::{Create, Item, Reject, ResponseConfig, State};
+use crate::conversation::{Create, Item, Policy, Reject, ResponseConfig, State};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
 use crate::protocol::responses::CreateResponse;
@@ -122,18 +122,23 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
         store: request.store.unwrap_or(true),
         metadata: request.metadata.clone().unwrap_or_default(),
         echo,
+        policy: Policy::default(),
+        tool_policies: input::tool_policies(request.tools.as_deref())?,
+        max_parallel_tool_calls: input::parallel_limit(body)?,
     };
     Ok(Create {
         response_id: ResponseId::draw(fresh),
         input: input::items(request.input.as_ref(), "input", fresh)?,
         config,
         previous: None,
+        policies: input::policies(body)?,
+        in_conversation: request.conversation.is_some(),
     })
 }
 
 /// A conversation that begins with these items.
 pub(crate) fn open(principal: &str, items: Vec<Item>) -> Open {
-    Open { principal: principal.to_owned(), metadata: Map::new(), items }
+    Open { principal: principal.to_owned(), items, ..Open::default() }
 }
 
 /// Puts the response where the request wants it: a new conversation, the end of one, or a fork.
@@ -213,6 +218,7 @@ fn history(state: &State, id: ResponseId) -> Result<Vec<Item>, Reject> {
     let place = upto.responses.iter().position(|response| response.id == id);
     upto.responses.truncate(place.map_or(0, |place| place + 1));
     upto.staged.clear();
+    upto.calls.iter_mut().for_each(|call| call.output = None);
     match upto.active() {
         Some(active) => {
             let text = format!("{} is running; wait for it, steer it, or cancel it first", active.id);

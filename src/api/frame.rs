@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::object;
 use crate::conversation::{Ending, Event, Item, ItemBody, OutputItem, Recorded, Response, ResponseStatus, State};
-use crate::ids::{ItemId, ResponseId};
+use crate::ids::{InterventionId, ItemId, ResponseId};
 use crate::protocol::items::Part;
 use crate::protocol::responses::{StreamBody, StreamEvent};
 
@@ -34,6 +34,7 @@ pub(crate) fn openai(state: &State, recorded: &Recorded) -> Option<StreamEvent> 
     let whole = || Box::new(object::response(state, response));
     let body = match &recorded.event {
         Event::ResponseCreated(_) => StreamBody::Created { response: whole() },
+        Event::ResponseQueued { .. } => StreamBody::Queued { response: whole() },
         Event::ResponseInProgress { .. } => StreamBody::InProgress { response: whole() },
         Event::ResponseEnded { ending, .. } => match ending {
             Ending::Completed => StreamBody::Completed { response: whole() },
@@ -103,11 +104,35 @@ fn native(state: &State, event: &Event) -> Value {
             "forked_from": forked_from,
         }),
         Event::ItemsAdded { items } => json!({"type": "conversation.items.added", "items": object::items(items)}),
+        Event::ConversationUpdated { metadata } => json!({"type": "conversation.updated", "metadata": metadata}),
+        Event::ConversationRewound { seq, epoch } => {
+            json!({"type": "conversation.rewound", "rewound_seq": seq, "epoch": epoch})
+        }
+        Event::ConversationDeleted {} => json!({"type": "conversation.deleted"}),
+        Event::ConversationSuspended {} => json!({"type": "conversation.suspended"}),
+        Event::ItemDeleted { item_id } => json!({"type": "conversation.item.deleted", "item_id": item_id}),
+        Event::ResponseDeleted { .. } => json!({"type": "response.deleted"}),
+        Event::ResponseDequeued { .. } => json!({"type": "response.dequeued"}),
+        Event::ResponseUnattended { until_ms, .. } => json!({"type": "response.unattended", "until_ms": until_ms}),
+        Event::ResponseAttended { .. } => json!({"type": "response.attended"}),
+        Event::ResponsePaused { .. } => json!({"type": "response.paused"}),
+        Event::OutputItemDiscarded { response_id, item_id } => json!({
+            "type": "response.output_item.interrupted",
+            "item_id": wire_item_id(state, *response_id, *item_id),
+            "output_index": output_index(state, *response_id, *item_id),
+        }),
         Event::ResponseSuspended { .. } => json!({"type": "response.suspended"}),
         Event::ResponseResumed { attempt, exact, .. } => {
             json!({"type": "response.resumed", "attempt": attempt, "exact": exact})
         }
         Event::CancelRequested { .. } => json!({"type": "response.cancel.requested"}),
+        event => native_to_part(state, event),
+    }
+}
+
+/// Frames about a call.
+fn native_to_part(state: &State, event: &Event) -> Value {
+    match event {
         Event::ToolCallRequested { response_id, call_id, attempt } => {
             let call = state.response(*response_id).and_then(|response| {
                 let outputs = response.output.iter().rev();
@@ -130,10 +155,61 @@ fn native(state: &State, event: &Event) -> Value {
             "by_seq": state.last_seq,
             "output": object::item(output),
         }),
-        Event::InterventionAccepted { intervention_id, items, .. } => json!({
+        Event::ToolCallClaimed { call_id, attempt, lease_until_ms, .. } => json!({
+            "type": "tool_call.claimed",
+            "call_id": call_id,
+            "attempt": attempt,
+            "lease_until": lease_until_ms,
+        }),
+        Event::ToolResultAccepted { call_id, attempt, output, .. } => json!({
+            "type": "tool_result.accepted",
+            "call_id": call_id,
+            "attempt": attempt,
+            "output": object::item(output),
+        }),
+        Event::ToolResultDiscarded { call_id, attempt, reason, by_seq, .. } => json!({
+            "type": "tool_result.discarded",
+            "call_id": call_id,
+            "attempt": attempt,
+            "reason": reason,
+            "by_seq": by_seq,
+        }),
+        event => native_to_instruction(state, event),
+    }
+}
+
+/// Frames about an instruction.
+fn native_to_instruction(state: &State, event: &Event) -> Value {
+    match event {
+        Event::InterventionAccepted { intervention_id, items, when, tools, enqueued, .. } => json!({
             "type": "intervention.accepted",
             "intervention_id": intervention_id,
             "input": object::items(items),
+            "when": when,
+            "tools": tools,
+            "enqueued": enqueued,
+        }),
+        Event::InterventionPending { intervention_id, .. } => json!({
+            "type": "intervention.pending",
+            "intervention_id": intervention_id,
+            "waiting_for": state.open_calls().map(|call| &call.call_id).collect::<Vec<_>>(),
+        }),
+        Event::InterventionFailed { intervention_id, error, .. } => json!({
+            "type": "intervention.failed",
+            "intervention_id": intervention_id,
+            "error": {"code": error.code, "message": error.message},
+            "input": input_of(state, *intervention_id),
+        }),
+        Event::InterventionSuperseded { intervention_id, by, .. } => json!({
+            "type": "intervention.superseded",
+            "intervention_id": intervention_id,
+            "by": by,
+            "input": input_of(state, *intervention_id),
+        }),
+        Event::InterventionWithdrawn { intervention_id, .. } => json!({
+            "type": "intervention.withdrawn",
+            "intervention_id": intervention_id,
+            "input": input_of(state, *intervention_id),
         }),
         Event::InterventionCommitted { intervention_id, response_id, successor_id, cut } => json!({
             "type": "intervention.committed",
@@ -147,6 +223,16 @@ fn native(state: &State, event: &Event) -> Value {
         // Only a journal that names an unknown response or item comes here.
         _ => json!({"type": "conversation.event"}),
     }
+}
+
+/// What an instruction said, given back.
+fn input_of(state: &State, id: InterventionId) -> Value {
+    let items = state.interventions.get(&id).map(|intervention| object::items(&intervention.items));
+    serde_json::to_value(items).unwrap_or_default()
+}
+
+fn output_index(state: &State, response_id: ResponseId, id: ItemId) -> Option<usize> {
+    state.response(response_id)?.output_item(id).map(|(index, _)| index)
 }
 
 fn is_call(item: &Item, wanted: &str) -> bool {

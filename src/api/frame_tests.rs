@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::frame::{frame, openai};
 use crate::conversation::{
-    Create, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus, Now, Output, Recorded, ResponseConfig,
-    SamplingConfig, State, decide,
+    Create, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus, Now, OnLate, OnMultiple, Output, Policies,
+    Policy, Recorded, ResponseConfig, SamplingConfig, State, ToolsOnSteer, When, decide,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
@@ -29,6 +29,7 @@ impl Play {
             metadata: Map::from_iter([("topic".to_owned(), json!("weather"))]),
             items,
             forked_from: None,
+            defaults: Policies::default(),
         });
         play
     }
@@ -48,7 +49,9 @@ impl Play {
 
     fn create(&mut self, number: u8, input: Vec<Item>) -> ResponseId {
         let response_id = ResponseId::from_bytes([number; 16]);
-        self.input(Input::Create(Box::new(Create { response_id, input, config: config(), previous: None })));
+        let (policies, in_conversation) = (Policies::default(), true);
+        let create = Create { response_id, input, config: config(), previous: None, policies, in_conversation };
+        self.input(Input::Create(Box::new(create)));
         let generation = self.state.last_seq;
         self.input(Input::GenerationStarted { generation, prompt_tokens: 12, cached_tokens: 4 });
         response_id
@@ -93,6 +96,9 @@ fn config() -> ResponseConfig {
         store: true,
         metadata: Map::new(),
         echo: Map::from_iter([("tool_choice".to_owned(), json!("auto"))]),
+        policy: Policy::default(),
+        tool_policies: std::collections::BTreeMap::new(),
+        max_parallel_tool_calls: None,
     }
 }
 
@@ -108,20 +114,28 @@ fn whole_conversation() -> Play {
     let arguments = r#"{"city":"Oslo"}"#.to_owned();
     play.say(&[6], vec![Piece::ToolCallDone { index: 0, arguments, complete: true }]);
     play.end(GenerationEnd::Stop);
-    let call_id: CallId = play.state.open_calls[0].call_id.clone();
-    let body = ItemBody::FunctionCallOutput { call_id, output: "rain".to_owned(), synthetic: false };
+    let call_id: CallId = play.state.calls[0].call_id.clone();
+    let body = ItemBody::FunctionCallOutput { call_id, output: "rain".to_owned(), synthetic: false, is_error: false };
     let result = Item { id: ItemId::draw(&mut play.fresh), status: ItemStatus::Completed, body };
     let second = play.create(3, vec![result]);
     play.say(&[7], vec![Piece::Text("It rains".to_owned())]);
     let items = vec![play.message(Role::User, "In French")];
     let intervention_id = InterventionId::from_bytes([4; 16]);
-    play.input(Input::Intervene(Intervene { intervention_id, response_id: second, items }));
+    play.input(Input::Intervene(Intervene {
+        intervention_id,
+        response_id: second,
+        items,
+        when: When::default(),
+        on_multiple: OnMultiple::default(),
+        on_late: OnLate::default(),
+        tools: ToolsOnSteer::default(),
+    }));
     let generation = play.generation();
     play.input(Input::GenerationStarted { generation, prompt_tokens: 20, cached_tokens: 16 });
     play.say(&[8], vec![Piece::Text("Il".to_owned())]);
     play.input(Input::Silence);
     play.input(Input::Restarted { fingerprint: Some("f".to_owned()) });
-    play.input(Input::Cancel { response_id: None });
+    play.input(Input::Cancel { response_id: None, cascade: false });
     play.end(GenerationEnd::Aborted);
     let again = play.message(Role::User, "Again");
     play.create(5, vec![again]);

@@ -1,9 +1,12 @@
 //! From the wire's input to the core's: items, tools, sampling, limits. Everything behind this is valid.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
+use super::body::decode;
 use super::errors::invalid;
-use crate::conversation::{Content, Item, ItemBody, ItemStatus, Reject, SamplingConfig};
+use crate::conversation::{Content, Item, ItemBody, ItemStatus, Policies, Reject, SamplingConfig, ToolPolicy};
 use crate::engine::SamplingDefaults;
 use crate::ids::{CallId, FreshIds, ItemId};
 use crate::prompt::{Role, ToolDefinition};
@@ -81,6 +84,7 @@ fn item_body(wire: &InputItem, path: &str) -> Result<Option<ItemBody>, Reject> {
                 call_id: CallId(needed(&wire.call_id, "call_id")?),
                 output: text_of(Some(output), &path)?,
                 synthetic: false,
+                is_error: false,
             }))
         }
         kind => {
@@ -141,7 +145,12 @@ fn chat_bodies(message: &ChatMessage, path: &str) -> Result<Vec<ItemBody>, Rejec
             let at = format!("{path}.tool_call_id");
             let call_id = message.tool_call_id.clone();
             let call_id = call_id.ok_or_else(|| invalid(at.clone(), format!("{at} is missing")))?;
-            return Ok(vec![ItemBody::FunctionCallOutput { call_id: CallId(call_id), output: text, synthetic: false }]);
+            return Ok(vec![ItemBody::FunctionCallOutput {
+                call_id: CallId(call_id),
+                output: text,
+                synthetic: false,
+                is_error: false,
+            }]);
         }
         role => {
             let message = format!("{path}.role: {role:?} is none of system, developer, user, assistant, tool");
@@ -173,6 +182,50 @@ fn assistant_bodies(message: &ChatMessage, text: String, path: &str) -> Result<V
         });
     }
     Ok(bodies)
+}
+
+/// What the request asks for beyond the answer.
+pub(crate) fn policies(body: &Value) -> Result<Policies, Reject> {
+    const NAMES: [&str; 6] =
+        ["durability", "on_disconnect", "grace_ms", "on_restart", "max_unattended_tokens", "if_busy"];
+    let named = |name: &str| Some((name.to_owned(), body.get(name).filter(|value| !value.is_null())?.clone()));
+    decode(&Value::Object(NAMES.into_iter().filter_map(named).collect()))
+}
+
+/// The most calls that may be claimed at once.
+pub(crate) fn parallel_limit(body: &Value) -> Result<Option<u32>, Reject> {
+    let name = "max_parallel_tool_calls";
+    match body.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_u64().and_then(|limit| u32::try_from(limit).ok()).filter(|limit| *limit > 0) {
+            Some(limit) => Ok(Some(limit)),
+            None => Err(invalid(name, format!("{name} must be a whole number of at least 1"))),
+        },
+    }
+}
+
+/// How the calls of each tool are watched over: the tools' `x_midstream`.
+pub(crate) fn tool_policies(tools: Option<&[Value]>) -> Result<BTreeMap<String, ToolPolicy>, Reject> {
+    let mut policies = BTreeMap::new();
+    for (position, tool) in tools.unwrap_or_default().iter().enumerate() {
+        let function = tool.get("function").unwrap_or(tool);
+        let asked = tool.get("x_midstream").or_else(|| function.get("x_midstream"));
+        let (Some(asked), Some(name)) = (asked, function.get("name").and_then(Value::as_str)) else { continue };
+        let policy = decode::<ToolPolicy>(asked).map_err(|reject| {
+            let at = format!("tools[{position}].x_midstream");
+            invalid(at.clone(), format!("{at}: {}", reject.message))
+        })?;
+        policies.insert(name.to_owned(), policy);
+    }
+    Ok(policies)
+}
+
+/// A tool's result as text.
+pub(crate) fn tool_output(output: Option<&TextOr<ContentPart>>) -> Result<String, Reject> {
+    match output {
+        Some(output) => text_of(Some(output), "output"),
+        None => Err(invalid("output", "output is missing; give what the model is to see")),
+    }
 }
 
 /// The functions among the tools, in either API's shape; other kinds are ignored. With the choice `none` the

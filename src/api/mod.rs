@@ -58,6 +58,10 @@ pub struct Limits {
     pub requests_in_flight_max: usize,
     /// How long a stream may say nothing.
     pub silence: Duration,
+    /// How long a claimed call is its worker's, in milliseconds, unless the worker says.
+    pub tool_lease_ms: u64,
+    /// The longest that a worker may say.
+    pub tool_lease_ms_max: u64,
 }
 
 /// Whether requests can be served.
@@ -129,18 +133,22 @@ impl App {
 
 /// Every route.
 pub fn router(app: App) -> Router {
+    use conversations::{http, interventions};
     let served = Router::new()
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*id}", get(openai::models::get))
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/responses", post(openai::responses::create))
-        .route("/v1/responses/{id}", get(openai::responses::get))
+        .route("/v1/responses/{id}", get(openai::responses::get).delete(openai::responses::delete))
         .route("/v1/responses/{id}/cancel", post(openai::cancel::cancel))
-        .route("/v1/responses/{id}/interventions", post(conversations::interventions::create))
-        .route("/v1/interventions/{id}", get(conversations::interventions::get))
-        .route("/v1/conversations", post(conversations::http::create))
-        .route("/v1/conversations/{id}", get(conversations::http::get))
-        .route("/v1/conversations/{id}/items", get(conversations::http::items))
+        .route("/v1/responses/{id}/interventions", post(interventions::create))
+        .route("/v1/interventions/{id}", get(interventions::get).delete(interventions::withdraw))
+        .route("/v1/conversations", post(http::create))
+        .route("/v1/conversations/{id}", get(http::get).post(http::update).delete(http::delete))
+        .route("/v1/conversations/{id}/items", get(http::items).post(http::add_items))
+        .route("/v1/conversations/{id}/items/{item_id}", get(http::item).delete(http::delete_item))
+        .route("/v1/conversations/{id}/tool_results", post(conversations::tool_calls::result))
+        .route("/v1/conversations/{id}/tool_calls/{call_id}/claim", post(conversations::tool_calls::claim))
         .route("/v1/conversations/{id}/events", get(conversations::events::follow))
         .route("/v1/conversations/{id}/ws", get(conversations::ws::upgrade))
         .route_layer(from_fn_with_state(app.clone(), refuse_unless_ready));

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::conversation::CallStatus;
 use crate::conversation::{Content, Ending, Intervention, InterventionStatus, Item, ItemBody, Response, State, Usage};
 use crate::conversation::{ResponseStatus, SamplingConfig};
 use crate::ids::InterventionId;
@@ -177,51 +178,57 @@ pub(crate) fn transcript(state: &State) -> Vec<Item> {
         let kept = response.output.iter().filter(|output| output.is_kept());
         items.extend(kept.map(|output| output.item.clone()));
     }
-    items.extend(state.staged.iter().cloned());
+    items.extend(state.next_input());
     items
 }
 
 /// What became of an intervention.
 pub(crate) fn intervention(id: InterventionId, intervention: &Intervention) -> wire_conversation::Intervention {
-    let successor_id = match &intervention.status {
-        InterventionStatus::Accepted => None,
-        InterventionStatus::Committed { successor_id, .. } => Some(successor_id.to_string()),
+    let (successor_id, error) = match &intervention.status {
+        InterventionStatus::Committed { successor_id, .. } => (Some(successor_id.to_string()), None),
+        InterventionStatus::Failed { error } => (None, Some(json!({"code": error.code, "message": error.message}))),
+        _ => (None, None),
     };
-    let status = if successor_id.is_some() { "committed" } else { "accepted" };
+    let status = intervention.status.as_str();
+    let decided = !intervention.status.is_undecided();
+    let outcome = if intervention.enqueued && successor_id.is_some() { "enqueued" } else { status };
     wire_conversation::Intervention {
         object: "intervention",
         id: id.to_string(),
         response_id: intervention.response_id.to_string(),
-        outcome: successor_id.as_ref().map(|_| status),
+        outcome: decided.then_some(outcome),
         successor_id,
         status,
         seq: intervention.seq,
         input: items(&intervention.items),
-        error: None,
+        error,
     }
 }
 
 /// Where the conversation stands.
 pub(crate) fn snapshot(state: &State) -> wire_conversation::Snapshot {
-    let undecided =
-        state.interventions.iter().filter(|(_, intervention)| intervention.status == InterventionStatus::Accepted);
     wire_conversation::Snapshot {
         kind: "conversation.snapshot",
         conversation_id: state.id.map(|id| id.to_string()),
         status: state.status(),
+        phase: state.phase(),
         active_response: state.active().map(|response| response.id.to_string()),
         last_seq: state.last_seq,
         oldest_seq: 1,
-        epoch: 0,
-        pending_interventions: undecided.map(|(id, _)| id.to_string()).collect(),
+        epoch: state.epoch(),
+        pending_interventions: state.undecided().iter().map(|(id, _)| id.to_string()).collect(),
+        queued_responses: state.queue.iter().map(|response| response.id.to_string()).collect(),
         open_calls: state
-            .open_calls
-            .iter()
+            .open_calls()
             .map(|call| wire_conversation::OpenCall {
                 response_id: call.response_id.to_string(),
                 call_id: call.call_id.to_string(),
                 name: call.name.clone(),
                 attempt: call.attempt,
+                claimed_until_ms: match call.status {
+                    CallStatus::Claimed { lease_until_ms } => Some(lease_until_ms),
+                    _ => None,
+                },
             })
             .collect(),
     }

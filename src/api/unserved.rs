@@ -5,14 +5,8 @@ use serde_json::Value;
 use super::errors::invalid;
 use crate::conversation::Reject;
 
-/// Fields of OpenAI's and of our own, where they stand in a body, and the values that say what is done anyway.
-const UNSERVED: [(&str, &[&str]); 15] = [
-    ("/durability", &["group"]),
-    ("/on_disconnect", &["continue"]),
-    ("/grace_ms", &[]),
-    ("/on_restart", &[]),
-    ("/max_unattended_tokens", &[]),
-    ("/if_busy", &[]),
+/// Fields, where they stand in a body, and the values that say what is done anyway.
+const UNSERVED: [(&str, &[&str]); 9] = [
     ("/text/format/type", &["text"]),
     ("/response_format/type", &["text"]),
     ("/tool_choice", &["auto", "none"]),
@@ -61,9 +55,6 @@ mod tests {
     #[test]
     fn what_is_not_done_is_refused_by_its_name() {
         for (body, name) in [
-            (json!({"durability": "sync"}), "durability"),
-            (json!({"on_disconnect": "cancel"}), "on_disconnect"),
-            (json!({"if_busy": "steer"}), "if_busy"),
             (json!({"text": {"format": {"type": "json_schema", "schema": {}}}}), "text.format.type"),
             (json!({"response_format": {"type": "json_object"}}), "response_format.type"),
             (json!({"tool_choice": "required"}), "tool_choice"),
@@ -80,7 +71,7 @@ mod tests {
     #[test]
     fn what_means_nothing_or_happens_anyway_is_taken() {
         let body = json!({
-            "durability": "group", "on_disconnect": null, "text": {"verbosity": "low", "format": {"type": "text"}},
+            "text": {"verbosity": "low", "format": {"type": "text"}},
             "tool_choice": "auto", "logprobs": false, "top_logprobs": 0, "logit_bias": {}, "presence_penalty": 0.0,
             "reasoning": {"effort": "low"}, "include": [],
         });

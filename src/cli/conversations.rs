@@ -1,14 +1,23 @@
-//! `midstream conversations`: the journal as JSON lines, out and in again. The way to another machine or version.
+//! `midstream conversations`: the journal for operators: look at it, take it elsewhere as JSON lines, tidy it, mend it.
 //!
-//! Works on a data folder that no server uses; the store's own lock sees to that.
+//! Works on a data folder that no server uses; the store's own lock sees to that. Standard output carries the data and
+//! nothing else, standard error what is said about it.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 
 use crate::config::{Config, Flags};
-use crate::store::{SledJournal, dump, load};
+use crate::ids::ConversationId;
+use crate::store::{
+    Batch, DamageReport, Error, Journal, SledJournal, compact, dump, find_damage, holds_journal, load,
+    repair as repair_store,
+};
+
+/// Conversations or events read at a time.
+const PAGE: usize = 512;
 
 /// What is set on the command line.
 #[derive(Args, Debug)]
@@ -19,10 +28,20 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Write one JSON line about each conversation to standard output
+    List(Folder),
+    /// Write a conversation's events to standard output, one JSON line each
+    Show(One),
+    /// Delete a conversation for good
+    Delete(One),
     /// Write all conversations to standard output
     Dump(Folder),
     /// Read a dump from standard input into an empty data folder
     Load(Folder),
+    /// Write the journal anew, so that the bytes of what was deleted leave the disk
+    Compact(Folder),
+    /// Say what is damaged and what a repair would lose; with --apply, repair it
+    Repair(Repair),
 }
 
 #[derive(Args, Debug)]
@@ -30,6 +49,24 @@ struct Folder {
     /// Where conversations are kept [default: midstream-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct One {
+    /// The conversation
+    #[arg(value_name = "ID")]
+    id: ConversationId,
+    #[command(flatten)]
+    folder: Folder,
+}
+
+#[derive(Args, Debug)]
+struct Repair {
+    /// Cut the journal of each damaged conversation in front of the damage
+    #[arg(long)]
+    apply: bool,
+    #[command(flatten)]
+    folder: Folder,
 }
 
 impl Folder {
@@ -40,29 +77,183 @@ impl Folder {
         let flags = Flags { data_dir: self.data_dir, ..Flags::default() };
         Ok(Config::load(None, variables, flags)?.data_dir)
     }
+
+    /// As [`Folder::path`], of a folder that is there.
+    fn existing(self) -> anyhow::Result<PathBuf> {
+        let path = self.path()?;
+        let shown = path.display();
+        anyhow::ensure!(holds_journal(&path), "{shown} is no data folder of midstream's; name one with --data-dir");
+        Ok(path)
+    }
+
+    fn open(self) -> anyhow::Result<SledJournal> {
+        Ok(SledJournal::open(self.existing()?)?)
+    }
 }
 
-/// Dumps or loads; counts go to standard error, so that a dump is nothing but the dump.
+/// Does what is asked.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
+    crate::app::start_log();
     match arguments.action {
+        Action::List(folder) => list(&folder.open()?),
+        Action::Show(One { id, folder }) => show(&folder.open()?, id),
+        Action::Delete(One { id, folder }) => delete(&folder.open()?, id),
         Action::Dump(folder) => {
-            let path = folder.path()?;
-            anyhow::ensure!(path.is_dir(), "there is no data folder {}; name one with --data-dir", path.display());
             let mut out = BufWriter::new(io::stdout().lock());
-            let summary = dump(&SledJournal::open(&path)?, &mut out)?;
+            let summary = dump(&folder.open()?, &mut out)?;
             out.flush()?;
             report(summary.conversations, summary.events)?;
             let damaged = summary.damaged.len() + summary.damaged_records;
-            anyhow::ensure!(damaged == 0, "{damaged} conversations or records are damaged and are not in the dump");
+            anyhow::ensure!(
+                damaged == 0,
+                "{damaged} conversations or records are damaged and not whole in the dump; \
+                 see midstream conversations repair"
+            );
+            Ok(())
         }
         Action::Load(folder) => {
             let summary = load(&SledJournal::open(folder.path()?)?, &mut io::stdin().lock())?;
-            report(summary.conversations, summary.events)?;
+            Ok(report(summary.conversations, summary.events)?)
         }
+        Action::Compact(folder) => {
+            let done = compact(&folder.existing()?)?;
+            report(done.conversations, done.events)?;
+            Ok(writeln!(io::stderr(), "{} bytes before, {} bytes after", done.bytes_before, done.bytes_after)?)
+        }
+        Action::Repair(Repair { apply, folder }) => repair(&folder.open()?, apply),
     }
-    Ok(())
 }
 
 fn report(conversations: usize, events: usize) -> io::Result<()> {
     writeln!(io::stderr(), "{conversations} conversations, {events} events")
+}
+
+fn list(journal: &SledJournal) -> anyhow::Result<()> {
+    let active: std::collections::HashSet<_> = journal.active()?.into_iter().collect();
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut after = None;
+    loop {
+        let page = journal.conversations(after, PAGE)?;
+        for id in &page {
+            let about = || {
+                Ok::<_, Error>(json!({
+                    "conversation": id, "last_seq": journal.last_seq(*id)?, "last_at_ms": journal.last_at_ms(*id)?,
+                    "event_bytes": journal.event_bytes(*id)?, "epoch": journal.epoch(*id)?.epoch,
+                    "active": active.contains(id),
+                }))
+            };
+            let line = about().unwrap_or_else(|error| json!({"conversation": id, "damaged": error.to_string()}));
+            writeln!(out, "{line}")?;
+        }
+        match page.last() {
+            Some(last) => after = Some(*last),
+            None => return Ok(out.flush()?),
+        }
+    }
+}
+
+/// Refuses an id that the store does not know; one whose head is damaged is known.
+fn check_known(journal: &SledJournal, id: ConversationId) -> anyhow::Result<()> {
+    anyhow::ensure!(journal.last_seq(id) != Ok(0), "there is no conversation {id}; see midstream conversations list");
+    Ok(())
+}
+
+fn show(journal: &SledJournal, id: ConversationId) -> anyhow::Result<()> {
+    check_known(journal, id)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut after = 0;
+    loop {
+        // One at a time where a page holds damage: what lies before it is shown.
+        let read = journal.read(id, after, PAGE).or_else(|_| journal.read(id, after, 1));
+        let page = read.inspect_err(|_| drop(out.flush()))?;
+        for recorded in &page {
+            writeln!(out, "{}", serde_json::to_string(recorded)?)?;
+        }
+        match page.last() {
+            Some(last) => after = last.seq,
+            None => return Ok(out.flush()?),
+        }
+    }
+}
+
+fn delete(journal: &SledJournal, id: ConversationId) -> anyhow::Result<()> {
+    check_known(journal, id)?;
+    journal.append(&[Batch::deletion(id)])?;
+    while journal.purge()? {}
+    writeln!(io::stderr(), "{id} is deleted; its bytes leave the disk with midstream conversations compact")?;
+    Ok(())
+}
+
+fn repair(journal: &SledJournal, apply: bool) -> anyhow::Result<()> {
+    let found = find_damage(journal)?;
+    say_damage(&found, &mut io::stdout().lock())?;
+    if found.is_empty() {
+        writeln!(io::stderr(), "nothing is damaged")?;
+    } else if apply {
+        repair_store(journal)?;
+        writeln!(io::stderr(), "repaired; readers of a cut conversation are told with conversation.rewound")?;
+    } else {
+        anyhow::bail!("nothing was changed; copy the data folder, then repair it with --apply");
+    }
+    Ok(())
+}
+
+fn say_damage(found: &DamageReport, out: &mut dyn Write) -> io::Result<()> {
+    for damage in &found.conversations {
+        let (id, seq, why) = (damage.conversation, damage.seq, &damage.why);
+        let events = match damage.last_seq {
+            Some(last) => format!("{} events", (last + 1).saturating_sub(seq)),
+            None => "what lies behind it".to_owned(),
+        };
+        let (responses, steers) = (damage.lost_responses.len(), damage.lost_interventions.len());
+        let done = if seq == 1 { "deletes it" } else { "cuts it there" };
+        writeln!(
+            out,
+            "{id} is damaged at seq {seq}: {why}; a repair {done} and loses {events}, {responses} responses and \
+             {steers} interventions"
+        )?;
+        for lost in &damage.lost_responses {
+            writeln!(out, "  {lost}")?;
+        }
+    }
+    let (known, lost) = (found.records_known, found.records_lost);
+    if known + lost > 0 {
+        writeln!(
+            out,
+            "{} records of the index are damaged; a repair writes {known} anew and loses {lost}",
+            known + lost
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Damage;
+
+    #[test]
+    fn a_damage_is_told_with_its_seq_and_with_what_a_repair_loses() {
+        let damage = Damage {
+            conversation: ConversationId::from_bytes([1; 16]),
+            seq: 5,
+            last_seq: Some(9),
+            why: "the checksum does not match".into(),
+            lost_responses: vec![crate::ids::ResponseId::from_bytes([2; 16])],
+            lost_interventions: vec![],
+        };
+        let headless = Damage { seq: 1, last_seq: None, lost_responses: vec![], ..damage.clone() };
+        let found = DamageReport { conversations: vec![damage, headless], records_known: 2, records_lost: 1 };
+        let mut said = Vec::new();
+        say_damage(&found, &mut said).unwrap();
+        let said = String::from_utf8(said).unwrap();
+        for part in [
+            "is damaged at seq 5: the checksum does not match; a repair cuts it there and loses 5 events, 1 responses",
+            "\n  resp_0202",
+            "a repair deletes it and loses what lies behind it, 0 responses",
+            "3 records of the index are damaged; a repair writes 2 anew and loses 1",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
 }

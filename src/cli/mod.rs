@@ -40,7 +40,7 @@ enum Command {
     Pull(pull::Arguments),
     /// Talk to a running server from the terminal
     Chat(chat::Arguments),
-    /// Dump all conversations as JSON lines, or load such a dump
+    /// List, show, delete, dump, load, compact or repair conversations while no server runs
     Conversations(conversations::Arguments),
 }
 

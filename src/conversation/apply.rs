@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use super::event::{Event, NewResponse, Recorded};
-use super::item::{Content, ItemBody, ItemStatus};
-use super::state::{Intervention, InterventionStatus, OpenCall, OutputItem, Response, ResponseStatus, State};
-use crate::ids::{ItemId, ResponseId};
+use super::item::{Content, Item, ItemBody, ItemStatus};
+use super::state::{
+    Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
+};
+use crate::ids::{CallId, ItemId, ResponseId};
 
 impl State {
     /// Gives an event its place: the next seq and, for OpenAI's stream, the next number of its response.
@@ -18,50 +20,24 @@ impl State {
     pub fn apply(&mut self, recorded: &Recorded) {
         debug_assert_eq!(recorded.seq, self.last_seq + 1, "events are applied in order, each once");
         self.last_seq = recorded.seq;
+        let suspends = matches!(recorded.event, Event::ResponseSuspended { .. } | Event::ConversationSuspended {});
+        self.suspended = suspends;
         match &recorded.event {
-            Event::ConversationCreated { id, principal, metadata, .. } => {
+            Event::ConversationCreated { id, principal, metadata, defaults, .. } => {
                 self.id = Some(*id);
                 self.principal.clone_from(principal);
                 self.metadata.clone_from(metadata);
+                self.defaults = *defaults;
                 self.created_ms = recorded.at_ms;
             }
+            Event::ConversationUpdated { metadata } => self.metadata.clone_from(metadata),
+            Event::ConversationRewound { seq, epoch } => self.rewinds.push((*epoch, *seq)),
+            Event::ConversationDeleted {} => self.deleted = true,
             Event::ItemsAdded { items } => self.staged.extend_from_slice(items),
+            Event::ItemDeleted { item_id } => self.delete_item(*item_id),
             Event::ResponseCreated(new) => self.apply_created(new, recorded),
-            Event::ToolCallRequested { response_id, call_id, attempt } => {
-                let name = self.response(*response_id).and_then(|response| {
-                    response.calls().find(|(id, _)| *id == call_id).map(|(_, name)| name.to_owned())
-                });
-                self.open_calls.push(OpenCall {
-                    response_id: *response_id,
-                    call_id: call_id.clone(),
-                    name: name.unwrap_or_default(),
-                    attempt: *attempt,
-                });
-            }
-            Event::ToolCallClosed { call_id, output, .. } => {
-                self.open_calls.retain(|call| call.call_id != *call_id);
-                self.staged.push(output.clone());
-            }
-            Event::InterventionAccepted { intervention_id, response_id, items } => {
-                let accepted = Intervention {
-                    response_id: *response_id,
-                    items: items.clone(),
-                    status: InterventionStatus::Accepted,
-                    seq: recorded.seq,
-                };
-                self.interventions.insert(*intervention_id, accepted);
-            }
-            Event::InterventionCommitted { intervention_id, response_id, successor_id, cut } => {
-                if let Some(intervention) = self.interventions.get_mut(intervention_id) {
-                    intervention.status = InterventionStatus::Committed { successor_id: *successor_id, cut: *cut };
-                    intervention.seq = recorded.seq;
-                    self.staged.extend_from_slice(&intervention.items);
-                }
-                if let Some(response) = self.response_mut(*response_id) {
-                    response.successor = Some(*successor_id);
-                }
-            }
-            event => self.apply_to_response(event, recorded),
+            Event::ResponseDequeued { response_id } => self.apply_dequeued(*response_id, recorded.seq),
+            event => self.apply_to_part(event, recorded),
         }
         if recorded.number.is_some()
             && let Some(response) = stream_response(&recorded.event).and_then(|id| self.response_mut(id))
@@ -70,34 +46,197 @@ impl State {
         }
     }
 
-    fn apply_created(&mut self, new: &NewResponse, recorded: &Recorded) {
-        let mut input = std::mem::take(&mut self.staged);
-        input.extend_from_slice(&new.input);
-        for item in &new.input {
-            if let ItemBody::FunctionCallOutput { call_id, .. } = &item.body {
-                self.open_calls.retain(|call| call.call_id != *call_id);
-            }
+    /// Events about a call, an instruction or one response.
+    fn apply_to_part(&mut self, event: &Event, recorded: &Recorded) {
+        match event {
+            Event::ToolCallRequested { .. }
+            | Event::ToolCallClaimed { .. }
+            | Event::ToolResultAccepted { .. }
+            | Event::ToolResultDiscarded { .. }
+            | Event::ToolCallClosed { .. } => self.apply_to_call(event, recorded),
+            Event::InterventionAccepted { .. }
+            | Event::InterventionPending { .. }
+            | Event::InterventionFailed { .. }
+            | Event::InterventionSuperseded { .. }
+            | Event::InterventionWithdrawn { .. }
+            | Event::InterventionCommitted { .. } => self.apply_to_intervention(event, recorded.seq),
+            event => self.apply_to_response(event, recorded),
         }
-        self.responses.push(Arc::new(Response {
+    }
+
+    fn apply_created(&mut self, new: &NewResponse, recorded: &Recorded) {
+        let response = Response {
             id: new.id,
             previous: new.previous,
             created_ms: recorded.at_ms,
             created_seq: recorded.seq,
             ended_ms: None,
             config: new.config.clone(),
-            input,
+            input: new.input.clone(),
             output: Vec::new(),
             status: ResponseStatus::Queued,
             cancel_requested: false,
-            generation: Some(recorded.seq),
+            generation: None,
             usage: super::event::Usage::default(),
             tail_tokens: Vec::new(),
             next_number: 0,
             ended_seq: None,
             attempts: 0,
             suspended: false,
+            paused: false,
+            unattended: None,
+            deleted: false,
             successor: None,
-        }));
+        };
+        if new.enqueued {
+            self.queue.push(Arc::new(response));
+        } else {
+            self.begin_turn(response, recorded.seq);
+        }
+    }
+
+    fn apply_dequeued(&mut self, id: ResponseId, seq: u64) {
+        if let Some(place) = self.queue.iter().position(|waiting| waiting.id == id) {
+            let mut response = Arc::unwrap_or_clone(self.queue.remove(place));
+            response.previous = self.responses.last().map(|last| last.id);
+            self.begin_turn(response, seq);
+        }
+    }
+
+    /// The response's turn has come: its input is what waited for it, then its own. Results stand first, in the
+    /// order of their calls.
+    fn begin_turn(&mut self, mut response: Response, seq: u64) {
+        let own = std::mem::take(&mut response.input);
+        let (mut answers, own): (Vec<Item>, Vec<Item>) =
+            own.into_iter().partition(|item| item.answers().is_some_and(|id| self.is_open(id)));
+        for call in &mut self.calls {
+            if let Some(place) = answers.iter().position(|item| item.answers() == Some(&call.call_id)) {
+                (call.status, call.seq) = (CallStatus::Completed, seq);
+                response.input.push(answers.remove(place));
+            }
+            response.input.extend(call.output.take());
+        }
+        response.input.append(&mut self.staged);
+        response.input.extend(own);
+        response.generation = Some(seq);
+        self.responses.push(Arc::new(response));
+    }
+
+    fn is_open(&self, call_id: &CallId) -> bool {
+        self.call(call_id).is_some_and(|call| call.status.is_open())
+    }
+
+    /// Takes an item out of the transcript; of a call and its result, both.
+    fn delete_item(&mut self, item_id: ItemId) {
+        let given = self.responses.iter().flat_map(|response| &response.input).chain(&self.staged);
+        let made = self.responses.iter().flat_map(|response| &response.output).map(|output| &output.item);
+        let found = given.chain(made).find(|item| item.id == item_id);
+        let call_id = found.and_then(|item| item.calls().or(item.answers())).cloned();
+        let is_gone = |item: &Item| {
+            item.id == item_id
+                || call_id.is_some() && (item.calls() == call_id.as_ref() || item.answers() == call_id.as_ref())
+        };
+        self.calls.retain(|call| Some(&call.call_id) != call_id.as_ref());
+        self.staged.retain(|item| !is_gone(item));
+        for response in &mut self.responses {
+            let mut outputs = response.output.iter().map(|output| &output.item);
+            if response.input.iter().any(is_gone) || outputs.any(is_gone) {
+                let response = Arc::make_mut(response);
+                response.input.retain(|item| !is_gone(item));
+                response.output.retain(|output| !is_gone(&output.item));
+            }
+        }
+    }
+
+    fn apply_to_call(&mut self, event: &Event, recorded: &Recorded) {
+        if let Event::ToolCallRequested { response_id, call_id, attempt } = event
+            && *attempt == 1
+        {
+            let response = self.response(*response_id);
+            let name = response.and_then(|response| response.calls().find(|(id, _)| *id == call_id));
+            let name = name.map(|(_, name)| name.to_owned()).unwrap_or_default();
+            let policy = response.and_then(|response| response.config.tool_policies.get(&name));
+            let policy = policy.copied().unwrap_or_default();
+            self.calls.push(Call {
+                response_id: *response_id,
+                call_id: call_id.clone(),
+                name,
+                attempt: 1,
+                status: CallStatus::Requested,
+                policy,
+                due_ms: policy.timeout_ms.map(|timeout_ms| recorded.at_ms.saturating_add(timeout_ms)),
+                output: None,
+                seq: recorded.seq,
+                closed: None,
+                discarded_attempt: 0,
+            });
+            return;
+        }
+        let call = call_of(event).and_then(|id| self.calls.iter_mut().rev().find(|call| call.call_id == *id));
+        let Some(call) = call else { return };
+        match event {
+            Event::ToolCallRequested { attempt, .. } => {
+                (call.status, call.attempt) = (CallStatus::Requested, *attempt);
+            }
+            Event::ToolCallClaimed { lease_until_ms, .. } => {
+                call.status = CallStatus::Claimed { lease_until_ms: *lease_until_ms };
+            }
+            Event::ToolResultAccepted { output, .. } => {
+                (call.status, call.output) = (CallStatus::Answered, Some(output.clone()));
+            }
+            Event::ToolCallClosed { reason, output, .. } => {
+                let was_claimed = matches!(call.status, CallStatus::Claimed { .. });
+                call.status = if was_claimed { CallStatus::Unknown } else { CallStatus::Cancelled };
+                (call.closed, call.output) = (Some(reason.clone()), Some(output.clone()));
+            }
+            Event::ToolResultDiscarded { attempt, .. } => {
+                // The event that decided the call stays named.
+                call.discarded_attempt = *attempt;
+                return;
+            }
+            _ => return,
+        }
+        call.seq = recorded.seq;
+    }
+
+    fn apply_to_intervention(&mut self, event: &Event, seq: u64) {
+        if let Event::InterventionAccepted { intervention_id, response_id, items, when, tools, enqueued } = event {
+            let accepted = Intervention {
+                response_id: *response_id,
+                items: items.clone(),
+                when: *when,
+                tools: *tools,
+                enqueued: *enqueued,
+                accepted_seq: seq,
+                status: InterventionStatus::Accepted,
+                seq,
+            };
+            self.interventions.insert(*intervention_id, accepted);
+            return;
+        }
+        let (id, status) = match event {
+            Event::InterventionPending { intervention_id, .. } => (intervention_id, InterventionStatus::Pending),
+            Event::InterventionFailed { intervention_id, error, .. } => {
+                (intervention_id, InterventionStatus::Failed { error: error.clone() })
+            }
+            Event::InterventionSuperseded { intervention_id, by, .. } => {
+                (intervention_id, InterventionStatus::Superseded { by: *by })
+            }
+            Event::InterventionWithdrawn { intervention_id, .. } => (intervention_id, InterventionStatus::Withdrawn),
+            Event::InterventionCommitted { intervention_id, successor_id, cut, .. } => {
+                (intervention_id, InterventionStatus::Committed { successor_id: *successor_id, cut: *cut })
+            }
+            _ => return,
+        };
+        let Some(intervention) = self.interventions.get_mut(id) else { return };
+        (intervention.status, intervention.seq) = (status, seq);
+        if let InterventionStatus::Committed { successor_id, .. } = intervention.status {
+            self.staged.extend_from_slice(&intervention.items);
+            let response_id = intervention.response_id;
+            if let Some(response) = self.response_mut(response_id) {
+                response.successor = Some(successor_id);
+            }
+        }
     }
 
     /// Events that change one response and nothing else.
@@ -112,14 +251,21 @@ impl State {
                 response.usage.cached_tokens = *cached_tokens;
             }
             Event::ResponseSuspended { .. } => response.suspended = true,
+            Event::ResponseUnattended { until_ms, .. } => {
+                let since_token = response.unattended.map_or(response.usage.output_tokens, |left| left.since_token);
+                response.unattended = Some(Unattended { until_ms: *until_ms, since_token });
+            }
+            Event::ResponseAttended { .. } => response.unattended = None,
+            Event::ResponsePaused { .. } => (response.paused, response.generation) = (true, None),
+            Event::ResponseDeleted { .. } => response.deleted = true,
             Event::ResponseResumed { attempt, .. } => {
-                response.suspended = false;
+                (response.suspended, response.paused) = (false, false);
                 response.attempts = *attempt;
                 response.generation = Some(recorded.seq);
             }
             Event::OutputItemAdded { item, first_token, .. } => {
-                let tokens = Vec::new();
-                response.output.push(OutputItem { item: item.clone(), first_token: *first_token, tokens });
+                let (item, first_token) = (item.clone(), *first_token);
+                response.output.push(OutputItem { item, first_token, tokens: Vec::new(), discarded: false });
             }
             Event::OutputDelta { item_id, text, tokens, .. } => response.apply_delta(*item_id, text, tokens),
             Event::OutputItemDone { item_id, status, .. } => {
@@ -127,16 +273,30 @@ impl State {
                     output.item.status = *status;
                 }
             }
+            Event::OutputItemDiscarded { item_id, .. } => {
+                if let Some(output) = response.output_mut(*item_id) {
+                    (output.item.status, output.discarded) = (ItemStatus::Incomplete, true);
+                }
+            }
             Event::CancelRequested { .. } => response.cancel_requested = true,
             Event::ResponseEnded { ending, tail_tokens, .. } => {
                 response.status = ResponseStatus::Ended(ending.clone());
                 response.usage.output_tokens += tail_tokens.len() as u32;
                 response.tail_tokens.clone_from(tail_tokens);
-                response.generation = None;
+                (response.generation, response.unattended, response.paused) = (None, None, false);
                 response.ended_ms = Some(recorded.at_ms);
                 response.ended_seq = Some(recorded.seq);
+                self.leave_queue(recorded);
             }
             _ => {}
+        }
+    }
+
+    /// A response that ended before its turn came said nothing, and asked nothing of the model.
+    fn leave_queue(&mut self, recorded: &Recorded) {
+        let Some(id) = response_of(&recorded.event) else { return };
+        if let Some(place) = self.queue.iter().position(|waiting| waiting.id == id) {
+            self.unbegun.push(self.queue.remove(place));
         }
     }
 }
@@ -171,6 +331,12 @@ pub(super) fn response_of(event: &Event) -> Option<ResponseId> {
     match event {
         Event::ResponseCreated(new) => Some(new.id),
         Event::ResponseInProgress { response_id, .. }
+        | Event::ResponseDeleted { response_id }
+        | Event::ResponseDequeued { response_id }
+        | Event::ResponseQueued { response_id }
+        | Event::ResponseUnattended { response_id, .. }
+        | Event::ResponseAttended { response_id }
+        | Event::ResponsePaused { response_id }
         | Event::ResponseSuspended { response_id }
         | Event::ResponseResumed { response_id, .. }
         | Event::OutputItemAdded { response_id, .. }
@@ -179,13 +345,39 @@ pub(super) fn response_of(event: &Event) -> Option<ResponseId> {
         | Event::OutputDone { response_id, .. }
         | Event::ContentPartDone { response_id, .. }
         | Event::OutputItemDone { response_id, .. }
+        | Event::OutputItemDiscarded { response_id, .. }
         | Event::ToolCallRequested { response_id, .. }
+        | Event::ToolCallClaimed { response_id, .. }
+        | Event::ToolResultAccepted { response_id, .. }
+        | Event::ToolResultDiscarded { response_id, .. }
         | Event::ToolCallClosed { response_id, .. }
         | Event::CancelRequested { response_id }
         | Event::ResponseEnded { response_id, .. }
         | Event::InterventionAccepted { response_id, .. }
+        | Event::InterventionPending { response_id, .. }
+        | Event::InterventionFailed { response_id, .. }
+        | Event::InterventionSuperseded { response_id, .. }
+        | Event::InterventionWithdrawn { response_id, .. }
         | Event::InterventionCommitted { response_id, .. } => Some(*response_id),
-        Event::ConversationCreated { .. } | Event::ItemsAdded { .. } => None,
+        Event::ConversationCreated { .. }
+        | Event::ConversationUpdated { .. }
+        | Event::ConversationRewound { .. }
+        | Event::ConversationDeleted {}
+        | Event::ConversationSuspended {}
+        | Event::ItemsAdded { .. }
+        | Event::ItemDeleted { .. } => None,
+    }
+}
+
+/// The call an event is about, if it is about one.
+fn call_of(event: &Event) -> Option<&CallId> {
+    match event {
+        Event::ToolCallRequested { call_id, .. }
+        | Event::ToolCallClaimed { call_id, .. }
+        | Event::ToolResultAccepted { call_id, .. }
+        | Event::ToolResultDiscarded { call_id, .. }
+        | Event::ToolCallClosed { call_id, .. } => Some(call_id),
+        _ => None,
     }
 }
 
@@ -193,6 +385,7 @@ pub(super) fn response_of(event: &Event) -> Option<ResponseId> {
 fn stream_response(event: &Event) -> Option<ResponseId> {
     match event {
         Event::ResponseCreated(_)
+        | Event::ResponseQueued { .. }
         | Event::ResponseInProgress { .. }
         | Event::OutputItemAdded { .. }
         | Event::ContentPartAdded { .. }
@@ -215,6 +408,8 @@ impl Event {
 impl OutputItem {
     /// Whether it joins the transcript: a call that was cut never runs and is never seen by the model.
     pub fn is_kept(&self) -> bool {
-        !(matches!(self.item.body, ItemBody::FunctionCall { .. }) && self.item.status != ItemStatus::Completed)
+        let is_cut_call =
+            matches!(self.item.body, ItemBody::FunctionCall { .. }) && self.item.status != ItemStatus::Completed;
+        !is_cut_call && !self.discarded
     }
 }

@@ -4,19 +4,10 @@
 
 use super::decide::Draft;
 use super::event::Event;
-use super::item::{Item, ItemBody, ItemStatus};
-use crate::ids::{CallId, ItemId};
-
-/// What the model sees in place of the result of a call that was closed before it ran.
-const NOT_STARTED: &str = "not started";
+use super::item::Item;
+use crate::ids::CallId;
 
 impl Draft {
-    /// The synthetic result of a call that is closed without one.
-    pub(super) fn not_started(&mut self, call_id: CallId) -> Item {
-        let body = ItemBody::FunctionCallOutput { call_id, output: NOT_STARTED.to_owned(), synthetic: true };
-        Item { id: ItemId::draw(&mut self.now.fresh), status: ItemStatus::Completed, body }
-    }
-
     /// Closes every brought call, staged or in `input`, that neither answers: no model input holds an unanswered
     /// call. Gives the input as the response takes it.
     pub(super) fn close_brought_calls(&mut self, input: Vec<Item>) -> Vec<Item> {

@@ -4,10 +4,13 @@
 //! under `tests/golden/events` guard every version. Change it only by adding optional fields or variants;
 //! anything else is a migration.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::item::{Item, ItemStatus};
+use super::policy::{Policies, Policy, ToolPolicy, ToolsOnSteer, When};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 use crate::prompt::ToolDefinition;
@@ -45,15 +48,72 @@ pub enum Event {
         /// The response whose transcript was copied, for a fork.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         forked_from: Option<ResponseId>,
+        /// What its responses inherit.
+        #[serde(default, skip_serializing_if = "Policies::is_empty")]
+        defaults: Policies,
     },
+    /// The client's labels were replaced.
+    ConversationUpdated {
+        /// All labels from here on.
+        metadata: Map<String, Value>,
+    },
+    /// Events that clients may have seen are not in the journal: seqs behind `seq` are given anew.
+    ConversationRewound {
+        /// The last seq that still means what it meant.
+        seq: u64,
+        /// Counts rewinds; cursors carry it.
+        epoch: u64,
+    },
+    /// The conversation is gone, for every interface; always the last event.
+    ConversationDeleted {},
+    /// The server stopped in good order while calls were claimed or timed.
+    ConversationSuspended {},
     /// Items joined the transcript outside of a response: given at creation, copied by a fork. They become
     /// part of the next response's input.
     ItemsAdded {
         /// The items, in order.
         items: Vec<Item>,
     },
+    /// An item left the transcript; a call and its result leave together.
+    ItemDeleted {
+        /// Which item.
+        item_id: ItemId,
+    },
+    /// A finished response's object is gone; the transcript stays.
+    ResponseDeleted {
+        /// Which response.
+        response_id: ResponseId,
+    },
     /// A response was created with what it needs to be generated. It takes all items added since the last one.
     ResponseCreated(Box<NewResponse>),
+    /// Its turn has come: it was enqueued behind other turns.
+    ResponseDequeued {
+        /// Which response.
+        response_id: ResponseId,
+    },
+    /// A sign of life while it waits for the engine.
+    ResponseQueued {
+        /// Which response.
+        response_id: ResponseId,
+    },
+    /// Nobody reads it any more, and its policy minds.
+    ResponseUnattended {
+        /// Which response.
+        response_id: ResponseId,
+        /// When its policy acts, in milliseconds since the Unix epoch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until_ms: Option<u64>,
+    },
+    /// Somebody reads it again.
+    ResponseAttended {
+        /// Which response.
+        response_id: ResponseId,
+    },
+    /// Nobody read it for its grace: it stands at a token until somebody does.
+    ResponsePaused {
+        /// Which response.
+        response_id: ResponseId,
+    },
     /// The engine began: the prompt is rendered and its length known. Also a sign of life after silence.
     ResponseInProgress {
         /// Which response.
@@ -127,6 +187,13 @@ pub enum Event {
         /// Whole or cut.
         status: ItemStatus,
     },
+    /// A partial item was thrown away by an interrupt.
+    OutputItemDiscarded {
+        /// Which response.
+        response_id: ResponseId,
+        /// Which item.
+        item_id: ItemId,
+    },
     /// A whole tool call waits for its result.
     ToolCallRequested {
         /// The response that made it.
@@ -136,6 +203,41 @@ pub enum Event {
         /// From 1.
         attempt: u32,
     },
+    /// A worker took the call until the lease ends.
+    ToolCallClaimed {
+        /// The response that made it.
+        response_id: ResponseId,
+        /// Which call.
+        call_id: CallId,
+        /// From 1.
+        attempt: u32,
+        /// When the lease ends, in milliseconds since the Unix epoch.
+        lease_until_ms: u64,
+    },
+    /// A result joined the conversation.
+    ToolResultAccepted {
+        /// The response that made the call.
+        response_id: ResponseId,
+        /// Which call.
+        call_id: CallId,
+        /// From 1.
+        attempt: u32,
+        /// The result as it joins the transcript.
+        output: Item,
+    },
+    /// A result came for a call that takes none; it never reaches the model.
+    ToolResultDiscarded {
+        /// The response that made the call.
+        response_id: ResponseId,
+        /// Which call.
+        call_id: CallId,
+        /// The attempt it was for.
+        attempt: u32,
+        /// Why the call takes none.
+        reason: String,
+        /// The seq of the event that closed the call.
+        by_seq: u64,
+    },
     /// A call takes no result any more; the model sees `output` in its place.
     ToolCallClosed {
         /// The response that made it.
@@ -144,7 +246,7 @@ pub enum Event {
         call_id: CallId,
         /// From 1.
         attempt: u32,
-        /// `cancelled`, `steered`, `superseded`.
+        /// `cancelled`, `steered`, `superseded`, `disconnected`, `failed`, `timeout`, `lease_ended`, `restarted`.
         reason: String,
         /// The synthetic result as it joins the transcript.
         output: Item,
@@ -172,6 +274,47 @@ pub enum Event {
         response_id: ResponseId,
         /// What it says.
         items: Vec<Item>,
+        /// Where the response is cut.
+        #[serde(default, skip_serializing_if = "When::is_default")]
+        when: When,
+        /// What becomes of open calls.
+        #[serde(default, skip_serializing_if = "ToolsOnSteer::is_default")]
+        tools: ToolsOnSteer,
+        /// It came late and waits as a turn of its own.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        enqueued: bool,
+    },
+    /// The instruction waits until the calls have their results.
+    InterventionPending {
+        /// Its id.
+        intervention_id: InterventionId,
+        /// The response it was meant for.
+        response_id: ResponseId,
+    },
+    /// The instruction never joins the transcript; its input goes back to the client.
+    InterventionFailed {
+        /// Its id.
+        intervention_id: InterventionId,
+        /// The response it was meant for.
+        response_id: ResponseId,
+        /// Why.
+        error: ResponseError,
+    },
+    /// A later instruction took the place of this one.
+    InterventionSuperseded {
+        /// Its id.
+        intervention_id: InterventionId,
+        /// The response it was meant for.
+        response_id: ResponseId,
+        /// The later one.
+        by: InterventionId,
+    },
+    /// The client took the instruction back.
+    InterventionWithdrawn {
+        /// Its id.
+        intervention_id: InterventionId,
+        /// The response it was meant for.
+        response_id: ResponseId,
     },
     /// The instruction is in the transcript and a successor answers it.
     InterventionCommitted {
@@ -199,6 +342,9 @@ pub struct NewResponse {
     pub input: Vec<Item>,
     /// How it is generated.
     pub config: ResponseConfig,
+    /// It waits behind the turn that runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub enqueued: bool,
 }
 
 /// How a response is generated; a steer's successor inherits it.
@@ -236,6 +382,15 @@ pub struct ResponseConfig {
     /// Fields of the request that the response object repeats and nothing here interprets.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub echo: Map<String, Value>,
+    /// What disconnects, restarts and flushes mean for it.
+    #[serde(default, skip_serializing_if = "Policy::is_default")]
+    pub policy: Policy,
+    /// How calls of a tool are watched over, by the tool's name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tool_policies: BTreeMap<String, ToolPolicy>,
+    /// The most calls that may be claimed at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_parallel_tool_calls: Option<u32>,
 }
 
 /// How tokens are chosen: see `engine::Sampling`.
@@ -259,7 +414,8 @@ pub struct SamplingConfig {
 pub enum Ending {
     /// By itself: the model stopped, or its calls wait for results.
     Completed,
-    /// Cut: `max_output_tokens`, `steered`, `disconnected`.
+    /// Cut: `max_output_tokens`, `max_unattended_tokens`, `steered`, `interrupted`, `disconnected`,
+    /// `conversation_deleted`.
     Incomplete {
         /// Why.
         reason: String,

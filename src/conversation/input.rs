@@ -4,8 +4,9 @@ use serde_json::{Map, Value};
 
 use super::event::ResponseConfig;
 use super::item::Item;
+use super::policy::{OnLate, OnMultiple, Policies, ToolsOnSteer, When};
 use crate::error::Code;
-use crate::ids::{ConversationId, FreshIds, InterventionId, ResponseId};
+use crate::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use crate::parse::Piece;
 
 /// Time and identity for one decision.
@@ -32,20 +33,81 @@ pub enum Input {
         items: Vec<Item>,
         /// The response whose transcript `items` is a copy of.
         forked_from: Option<ResponseId>,
+        /// What its responses inherit.
+        defaults: Policies,
     },
+    /// A client replaces the labels.
+    Update {
+        /// All labels from here on.
+        metadata: Map<String, Value>,
+    },
+    /// A client adds items to the transcript.
+    AddItems {
+        /// The items, in order.
+        items: Vec<Item>,
+    },
+    /// A client takes an item out of the transcript.
+    DeleteItem {
+        /// Which item.
+        item_id: ItemId,
+    },
+    /// A client deletes a finished response's object.
+    DeleteResponse {
+        /// Which response.
+        response_id: ResponseId,
+    },
+    /// A client deletes the conversation.
+    Delete,
     /// A client asks for a response.
     Create(Box<Create>),
     /// A client instructs a running response.
     Intervene(Intervene),
+    /// A client takes an undecided instruction back.
+    Withdraw {
+        /// Which instruction.
+        intervention_id: InterventionId,
+    },
     /// A client cancels.
     Cancel {
         /// Which response; none means the active one.
         response_id: Option<ResponseId>,
+        /// Whether the response that took its place is cancelled instead.
+        cascade: bool,
     },
-    /// The last reader of a response that does not outlive its readers is gone.
-    Disconnected {
+    /// A client ends a response without the item that is open, and says itself how it goes on.
+    Interrupt {
         /// Which response.
         response_id: ResponseId,
+    },
+    /// A worker takes a call.
+    ClaimCall {
+        /// Which call.
+        call: CallRef,
+        /// How long it is the worker's, in milliseconds.
+        lease_ms: u64,
+    },
+    /// A call's result.
+    AnswerCall {
+        /// Which call.
+        call: CallRef,
+        /// What the model sees.
+        output: String,
+        /// Whether the tool failed.
+        is_error: bool,
+    },
+    /// Whether somebody reads has changed, or is to be told anew.
+    Attendance {
+        /// Somebody reads.
+        present: bool,
+        /// The fingerprint of the engine that serves the model of the active response now.
+        fingerprint: Option<String>,
+    },
+    /// A timer ended.
+    Tick,
+    /// Events that clients may have seen are not in the journal.
+    Rewound {
+        /// The epoch that begins with it.
+        epoch: u64,
     },
     /// The engine took the sequence out of its queue.
     GenerationStarted {
@@ -119,10 +181,25 @@ pub struct Create {
     pub response_id: ResponseId,
     /// Its input items. `function_call_output` items answer open calls.
     pub input: Vec<Item>,
-    /// How it is generated.
+    /// How it is generated; its policy is decided here.
     pub config: ResponseConfig,
     /// The response that the client believes to be the last.
     pub previous: Option<ResponseId>,
+    /// What the client asked for beyond the answer.
+    pub policies: Policies,
+    /// The client named the conversation, and can find the response there.
+    pub in_conversation: bool,
+}
+
+/// Names a call as a client does.
+#[derive(Clone, Debug)]
+pub struct CallRef {
+    /// The response that made it; none leaves it to the id.
+    pub response_id: Option<ResponseId>,
+    /// Which call.
+    pub call_id: CallId,
+    /// Which attempt; none means the current one.
+    pub attempt: Option<u32>,
 }
 
 /// An instruction for a running response.
@@ -134,6 +211,14 @@ pub struct Intervene {
     pub response_id: ResponseId,
     /// What it says.
     pub items: Vec<Item>,
+    /// Where it cuts the response.
+    pub when: When,
+    /// What it does to those before it.
+    pub on_multiple: OnMultiple,
+    /// What becomes of it if the response has ended.
+    pub on_late: OnLate,
+    /// What it does to open calls.
+    pub tools: ToolsOnSteer,
 }
 
 /// What a decision answers to the one who asked.
@@ -145,14 +230,40 @@ pub enum Answer {
     Opened,
     /// The response was created.
     Created(ResponseId),
-    /// The instruction was decided.
+    /// It was recorded, and is refused.
+    Refused(Reject),
+    /// What was asked for is done.
+    Done,
+    /// The instruction was accepted, or decided.
     Intervened(Receipt),
+    /// The call is the worker's.
+    Claimed {
+        /// The response that made it.
+        response_id: ResponseId,
+        /// From 1.
+        attempt: u32,
+        /// When the lease ends, in milliseconds since the Unix epoch.
+        lease_until_ms: u64,
+    },
+    /// The result is in.
+    Answered {
+        /// The seq of its acceptance.
+        accepted_seq: u64,
+        /// Calls that still wait.
+        open_calls: Vec<CallId>,
+        /// The response that goes on with the results, if all are there.
+        successor_id: Option<ResponseId>,
+        /// It had been given before.
+        replayed: bool,
+    },
     /// The cancel was decided.
     Cancel {
         /// Which response.
         response_id: ResponseId,
         /// What came of it.
         outcome: CancelOutcome,
+        /// The response that was cancelled in its place.
+        cascaded: Option<ResponseId>,
     },
 }
 
@@ -170,7 +281,7 @@ pub struct Receipt {
 }
 
 /// What came of a cancel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CancelOutcome {
     /// Recorded: the response will end `cancelled`.
     Requested,
@@ -178,6 +289,8 @@ pub enum CancelOutcome {
     TooLate {
         /// The active response that took its place, after a steer.
         successor_id: Option<ResponseId>,
+        /// Its calls that still waited, and are closed now.
+        closed_calls: Vec<CallId>,
     },
     /// The response had been cancelled before.
     AlreadyCancelled,

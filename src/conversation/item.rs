@@ -73,6 +73,9 @@ pub enum ItemBody {
         /// Written by the server because the call was closed without a result.
         #[serde(default)]
         synthetic: bool,
+        /// The tool failed; the text says how.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_error: bool,
     },
 }
 

@@ -10,13 +10,21 @@
 
 mod apply;
 mod calls;
+mod cancel;
+mod create;
 mod decide;
+mod delete;
 mod effect;
 mod event;
+mod generation;
 mod input;
 mod item;
 mod output;
+mod policy;
+mod restart;
 mod state;
+mod steer;
+mod tool_calls;
 mod transcript;
 
 #[cfg(test)]
@@ -27,7 +35,14 @@ pub use effect::{Effect, Step};
 pub use event::{
     Cut, EVENT_VERSION, Ending, Event, NewResponse, Recorded, ResponseConfig, ResponseError, SamplingConfig, Usage,
 };
-pub use input::{Answer, CancelOutcome, Create, GenerationEnd, Input, Intervene, Now, Output, Receipt, Reject};
+pub use input::{
+    Answer, CallRef, CancelOutcome, Create, GenerationEnd, Input, Intervene, Now, Output, Receipt, Reject,
+};
 pub use item::{Content, Item, ItemBody, ItemStatus};
-pub use state::{Intervention, InterventionStatus, OpenCall, OutputItem, Response, ResponseStatus, State};
+pub use policy::{
+    FlushPolicy, IfBusy, OnDisconnect, OnLate, OnMultiple, OnRestart, Policies, Policy, ToolPolicy, ToolsOnSteer, When,
+};
+pub use state::{
+    Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
+};
 pub use transcript::{messages, turns};

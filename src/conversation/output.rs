@@ -1,4 +1,8 @@
 //! From generated pieces to events: items open, grow and close in the order in which they were generated.
+//!
+//! Recording breaks off at the end of an item where an instruction waits for one: what comes behind is dropped.
+
+use std::ops::ControlFlow;
 
 use super::decide::Draft;
 use super::event::Event;
@@ -29,67 +33,79 @@ impl Kind {
 
 impl Draft {
     /// Records what was generated. A token is in exactly one event: the first delta of its group.
-    pub(super) fn record_outputs(&mut self, response_id: ResponseId, outputs: Vec<Output>) {
+    pub(super) fn record_outputs(&mut self, response_id: ResponseId, outputs: Vec<Output>) -> ControlFlow<()> {
         let mut grown = Grown::default();
         for output in outputs {
             grown.begin_group(output.tokens);
             for piece in output.pieces {
-                self.record_piece(response_id, piece, &mut grown);
+                self.record_piece(response_id, piece, &mut grown)?;
             }
         }
         grown.own_group();
         self.flush(response_id, &mut grown);
+        ControlFlow::Continue(())
     }
 
-    fn record_piece(&mut self, response_id: ResponseId, piece: Piece, grown: &mut Grown) {
+    fn record_piece(&mut self, response_id: ResponseId, piece: Piece, grown: &mut Grown) -> ControlFlow<()> {
         match piece {
             Piece::Reasoning(text) => {
-                self.open_text(response_id, Kind::Reasoning, grown);
+                self.open_text(response_id, Kind::Reasoning, grown)?;
                 grown.push(&text);
             }
             Piece::Text(text) => {
-                self.open_text(response_id, Kind::Message, grown);
+                self.open_text(response_id, Kind::Message, grown)?;
                 grown.push(&text);
             }
             Piece::ToolCallStarted { name, .. } => {
                 let call_id = CallId::draw(&mut self.now.fresh);
                 let body = ItemBody::FunctionCall { call_id, name, arguments: String::new() };
-                self.open_item(response_id, body, grown);
+                self.open_item(response_id, body, grown)?;
             }
             Piece::ToolCallArguments { fragment, .. } => grown.push(&fragment),
             Piece::ToolCallDone { complete, .. } => {
                 grown.own_group();
                 self.flush(response_id, grown);
                 self.end_call(response_id, complete);
+                return self.boundary(response_id);
             }
             Piece::Stopped { .. } => {}
         }
+        ControlFlow::Continue(())
+    }
+
+    /// An item has ended: nothing more is recorded if an instruction waits for that.
+    fn boundary(&self, response_id: ResponseId) -> ControlFlow<()> {
+        if self.waits_for_item(response_id) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// Makes sure that the open item is of this kind.
-    fn open_text(&mut self, response_id: ResponseId, kind: Kind, grown: &mut Grown) {
+    fn open_text(&mut self, response_id: ResponseId, kind: Kind, grown: &mut Grown) -> ControlFlow<()> {
         let open = self.state.response(response_id).and_then(Response::open_item);
         if open.is_some_and(|output| Kind::of(&output.item.body) == kind) {
-            return;
+            return ControlFlow::Continue(());
         }
         let body = match kind {
             Kind::Reasoning => ItemBody::Reasoning { text: String::new() },
             _ => ItemBody::Message { role: Role::Assistant, content: Vec::new() },
         };
-        let item_id = self.open_item(response_id, body, grown);
+        let item_id = self.open_item(response_id, body, grown)?;
         self.push(Event::ContentPartAdded { response_id, item_id });
+        ControlFlow::Continue(())
     }
 
     /// Ends the item before and begins a new one.
-    fn open_item(&mut self, response_id: ResponseId, body: ItemBody, grown: &mut Grown) -> ItemId {
+    fn open_item(&mut self, response_id: ResponseId, body: ItemBody, grown: &mut Grown) -> ControlFlow<(), ItemId> {
         // The group's tokens stay with what begins here, unless the item before got text from them.
         self.flush(response_id, grown);
-        self.close_item(response_id, ItemStatus::Completed);
+        if self.state.response(response_id).and_then(Response::open_item).is_some() {
+            self.close_item(response_id, ItemStatus::Completed);
+            self.boundary(response_id)?;
+        }
         let first_token = self.state.response(response_id).map_or(0, |response| response.usage.output_tokens);
         let item = Item { id: ItemId::draw(&mut self.now.fresh), status: ItemStatus::InProgress, body };
         let item_id = item.id;
         self.push(Event::OutputItemAdded { response_id, item, first_token });
-        item_id
+        ControlFlow::Continue(item_id)
     }
 
     /// Writes what has grown as one delta of the open item.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::event::{Cut, Ending, ResponseConfig, Usage};
+use super::event::{Cut, Ending, ResponseConfig, ResponseError, Usage};
 use super::item::{Item, ItemBody, ItemStatus};
+use super::policy::{FlushPolicy, OnDisconnect, Policies, ToolPolicy, ToolsOnSteer, When};
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 
 /// A conversation. Cheap to clone: responses are shared until they change.
@@ -20,21 +21,33 @@ pub struct State {
     pub created_ms: u64,
     /// The client's own labels.
     pub metadata: Map<String, Value>,
+    /// What its responses inherit.
+    pub defaults: Policies,
     /// Seq of the last event; 0 before the first.
     pub last_seq: u64,
+    /// Rewinds so far, in order: the epoch each began, and the last seq that kept its meaning.
+    pub rewinds: Vec<(u64, u64)>,
+    /// It is gone.
+    pub deleted: bool,
+    /// The server stopped in good order while something was outstanding.
+    pub suspended: bool,
     /// Items that the next response takes as the beginning of its input.
     pub staged: Vec<Item>,
-    /// All responses, in order of creation.
+    /// All responses whose turn has come, in the transcript's order. Only the last can be running.
     pub responses: Vec<Arc<Response>>,
+    /// Responses that wait for their turn, in order.
+    pub queue: Vec<Arc<Response>>,
+    /// Responses that ended before their turn came: they are no part of the transcript.
+    pub unbegun: Vec<Arc<Response>>,
     /// Instructions, by id.
     pub interventions: BTreeMap<InterventionId, Intervention>,
-    /// Calls that wait for a result, in order.
-    pub open_calls: Vec<OpenCall>,
+    /// All calls that the model made, in order.
+    pub calls: Vec<Call>,
 }
 
-/// A call that waits for its result.
+/// A call that the model made for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenCall {
+pub struct Call {
     /// The response that made it.
     pub response_id: ResponseId,
     /// Which call.
@@ -43,10 +56,52 @@ pub struct OpenCall {
     pub name: String,
     /// From 1.
     pub attempt: u32,
+    /// Where it stands.
+    pub status: CallStatus,
+    /// How it is watched over.
+    pub policy: ToolPolicy,
+    /// When its result must be there, in milliseconds since the Unix epoch.
+    pub due_ms: Option<u64>,
+    /// The result, until the next response takes it.
+    pub output: Option<Item>,
+    /// The seq of the event that decided it last.
+    pub seq: u64,
+    /// Why it was closed without a result.
+    pub closed: Option<String>,
+    /// The last attempt whose late result was recorded.
+    pub discarded_attempt: u32,
+}
+
+/// Where a call stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallStatus {
+    /// It waits for somebody to run it.
+    Requested,
+    /// A worker has it.
+    Claimed {
+        /// Until then, in milliseconds since the Unix epoch.
+        lease_until_ms: u64,
+    },
+    /// It has its result, and the caller knows it by the request it was given in.
+    Completed,
+    /// It has its result, from outside of a request for a response.
+    Answered,
+    /// It was closed; nobody had begun to run it.
+    Cancelled,
+    /// It was closed, and may have run.
+    Unknown,
+}
+
+impl CallStatus {
+    /// Whether it takes a result.
+    pub fn is_open(self) -> bool {
+        matches!(self, Self::Requested | Self::Claimed { .. })
+    }
 }
 
 /// One turn of the model.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools)] // facts that are recorded independently of each other
 pub struct Response {
     /// Its id.
     pub id: ResponseId,
@@ -82,8 +137,23 @@ pub struct Response {
     pub attempts: u32,
     /// The server stopped in good order while it ran.
     pub suspended: bool,
+    /// It stands until somebody reads again.
+    pub paused: bool,
+    /// Nobody reads it, and its policy minds.
+    pub unattended: Option<Unattended>,
+    /// Its object is gone.
+    pub deleted: bool,
     /// The response that answers a steer of this one.
     pub successor: Option<ResponseId>,
+}
+
+/// A response that nobody reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unattended {
+    /// When its policy acts, in milliseconds since the Unix epoch.
+    pub until_ms: Option<u64>,
+    /// Its tokens when it was left.
+    pub since_token: u32,
 }
 
 /// Where a response stands.
@@ -125,6 +195,8 @@ pub struct OutputItem {
     pub first_token: u32,
     /// Its tokens, in order.
     pub tokens: Vec<u32>,
+    /// An interrupt threw it away.
+    pub discarded: bool,
 }
 
 /// An instruction and what became of it.
@@ -134,6 +206,14 @@ pub struct Intervention {
     pub response_id: ResponseId,
     /// What it says.
     pub items: Vec<Item>,
+    /// Where it cuts the response.
+    pub when: When,
+    /// What it does to open calls.
+    pub tools: ToolsOnSteer,
+    /// It came late and waits as a turn of its own.
+    pub enqueued: bool,
+    /// Seq of its acceptance: its place among the others.
+    pub accepted_seq: u64,
     /// What became of it.
     pub status: InterventionStatus,
     /// Seq of the event that decided it last.
@@ -145,6 +225,20 @@ pub struct Intervention {
 pub enum InterventionStatus {
     /// Durable, not yet decided.
     Accepted,
+    /// It waits until the calls have their results.
+    Pending,
+    /// It never joins the transcript.
+    Failed {
+        /// Why.
+        error: ResponseError,
+    },
+    /// A later one took its place.
+    Superseded {
+        /// The later one.
+        by: InterventionId,
+    },
+    /// The client took it back.
+    Withdrawn,
     /// In the transcript.
     Committed {
         /// The response that answers it.
@@ -154,29 +248,119 @@ pub enum InterventionStatus {
     },
 }
 
+impl InterventionStatus {
+    /// Whether it still waits for its outcome.
+    pub fn is_undecided(&self) -> bool {
+        matches!(self, Self::Accepted | Self::Pending)
+    }
+
+    /// The text on the wire.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Pending => "pending",
+            Self::Committed { .. } => "committed",
+            Self::Failed { .. } => "failed",
+            Self::Superseded { .. } => "superseded",
+            Self::Withdrawn => "withdrawn",
+        }
+    }
+}
+
 impl State {
     /// The response that is running, if one is: always the last.
     pub fn active(&self) -> Option<&Response> {
         self.responses.last().map(Arc::as_ref).filter(|response| !response.status.is_terminal())
     }
 
-    /// The response with this id.
+    /// The response with this id, unless its object was deleted.
     pub fn response(&self, id: ResponseId) -> Option<&Response> {
-        self.responses.iter().rev().find(|response| response.id == id).map(Arc::as_ref)
+        let all = self.responses.iter().rev().chain(&self.queue).chain(&self.unbegun);
+        all.map(Arc::as_ref).find(|response| response.id == id).filter(|response| !response.deleted)
     }
 
     /// The conversation's status on the wire.
     pub fn status(&self) -> &'static str {
         match self.active() {
+            _ if self.deleted => "deleted",
             Some(_) => "running",
-            None if !self.open_calls.is_empty() => "requires_action",
+            None if self.open_calls().next().is_some() => "requires_action",
             None => "idle",
         }
     }
 
+    /// What a running conversation does.
+    pub fn phase(&self) -> Option<&'static str> {
+        self.active().map(|active| match active.status {
+            _ if active.paused => "paused",
+            ResponseStatus::Queued => "queued",
+            _ if active.usage.output_tokens == 0 => "prefill",
+            _ => "decoding",
+        })
+    }
+
+    /// Calls that wait for a result, in order.
+    pub fn open_calls(&self) -> impl Iterator<Item = &Call> {
+        self.calls.iter().filter(|call| call.status.is_open())
+    }
+
+    /// The last call of the model with this id.
+    pub fn call(&self, call_id: &CallId) -> Option<&Call> {
+        self.calls.iter().rev().find(|call| call.call_id == *call_id)
+    }
+
+    /// What the next response takes before its own input: results in the order of their calls, then staged items.
+    pub fn next_input(&self) -> Vec<Item> {
+        let outputs = self.calls.iter().filter_map(|call| call.output.clone());
+        outputs.chain(self.staged.iter().cloned()).collect()
+    }
+
+    /// Instructions without an outcome, in the order in which they were accepted.
+    pub fn undecided(&self) -> Vec<(InterventionId, &Intervention)> {
+        let all = self.interventions.iter().map(|(id, intervention)| (*id, intervention));
+        let mut undecided: Vec<_> = all.filter(|(_, intervention)| intervention.status.is_undecided()).collect();
+        undecided.sort_by_key(|(_, intervention)| intervention.accepted_seq);
+        undecided
+    }
+
+    /// Counts the rewinds; a cursor of an older epoch may lie behind its time.
+    pub fn epoch(&self) -> u64 {
+        self.rewinds.last().map_or(0, |(epoch, _)| *epoch)
+    }
+
+    /// Where a reader goes on whose cursor is `after` in `epoch`.
+    pub fn resume_point(&self, epoch: u64, after: u64) -> u64 {
+        let later = self.rewinds.iter().filter(|(began, _)| *began > epoch);
+        later.map(|(_, seq)| *seq).fold(after, u64::min)
+    }
+
+    /// Whether something goes on, or is to happen at some time, without anybody asking.
+    pub fn is_outstanding(&self) -> bool {
+        self.active().is_some() || !self.queue.is_empty() || self.next_due_ms().is_some()
+    }
+
+    /// When the next timer ends, in milliseconds since the Unix epoch.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        let calls = self.open_calls().flat_map(|call| {
+            let lease = match call.status {
+                CallStatus::Claimed { lease_until_ms } => Some(lease_until_ms),
+                _ => None,
+            };
+            [call.due_ms, lease]
+        });
+        let left = self.active().filter(|active| !active.paused).and_then(|active| active.unattended);
+        calls.flatten().chain(left.and_then(|left| left.until_ms)).min()
+    }
+
+    /// Whether events of pure growth may be shown before they are flushed.
+    pub fn is_relaxed(&self) -> bool {
+        self.active().is_some_and(|active| active.config.policy.durability == FlushPolicy::Relaxed)
+    }
+
     /// The response with this id, to be changed; copied first if a reader still holds it.
     pub(super) fn response_mut(&mut self, id: ResponseId) -> Option<&mut Response> {
-        self.responses.iter_mut().rev().find(|response| response.id == id).map(Arc::make_mut)
+        let mut all = self.responses.iter_mut().rev().chain(&mut self.queue).chain(&mut self.unbegun);
+        all.find(|response| response.id == id).map(Arc::make_mut)
     }
 }
 
@@ -192,6 +376,12 @@ impl Response {
             return self.tokens();
         }
         self.output.iter().take_while(|output| output.is_kept()).flat_map(|output| &output.tokens).copied().collect()
+    }
+
+    /// Whether it ends when nobody reads it, and does so at once.
+    pub fn dies_with_its_readers(&self) -> bool {
+        let policy = &self.config.policy;
+        policy.on_disconnect == OnDisconnect::Cancel && policy.grace_ms == 0
     }
 
     /// The item that is still being generated.

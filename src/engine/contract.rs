@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::tokenizer::Tokenizer;
 use crate::prompt::{ChatTemplate, Message};
@@ -172,6 +172,42 @@ pub enum EngineError {
     Unavailable(String),
 }
 
+/// Keys and values of a sequence's first tokens, on their way out of an engine or back into it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KvImage {
+    /// [`ModelInfo::fingerprint`] of what computed them.
+    pub fingerprint: String,
+    /// KV is shared between sequences of equal salt only.
+    pub salt: u64,
+    /// The tokens; every block holds the same number of them.
+    pub tokens: Arc<[u32]>,
+    /// The engine's own bytes, block by block.
+    pub blocks: Vec<Vec<u8>>,
+}
+
+impl std::fmt::Debug for KvImage {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (tokens, blocks) = (self.tokens.len(), self.blocks.len());
+        formatter.debug_struct("KvImage").field("tokens", &tokens).field("blocks", &blocks).finish_non_exhaustive()
+    }
+}
+
+/// Why an image was not taken in. Nothing of it was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KvRefused {
+    /// Another model, file, instruction set or version computed it.
+    #[error("it was computed by {found}, and this is {expected}")]
+    Fingerprint {
+        /// The image's.
+        found: String,
+        /// The engine's.
+        expected: String,
+    },
+    /// Its parts do not belong together, or not into this engine.
+    #[error("it does not fit this engine: {0}")]
+    Shape(&'static str),
+}
+
 /// Turns prompts into tokens. `submit` only queues: it never blocks and never computes.
 pub trait Engine: Send + Sync + 'static {
     /// The model this engine serves.
@@ -182,4 +218,25 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Whether requests can be served now; the text says why not.
     fn health(&self) -> Result<(), String>;
+
+    /// How many of these tokens a sequence that began with them would not have to run now. Like the two below it
+    /// only queues; a receiver that closes without an answer means that the engine keeps no KV, or cannot now.
+    fn cached_kv(&self, tokens: Arc<[u32]>, salt: u64) -> oneshot::Receiver<usize> {
+        let _ = (tokens, salt);
+        oneshot::channel().1
+    }
+
+    /// A copy of what the KV cache holds of these tokens, from the first on; closes without an answer when that is
+    /// nothing. No sequence is held up by more than a part of it per step.
+    fn save_kv(&self, tokens: Arc<[u32]>, salt: u64) -> oneshot::Receiver<KvImage> {
+        let _ = (tokens, salt);
+        oneshot::channel().1
+    }
+
+    /// Enters an image into the KV cache; the answer is how many of its tokens are there now. The image is checked
+    /// before anything is written, and goes into blocks that no sequence and no cached prefix uses.
+    fn restore_kv(&self, image: KvImage) -> oneshot::Receiver<Result<usize, KvRefused>> {
+        let _ = image;
+        oneshot::channel().1
+    }
 }

@@ -32,13 +32,15 @@ mod scripted;
 pub use catalog::Catalog;
 #[cfg(feature = "server")]
 pub use contract::{
-    AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
-    SamplingDefaults, SequenceId,
+    AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, KvImage, KvRefused,
+    ModelInfo, Sampling, SamplingDefaults, SequenceId,
 };
 #[cfg(feature = "server")]
 pub use local::{EngineStats, LoadError, LoadOptions, LocalEngine};
 #[cfg(feature = "server")]
 pub use model::ModelError;
+#[cfg(all(test, feature = "server"))]
+pub(crate) use model::tiny;
 #[cfg(feature = "server")]
 pub use score::{Perplexity, ScoreError, Scorer};
 #[cfg(feature = "server")]

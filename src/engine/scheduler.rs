@@ -128,6 +128,11 @@ impl Scheduler {
         self.limits.context_length
     }
 
+    /// The pool, for what is done between steps: copying indexed blocks out, and entering new ones.
+    pub(crate) fn pool_mut(&mut self) -> &mut BlockPool {
+        &mut self.pool
+    }
+
     /// Queues a sequence. `tokens` must not be empty, and must leave room for one more.
     pub(crate) fn add(&mut self, id: SequenceId, tokens: Vec<u32>, salt: u64) -> Result<(), TooLong> {
         if tokens.is_empty() || tokens.len() >= self.limits.context_length {

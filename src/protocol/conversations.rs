@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::TextOr;
-use super::items::{InputItem, Item};
+use super::items::{ContentPart, InputItem, Item};
 
 /// `POST /v1/conversations`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -13,6 +13,55 @@ pub struct CreateConversation {
     pub metadata: Option<Map<String, Value>>,
     /// First items of the transcript.
     pub items: Option<Vec<InputItem>>,
+}
+
+/// `POST /v1/conversations/{id}`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct UpdateConversation {
+    /// The client's own labels, all of them.
+    pub metadata: Map<String, Value>,
+}
+
+/// `POST /v1/conversations/{id}/items`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct AddItems {
+    /// Items behind those that are there.
+    pub items: Vec<InputItem>,
+}
+
+/// `POST /v1/conversations/{id}/tool_results`, and `conversation.tool_result`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ToolResult {
+    /// The response that made the call.
+    pub response_id: Option<String>,
+    /// Which call.
+    pub call_id: Option<String>,
+    /// Which attempt; none means the current one.
+    pub attempt: Option<u32>,
+    /// What the model sees.
+    pub output: Option<TextOr<ContentPart>>,
+    /// Whether the tool failed.
+    pub is_error: Option<bool>,
+}
+
+/// `POST /v1/conversations/{id}/tool_calls/{call_id}/claim`, and `conversation.tool_claim`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ToolClaim {
+    /// The response that made the call.
+    pub response_id: Option<String>,
+    /// Which call; in HTTP the path says it.
+    pub call_id: Option<String>,
+    /// Which attempt; none means the current one.
+    pub attempt: Option<u32>,
+    /// How long the call is the worker's, in milliseconds.
+    pub lease_ms: Option<u64>,
+}
+
+/// `intervention.withdraw`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Withdraw {
+    /// Which intervention.
+    pub intervention_id: Option<String>,
 }
 
 /// A conversation.
@@ -53,6 +102,8 @@ pub struct Snapshot {
     pub conversation_id: Option<String>,
     /// `idle`, `running` or `requires_action`.
     pub status: &'static str,
+    /// What a running one does: `queued`, `prefill`, `decoding` or `paused`.
+    pub phase: Option<&'static str>,
     /// The response that is running.
     pub active_response: Option<String>,
     /// The last event's seq.
@@ -63,6 +114,8 @@ pub struct Snapshot {
     pub epoch: u64,
     /// Ids of undecided interventions.
     pub pending_interventions: Vec<String>,
+    /// Responses that wait for their turn, in order.
+    pub queued_responses: Vec<String>,
     /// Calls that wait for a result.
     pub open_calls: Vec<OpenCall>,
 }
@@ -78,6 +131,8 @@ pub struct OpenCall {
     pub name: String,
     /// From 1.
     pub attempt: u32,
+    /// When the lease of the worker that has it ends, in milliseconds since the Unix epoch.
+    pub claimed_until_ms: Option<u64>,
 }
 
 /// `POST /v1/responses/{id}/interventions`, and `conversation.intervene`.
@@ -110,9 +165,9 @@ pub struct Intervention {
     pub response_id: String,
     /// The response that answers it.
     pub successor_id: Option<String>,
-    /// `accepted` or `committed`.
+    /// `accepted`, `pending`, `committed`, `failed`, `superseded` or `withdrawn`.
     pub status: &'static str,
-    /// The status once it is final.
+    /// The status once it is final; `enqueued` for one that came late and became a turn of its own.
     pub outcome: Option<&'static str>,
     /// The event that decided it.
     pub seq: u64,

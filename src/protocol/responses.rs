@@ -195,6 +195,8 @@ pub struct StreamEvent {
 pub enum StreamBody {
     #[serde(rename = "response.created")]
     Created { response: Box<Response> },
+    #[serde(rename = "response.queued")]
+    Queued { response: Box<Response> },
     #[serde(rename = "response.in_progress")]
     InProgress { response: Box<Response> },
     #[serde(rename = "response.completed")]

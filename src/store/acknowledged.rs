@@ -49,6 +49,11 @@ impl Tally {
         }
     }
 
+    /// This tally with at least as many batches as the other.
+    pub(super) fn counted_from(self, other: Self) -> Self {
+        Self { committed: self.committed.max(other.committed), ..self }
+    }
+
     pub(super) fn encode(self) -> Vec<u8> {
         let mut body = self.committed.to_be_bytes().to_vec();
         body.extend(self.index_sum.iter().flat_map(|sum| sum.to_be_bytes()));
@@ -80,7 +85,7 @@ fn weight(value: &[u8]) -> u128 {
 fn index_sum(db: &sled::Db) -> Result<u128, Error> {
     let add = || {
         let mut sum = 0_u128;
-        for kind in [keys::HEAD, keys::ACTIVE, keys::RESPONSE, keys::INTERVENTION, keys::IDEMPOTENCY] {
+        for kind in keys::INDEX {
             for row in db.scan_prefix([kind]) {
                 sum = sum.wrapping_add(weight(&row?.1));
             }

@@ -4,7 +4,7 @@
 //! includes the key, so a value in a wrong place is as damaged as one with a flipped bit.
 
 use super::fold;
-use super::journal::KeyRecord;
+use super::journal::{Epoch, KeyRecord};
 use crate::conversation::{EVENT_VERSION, Recorded};
 use crate::ids::ConversationId;
 
@@ -150,12 +150,65 @@ impl PartialEntry {
     }
 }
 
+/// The last event of a journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) seq: u64,
+    pub(super) at_ms: u64,
+}
+
 /// The body of a head record.
+pub(super) fn encode_head(head: Head) -> [u8; 16] {
+    two(head.seq, head.at_ms)
+}
+
+/// What a head record says. Schema 1 had the seq only.
+pub(super) fn decode_head(body: &[u8]) -> Result<Head, String> {
+    if body.len() == 8 {
+        return Ok(Head { seq: decode_seq(body)?, at_ms: 0 });
+    }
+    decode_two(body).map(|(seq, at_ms)| Head { seq, at_ms })
+}
+
+/// The body of an epoch record.
+pub(super) fn encode_epoch(epoch: Epoch) -> [u8; 16] {
+    two(epoch.epoch, epoch.rewound_seq)
+}
+
+/// What an epoch record says.
+pub(super) fn decode_epoch(body: &[u8]) -> Result<Epoch, String> {
+    decode_two(body).map(|(epoch, rewound_seq)| Epoch { epoch, rewound_seq })
+}
+
+fn two(first: u64, second: u64) -> [u8; 16] {
+    (u128::from(first) << 64 | u128::from(second)).to_be_bytes()
+}
+
+fn decode_two(body: &[u8]) -> Result<(u64, u64), String> {
+    let both = body.try_into().map(u128::from_be_bytes).map_err(|_| "not two numbers")?;
+    Ok(((both >> 64) as u64, both as u64))
+}
+
+/// The body of a tombstone: whether nothing of the conversation is left in the store.
+pub(super) fn encode_tombstone(is_purged: bool) -> [u8; 1] {
+    [u8::from(is_purged)]
+}
+
+/// What a tombstone says.
+pub(super) fn decode_tombstone(body: &[u8]) -> Result<bool, String> {
+    match body {
+        [0] => Ok(false),
+        [1] => Ok(true),
+        _ => Err("not a tombstone".into()),
+    }
+}
+
+/// The body of a record that is a seq.
 pub(super) fn encode_seq(seq: u64) -> [u8; 8] {
     seq.to_be_bytes()
 }
 
-/// The seq in a head record.
+/// The seq in such a record.
 pub(super) fn decode_seq(body: &[u8]) -> Result<u64, String> {
     body.try_into().map(u64::from_be_bytes).map_err(|_| "not a sequence number".into())
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::Error;
-use super::journal::{Batch, Durability, Journal, Record};
+use super::journal::{Batch, Durability, Epoch, Journal, Record};
 use super::migrate::{self, Lines};
 use crate::conversation::Recorded;
 use crate::ids::ConversationId;
@@ -64,9 +64,15 @@ struct Line {
 }
 
 /// Writes everything that can be read to `out`. Damaged conversations are written up to the damage and named.
+/// These begin a new epoch, so that whoever loads the dump tells their readers.
 pub fn dump(journal: &dyn Journal, out: &mut dyn Write) -> Result<DumpSummary, Error> {
+    dump_as(journal, migrate::SCHEMA, out)
+}
+
+/// As [`dump()`], of a journal with this schema.
+pub(super) fn dump_as(journal: &dyn Journal, schema: u32, out: &mut dyn Write) -> Result<DumpSummary, Error> {
     let mut summary = DumpSummary::default();
-    let header = Header { midstream_dump: DUMP_VERSION, schema: migrate::SCHEMA };
+    let header = Header { midstream_dump: DUMP_VERSION, schema };
     write_line(out, &header)?;
     let mut after = None;
     loop {
@@ -84,6 +90,13 @@ pub fn dump(journal: &dyn Journal, out: &mut dyn Write) -> Result<DumpSummary, E
         let record = Some(record);
         write_line(out, &Line { conversation, event: None, record })
     })?;
+    for error in &summary.damaged {
+        if let Error::Damaged { conversation, seq: seq @ 2.., .. } = *error {
+            let epoch = journal.epoch(conversation).unwrap_or_default().epoch + 1;
+            let record = Some(Record::Epoch(Epoch { epoch, rewound_seq: seq - 1 }));
+            write_line(out, &Line { conversation, event: None, record })?;
+        }
+    }
     out.flush().map_err(|error| Error::file("cannot write the dump", &error))?;
     Ok(summary)
 }
@@ -212,7 +225,7 @@ impl Loader<'_> {
 
     fn write(&mut self) -> Result<(), Error> {
         let batches = std::mem::take(&mut self.pending);
-        self.journal.append(&batches)
+        self.journal.import(&batches)
     }
 }
 

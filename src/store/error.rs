@@ -18,6 +18,9 @@ pub enum Error {
         /// The seq that was brought.
         found: u64,
     },
+    /// The conversation was deleted: nothing can be written to it.
+    #[error("{0} was deleted; open a new conversation")]
+    Deleted(ConversationId),
     /// The storage cannot be written or read; nothing more is taken until the process starts again.
     #[error("the journal cannot be written: {0}; free disk space or repair the disk, then restart")]
     Unavailable(String),
@@ -60,17 +63,6 @@ pub enum Error {
         /// What this build writes.
         known: u32,
     },
-    /// The store was written by an older version.
-    #[error(
-        "the store has schema {found}, and this version writes {known}; dump it with the version that wrote it \
-         (conversations dump) and load the dump with this one into a new data folder"
-    )]
-    OlderSchema {
-        /// What the store says.
-        found: u32,
-        /// What this build writes.
-        known: u32,
-    },
     /// A file of the data folder could not be opened, read or written.
     #[error("{what}: {why}")]
     File {
@@ -97,12 +89,9 @@ impl Error {
             | Self::Lost { .. }
             | Self::File { .. } => Code::StorageUnavailable,
             Self::Damaged { .. } => Code::ConversationDamaged,
+            Self::Deleted(_) => Code::ConversationNotFound,
             Self::Stopped => Code::Draining,
-            Self::Conflict { .. }
-            | Self::InUse(_)
-            | Self::NewerSchema { .. }
-            | Self::OlderSchema { .. }
-            | Self::Invalid(_) => Code::Internal,
+            Self::Conflict { .. } | Self::InUse(_) | Self::NewerSchema { .. } | Self::Invalid(_) => Code::Internal,
         }
     }
 

@@ -6,8 +6,8 @@
 //! it. Large leaves would go to files under `blobs`, which sled does not sync at all; the codec's chunks are
 //! small enough that there are none, and should one appear it is synced too.
 //!
-//! Layout: `lock`, `journal/` (sled's), `journal.exists`, written once the first schema number is durable, and
-//! `acknowledged`, which `acknowledged.rs` owns.
+//! Layout: `lock`, `journal/` (sled's), `journal.exists`, written once the first schema number is durable,
+//! `acknowledged`, which `acknowledged.rs` owns, and what `swap.rs` puts in the journal's place.
 //!
 //! **Invariant:** a folder that once held a journal is never opened as an empty one.
 
@@ -17,10 +17,11 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::error::Error;
+use super::swap;
 
 /// Memory for sled's page cache.
 const PAGE_CACHE_BYTES: u64 = 64 << 20;
@@ -38,17 +39,31 @@ pub(super) struct Folder {
     /// Blob files that are synced already; they never change once written.
     synced_blobs: Mutex<HashSet<OsString>>,
     /// Held as long as the folder is open.
-    _lock: File,
+    _lock: Lock,
+}
+
+/// The right to use a data folder, as long as there is a clone of it.
+#[derive(Clone, Debug)]
+pub(super) struct Lock {
+    _file: Arc<File>,
+}
+
+impl Lock {
+    /// Locks the folder, creating it if it does not exist, and finishes what a crash interrupted in it.
+    pub(super) fn take(root: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(root).map_err(|error| Error::file(format!("cannot create {}", root.display()), &error))?;
+        let lock = Self { _file: Arc::new(lock(root)?) };
+        swap::finish(root)?;
+        Ok(lock)
+    }
 }
 
 impl Folder {
-    /// Locks the folder and opens the database in it, creating both if they do not exist.
-    pub(super) fn open(root: &Path) -> Result<(Self, sled::Db), Error> {
+    /// Opens the database in the locked folder, creating it if it does not exist.
+    pub(super) fn open(root: &Path, lock: &Lock) -> Result<(Self, sled::Db), Error> {
         let at = |what: &str, path: &Path| format!("cannot {what} {}", path.display());
-        fs::create_dir_all(root).map_err(|error| Error::file(at("create", root), &error))?;
-        let lock = lock(root)?;
-        let journal = root.join("journal");
-        if marker(root).exists() && !journal.join("db").exists() {
+        let journal = swap::journal(root);
+        if holds_journal(root) && !journal.join("db").exists() {
             return Err(Error::StoreDamaged(format!(
                 "{} says that there is a journal, but {} is missing",
                 marker(root).display(),
@@ -67,7 +82,7 @@ impl Folder {
             let path = journal.join(name);
             sync_path(&path).map_err(|error| Error::file(at("sync", &path), &error))?;
         }
-        let folder = Self { root: root.to_owned(), database, synced_blobs: Mutex::default(), _lock: lock };
+        let folder = Self { root: root.to_owned(), database, synced_blobs: Mutex::default(), _lock: lock.clone() };
         folder.sync_names()?;
         Ok((folder, db))
     }
@@ -99,7 +114,7 @@ impl Folder {
 
     /// Whether the folder once held a journal.
     pub(super) fn was_initialised(&self) -> bool {
-        marker(&self.root).exists()
+        holds_journal(&self.root)
     }
 
     /// Remembers that the folder holds a journal.
@@ -121,6 +136,11 @@ impl Folder {
     }
 }
 
+/// Whether the folder holds a journal.
+pub fn holds_journal(root: &Path) -> bool {
+    marker(root).exists()
+}
+
 fn marker(root: &Path) -> PathBuf {
     root.join("journal.exists")
 }
@@ -138,6 +158,19 @@ fn lock(root: &Path) -> Result<File, Error> {
         Err(TryLockError::WouldBlock) => Err(Error::InUse(root.to_owned())),
         Err(TryLockError::Error(error)) => Err(cannot(&error)),
     }
+}
+
+/// Waits until nothing of this process has the database open any more.
+pub(super) fn wait_until_closed(journal: &Path) -> Result<(), Error> {
+    let path = journal.join("db");
+    let file = File::open(&path).map_err(|error| Error::file(format!("cannot open {}", path.display()), &error))?;
+    for _ in 0..REOPEN_TRIES {
+        if file.try_lock().is_ok() {
+            return Ok(());
+        }
+        std::thread::park_timeout(REOPEN_PAUSE);
+    }
+    Err(Error::InUse(journal.to_owned()))
 }
 
 fn snapshots(journal: &Path) -> io::Result<Vec<PathBuf>> {

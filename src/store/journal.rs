@@ -1,12 +1,12 @@
 //! The journal's contract: what is appended, what can be looked up. Nothing here knows how it is kept.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
 use crate::conversation::Recorded;
-use crate::ids::{ConversationId, InterventionId, ResponseId};
+use crate::ids::{CallId, ConversationId, InterventionId, ResponseId};
 
 /// One decision: all of it becomes durable, or nothing.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,19 @@ pub struct Batch {
     pub durability: Durability,
 }
 
-/// How a batch's flush is shared. Either way the batch is on disk before it is acknowledged.
+impl Batch {
+    /// One that deletes the conversation.
+    pub fn deletion(conversation: ConversationId) -> Self {
+        Self { conversation, events: Vec::new(), records: vec![Record::Deleted], durability: Durability::Group }
+    }
+
+    /// Whether it deletes its conversation.
+    pub(super) fn deletes(&self) -> bool {
+        self.records.contains(&Record::Deleted)
+    }
+}
+
+/// How a batch's flush is shared. Every way the batch is on disk before it is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
@@ -30,6 +42,8 @@ pub enum Durability {
     Group,
     /// Its own flush.
     Sync,
+    /// As [`Durability::Group`]; whoever appends shows it before it is acknowledged. For deltas only.
+    Relaxed,
 }
 
 /// What can be looked up without reading a journal.
@@ -47,6 +61,21 @@ pub enum Record {
     Key(KeyRecord),
     /// The key is free again.
     ForgetKey(KeyScope),
+    /// The journal was cut, and its next owner must say so.
+    Epoch(Epoch),
+    /// The response is no longer found; its conversation stays.
+    ResponseDeleted(ResponseId),
+    /// The conversation is gone: its events, everything that is looked up in it, and the rest of this batch.
+    Deleted,
+}
+
+/// How often a conversation lost events that somebody may have seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Epoch {
+    /// From 0; one more with every loss.
+    pub epoch: u64,
+    /// The last seq that the latest loss left.
+    pub rewound_seq: u64,
 }
 
 /// An idempotency key and what was answered.
@@ -88,6 +117,10 @@ pub enum Operation {
     Intervene,
     /// Cancel a response.
     Cancel,
+    /// Claim a tool call.
+    ClaimCall,
+    /// Give a tool call's result.
+    AnswerCall,
 }
 
 /// The first answer to a request with a key: enough to give it again.
@@ -120,6 +153,29 @@ pub enum KeyedAnswer {
         /// The seq of its acceptance.
         seq: u64,
     },
+    /// A tool call was claimed.
+    Claimed {
+        /// Where.
+        conversation: ConversationId,
+        /// The response that made it.
+        response: ResponseId,
+        /// From 1.
+        attempt: u32,
+        /// When the lease ends, in milliseconds since the Unix epoch.
+        lease_until_ms: u64,
+    },
+    /// A tool call's result was accepted.
+    Answered {
+        /// Where.
+        conversation: ConversationId,
+        /// The seq of its acceptance.
+        accepted_seq: u64,
+        /// Calls that still waited then.
+        open_calls: Vec<CallId>,
+        /// The response that goes on with the results, if all were there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        successor: Option<ResponseId>,
+    },
     /// A response was cancelled, or was found ended.
     Cancelled {
         /// Where.
@@ -131,11 +187,33 @@ pub enum KeyedAnswer {
     },
 }
 
+impl KeyRecord {
+    /// Whether the record belongs to one of these conversations, by its scope or by its answer.
+    pub(super) fn is_of(&self, is_one: impl Fn(ConversationId) -> bool) -> bool {
+        let (KeyedAnswer::Opened { conversation }
+        | KeyedAnswer::Created { conversation, .. }
+        | KeyedAnswer::Intervened { conversation, .. }
+        | KeyedAnswer::Claimed { conversation, .. }
+        | KeyedAnswer::Answered { conversation, .. }
+        | KeyedAnswer::Cancelled { conversation, .. }) = self.answer;
+        is_one(conversation) || self.scope.conversation.is_some_and(is_one)
+    }
+}
+
 /// Keeps journals. Reads show only what is durable.
 pub trait Journal: Send + Sync + 'static {
     /// Makes the batches durable, in order; they are when it returns `Ok`. Called by the writer thread only.
-    /// A conflict is refused before anything is written.
+    /// A conflict is refused before anything is written, and so is what follows the deletion of its conversation.
     fn append(&self, batches: &[Batch]) -> Result<(), Error>;
+
+    /// As [`Journal::append`], for a dump's content: deltas may be folded at once.
+    fn import(&self, batches: &[Batch]) -> Result<(), Error> {
+        self.append(batches)
+    }
+
+    /// Removes what is left of deleted conversations, a bounded part at a time. Nothing that is read changes.
+    /// Whether there is more to do. Called by the writer thread only.
+    fn purge(&self) -> Result<bool, Error>;
 
     /// Makes the deltas up to `up_to` smaller without changing what is read, a bounded part of them at a time.
     /// Whether there is more to do. Called by the writer thread only.
@@ -146,6 +224,18 @@ pub trait Journal: Send + Sync + 'static {
 
     /// The seq of the last event; 0 when there is none.
     fn last_seq(&self, conversation: ConversationId) -> Result<u64, Error>;
+
+    /// When the last event was decided, in milliseconds since the Unix epoch; 0 when there is none.
+    fn last_at_ms(&self, conversation: ConversationId) -> Result<u64, Error>;
+
+    /// How many bytes the events take, before whatever the store keeps around them.
+    fn event_bytes(&self, conversation: ConversationId) -> Result<u64, Error>;
+
+    /// What the last cut left, as [`Record::Epoch`] said.
+    fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error>;
+
+    /// Whether the conversation was deleted. One that never was is not.
+    fn is_deleted(&self, conversation: ConversationId) -> Result<bool, Error>;
 
     /// Where a response lives.
     fn conversation_of_response(&self, response: ResponseId) -> Result<Option<ConversationId>, Error>;
@@ -170,16 +260,24 @@ pub trait Journal: Send + Sync + 'static {
 pub(super) struct Sequence<'a> {
     journal: &'a dyn Journal,
     last_seqs: HashMap<ConversationId, u64>,
+    deleted: HashSet<ConversationId>,
 }
 
 impl<'a> Sequence<'a> {
     pub(super) fn new(journal: &'a dyn Journal) -> Self {
-        Self { journal, last_seqs: HashMap::new() }
+        Self { journal, last_seqs: HashMap::new(), deleted: HashSet::new() }
     }
 
     /// Whether `batch` follows what was accepted before it; if so, the next one must follow it.
     pub(super) fn accept(&mut self, batch: &Batch) -> Result<(), Error> {
         let conversation = batch.conversation;
+        if self.deleted.contains(&conversation) || self.journal.is_deleted(conversation)? {
+            return Err(Error::Deleted(conversation));
+        }
+        if batch.events.is_empty() {
+            self.note_deletion(batch);
+            return Ok(());
+        }
         let mut last = match self.last_seqs.get(&conversation) {
             Some(last) => *last,
             None => self.journal.last_seq(conversation)?,
@@ -191,6 +289,13 @@ impl<'a> Sequence<'a> {
             last = recorded.seq;
         }
         self.last_seqs.insert(conversation, last);
+        self.note_deletion(batch);
         Ok(())
+    }
+
+    fn note_deletion(&mut self, batch: &Batch) {
+        if batch.deletes() {
+            self.deleted.insert(batch.conversation);
+        }
     }
 }

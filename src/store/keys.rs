@@ -12,6 +12,10 @@ pub(super) const JOURNAL: u8 = b'j';
 pub(super) const HEAD: u8 = b'h';
 /// Up to which seq each conversation is folded.
 pub(super) const FOLDED: u8 = b'f';
+/// Conversations that were deleted.
+pub(super) const DELETED: u8 = b'd';
+/// What the last cut of a conversation left.
+pub(super) const EPOCH: u8 = b'e';
 /// Conversations with outstanding work.
 pub(super) const ACTIVE: u8 = b'a';
 /// Responses to conversations.
@@ -20,6 +24,8 @@ pub(super) const RESPONSE: u8 = b'r';
 pub(super) const INTERVENTION: u8 = b'i';
 /// Idempotency keys.
 pub(super) const IDEMPOTENCY: u8 = b'k';
+/// Every kind whose rows the tally counts.
+pub(super) const INDEX: [u8; 7] = [HEAD, DELETED, EPOCH, ACTIVE, RESPONSE, INTERVENTION, IDEMPOTENCY];
 /// The schema number.
 pub(super) const SCHEMA: &[u8] = b"mschema";
 /// How much was written.
@@ -41,6 +47,14 @@ pub(super) fn head(conversation: ConversationId) -> Vec<u8> {
 
 pub(super) fn folded(conversation: ConversationId) -> Vec<u8> {
     with_id(FOLDED, conversation.to_bytes())
+}
+
+pub(super) fn deleted(conversation: ConversationId) -> Vec<u8> {
+    with_id(DELETED, conversation.to_bytes())
+}
+
+pub(super) fn epoch(conversation: ConversationId) -> Vec<u8> {
+    with_id(EPOCH, conversation.to_bytes())
 }
 
 pub(super) fn active(conversation: ConversationId) -> Vec<u8> {

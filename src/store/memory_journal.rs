@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::error::Error;
-use super::journal::{Batch, Journal, KeyRecord, KeyScope, Record, Sequence};
+use super::journal::{Batch, Epoch, Journal, KeyRecord, KeyScope, Record, Sequence};
 use super::keys;
 use crate::conversation::Recorded;
 use crate::ids::{ConversationId, InterventionId, ResponseId};
@@ -58,6 +58,8 @@ struct Image {
     active: BTreeSet<ConversationId>,
     /// By the bytes that the store on disk sorts them by, so that dumps are equal.
     keys: BTreeMap<Vec<u8>, (ConversationId, KeyRecord)>,
+    epochs: BTreeMap<ConversationId, Epoch>,
+    deleted: BTreeSet<ConversationId>,
 }
 
 impl MemoryJournal {
@@ -117,6 +119,10 @@ impl Image {
 
     fn apply_one(&mut self, batch: &Batch) {
         let conversation = batch.conversation;
+        if batch.deletes() {
+            self.delete(conversation);
+            return;
+        }
         if !batch.events.is_empty() {
             let events = self.conversations.entry(conversation).or_default();
             events.extend(batch.events.iter().cloned());
@@ -141,8 +147,26 @@ impl Image {
                 Record::ForgetKey(scope) => {
                     self.keys.remove(&keys::idempotency(scope));
                 }
+                Record::Epoch(epoch) => {
+                    self.epochs.insert(conversation, *epoch);
+                }
+                Record::ResponseDeleted(id) => {
+                    self.responses.remove(id);
+                }
+                // The whole batch was one.
+                Record::Deleted => {}
             }
         }
+    }
+
+    fn delete(&mut self, gone: ConversationId) {
+        self.conversations.remove(&gone);
+        self.responses.retain(|_, at| *at != gone);
+        self.interventions.retain(|_, at| *at != gone);
+        self.active.remove(&gone);
+        self.keys.retain(|_, (at, record)| *at != gone && !record.is_of(|id| id == gone));
+        self.epochs.remove(&gone);
+        self.deleted.insert(gone);
     }
 
     fn records(&self) -> Vec<(ConversationId, Record)> {
@@ -150,7 +174,8 @@ impl Image {
         let interventions = self.interventions.iter().map(|(id, at)| (*at, Record::Intervention(*id)));
         let active = self.active.iter().map(|at| (*at, Record::Active(true)));
         let keys = self.keys.values().map(|(at, record)| (*at, Record::Key(record.clone())));
-        responses.chain(interventions).chain(active).chain(keys).collect()
+        let epochs = self.epochs.iter().map(|(at, epoch)| (*at, Record::Epoch(*epoch)));
+        responses.chain(interventions).chain(active).chain(keys).chain(epochs).collect()
     }
 }
 
@@ -191,6 +216,10 @@ impl Journal for MemoryJournal {
         Ok(false)
     }
 
+    fn purge(&self) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
         let state = self.state();
         let events = state.durable.conversations.get(&conversation);
@@ -202,6 +231,27 @@ impl Journal for MemoryJournal {
         let state = self.state();
         let last = state.durable.conversations.get(&conversation).and_then(|events| events.last());
         Ok(last.map_or(0, |recorded| recorded.seq))
+    }
+
+    fn last_at_ms(&self, conversation: ConversationId) -> Result<u64, Error> {
+        let state = self.state();
+        let last = state.durable.conversations.get(&conversation).and_then(|events| events.last());
+        Ok(last.map_or(0, |recorded| recorded.at_ms))
+    }
+
+    fn event_bytes(&self, conversation: ConversationId) -> Result<u64, Error> {
+        let state = self.state();
+        let events = state.durable.conversations.get(&conversation).map_or(&[][..], Vec::as_slice);
+        let bytes = events.iter().map(|recorded| serde_json::to_vec(recorded).map_or(0, |json| json.len() as u64));
+        Ok(bytes.sum())
+    }
+
+    fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error> {
+        Ok(self.state().durable.epochs.get(&conversation).copied().unwrap_or_default())
+    }
+
+    fn is_deleted(&self, conversation: ConversationId) -> Result<bool, Error> {
+        Ok(self.state().durable.deleted.contains(&conversation))
     }
 
     fn conversation_of_response(&self, response: ResponseId) -> Result<Option<ConversationId>, Error> {

@@ -16,21 +16,31 @@ mod fold;
 mod folder;
 mod journal;
 mod keys;
+mod kv_files;
 mod memory_journal;
 mod migrate;
+mod rebuild;
+mod repair;
 mod retention;
 mod sled_fold;
 mod sled_journal;
+mod sled_purge;
+mod swap;
 mod writer;
+mod writes;
 
 #[cfg(test)]
 mod tests;
 
 pub use dump::{DumpSummary, LoadSummary, dump, load};
 pub use error::Error;
-pub use journal::{Batch, Durability, Journal, KeyRecord, KeyScope, KeyedAnswer, Operation, Record};
+pub use folder::holds_journal;
+pub use journal::{Batch, Durability, Epoch, Journal, KeyRecord, KeyScope, KeyedAnswer, Operation, Record};
+pub use kv_files::{KvContent, KvDraft, KvFileError, KvFiles, KvReader};
 pub use memory_journal::{Failure, MemoryJournal, Unflushed};
 pub use migrate::SCHEMA;
-pub use retention::expired_keys;
+pub use rebuild::{Compacted, compact};
+pub use repair::{Damage, DamageReport, find_damage, repair};
+pub use retention::{Expired, Retention, expired_conversations, expired_keys};
 pub use sled_journal::SledJournal;
-pub use writer::{ManualWriter, Writer, WriterHandle, WriterStatus};
+pub use writer::{Ack, ManualWriter, Writer, WriterHandle, WriterStatus};

@@ -19,13 +19,31 @@ const PART_EVENTS: usize = 256;
 /// Bytes of one part's entries, should the deltas be large.
 const PART_BYTES: usize = 256 * 1024;
 
+/// The events as entries, runs of deltas folded, each with the seq it lies under.
+pub(super) fn entries(events: &[Recorded]) -> Result<Vec<(u64, Entry)>, String> {
+    let mut entries = Vec::new();
+    let mut rest = events;
+    while let [first, ..] = rest {
+        let pairs = rest.windows(2).take(PART_EVENTS - 1);
+        let (run, behind) = rest.split_at(1 + pairs.take_while(|pair| fold::is_run(&pair[0], &pair[1])).count());
+        match fold::fold(run).filter(|_| run.len() > 1) {
+            Some(bytes) => entries.push((first.seq + run.len() as u64 - 1, Entry::folded(bytes))),
+            None => {
+                for recorded in run {
+                    entries.push((recorded.seq, Entry::event(recorded)?));
+                }
+            }
+        }
+        rest = behind;
+    }
+    Ok(entries)
+}
+
 impl SledJournal {
     /// Folds the next part up to `up_to`. Whether there is more.
     pub(super) fn fold_part(&self, conversation: ConversationId, up_to: u64) -> Result<bool, Error> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.failed.load(Ordering::SeqCst) {
-            return Err(Error::Unavailable("an earlier write failed".into()));
-        }
+        self.check_writable()?;
         let last = self.last_seq(conversation)?.min(up_to);
         let done = self.folded_to(conversation)?;
         let mut part = Part::default();

@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::acknowledged::{Acknowledged, Tally};
-use super::codec::{self, Entry, PartialEntry};
+use super::codec::{self, Entry, Head, PartialEntry};
 use super::error::Error;
-use super::folder::Folder;
-use super::journal::{Batch, Journal, KeyRecord, KeyScope, Record, Sequence};
-use super::{keys, migrate};
+use super::folder::{Folder, Lock};
+use super::journal::{Batch, Epoch, Journal, KeyRecord, KeyScope, Record, Sequence};
+use super::sled_purge::Purge;
+use super::writes::Writes;
+use super::{keys, migrate, rebuild};
 use crate::conversation::Recorded;
 use crate::crash;
 use crate::ids::{ConversationId, InterventionId, ResponseId};
@@ -36,6 +38,10 @@ pub struct SledJournal {
     pub(super) failed: AtomicBool,
     tally: Mutex<Tally>,
     acknowledged: Acknowledged,
+    /// Deleted conversations of which rows are left.
+    pub(super) purge: Mutex<Purge>,
+    /// What the store was written with.
+    pub(super) schema: u32,
 }
 
 impl fmt::Debug for SledJournal {
@@ -46,10 +52,23 @@ impl fmt::Debug for SledJournal {
 }
 
 impl SledJournal {
-    /// Opens the store in the data folder `root`, or makes a new one where there never was one.
+    /// Opens the store in the data folder `root`, or makes a new one where there never was one. One of an older
+    /// schema is brought to this build's, and kept aside.
     pub fn open(root: impl AsRef<Path>) -> Result<Self, Error> {
-        let (folder, db) = Folder::open(root.as_ref())?;
-        let journal = Self {
+        let root = root.as_ref();
+        Self::open_locked(root, &Lock::take(root)?)
+    }
+
+    /// As [`SledJournal::open`], for the holder of the folder's lock.
+    pub(super) fn open_locked(root: &Path, lock: &Lock) -> Result<Self, Error> {
+        let journal = Self::open_any(root, lock)?;
+        if journal.schema == migrate::SCHEMA { Ok(journal) } else { rebuild::migrate(journal, root, lock) }
+    }
+
+    /// Opens a store of any schema that this build can read.
+    pub(super) fn open_any(root: &Path, lock: &Lock) -> Result<Self, Error> {
+        let (folder, db) = Folder::open(root, lock)?;
+        let mut journal = Self {
             db,
             folder,
             writing: Mutex::default(),
@@ -57,20 +76,23 @@ impl SledJournal {
             in_flight: Mutex::default(),
             failed: AtomicBool::new(false),
             tally: Mutex::default(),
-            acknowledged: Acknowledged::open(root.as_ref())?,
+            acknowledged: Acknowledged::open(root)?,
+            purge: Mutex::default(),
+            schema: migrate::SCHEMA,
         };
-        match journal.schema()? {
-            Some(found) => migrate::check(found)?,
+        match journal.stored_schema()? {
+            Some(found) => journal.schema = migrate::check(found)?,
             None => journal.initialise()?,
         }
         *journal.tally() = journal.acknowledged.check(&journal.db, || journal.folder.sync())?;
         if !journal.folder.was_initialised() {
             journal.folder.mark_initialised()?;
         }
+        journal.find_unpurged()?;
         Ok(journal)
     }
 
-    fn schema(&self) -> Result<Option<u32>, Error> {
+    fn stored_schema(&self) -> Result<Option<u32>, Error> {
         let Some(value) = self.db.get(keys::SCHEMA)? else {
             return Ok(None);
         };
@@ -122,13 +144,13 @@ impl SledJournal {
         !matches!(self.in_flight().get(key), Some(None))
     }
 
-    fn write(&self, batches: &[Batch]) -> Result<(), Error> {
-        let mut writes = Writes::of(batches)?;
+    /// Writes all of it in one atomic batch and makes it durable.
+    pub(super) fn write(&self, mut writes: Writes, batches: usize) -> Result<(), Error> {
         let mut before = HashMap::new();
         for key in writes.index.keys() {
             before.insert(key.clone(), self.db.get(key)?);
         }
-        let tally = self.tally().after(batches.len(), &writes.index, &before);
+        let tally = self.tally().after(batches, &writes.index, &before);
         writes.put(keys::TALLY.to_vec(), &tally.encode());
         *self.in_flight() = before;
         self.db.apply_batch(writes.into_batch())?;
@@ -144,14 +166,85 @@ impl SledJournal {
         Ok(())
     }
 
+    /// Changes rows of the index of which readers see nothing. Durable with the next flush.
+    pub(super) fn write_unseen(&self, mut writes: Writes) -> Result<(), Error> {
+        let mut before = HashMap::new();
+        for key in writes.index.keys() {
+            before.insert(key.clone(), self.db.get(key)?);
+        }
+        let tally = self.tally().after(0, &writes.index, &before);
+        writes.put(keys::TALLY.to_vec(), &tally.encode());
+        self.db.apply_batch(writes.into_batch())?;
+        *self.tally() = tally;
+        Ok(())
+    }
+
+    /// Counts writes from where another store stands, if that is further, and makes it durable.
+    pub(super) fn count_from(&self, other: &Self) -> Result<(), Error> {
+        let tally = self.tally().counted_from(*other.tally());
+        self.db.insert(keys::TALLY, codec::seal(keys::TALLY, &tally.encode()))?;
+        *self.tally() = tally;
+        self.flush()
+    }
+
+    /// Makes durable what was written unseen.
+    pub(super) fn flush(&self) -> Result<(), Error> {
+        self.db.flush()?;
+        self.folder.sync()
+    }
+
+    /// Notes whether an error allows no further write.
+    pub(super) fn note_failure(&self, error: &Error) {
+        if error.is_final() {
+            self.failed.store(true, Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn check_writable(&self) -> Result<(), Error> {
+        if self.failed.load(Ordering::SeqCst) {
+            return Err(Error::Unavailable("an earlier write failed".into()));
+        }
+        Ok(())
+    }
+
+    fn head(&self, conversation: ConversationId) -> Result<Head, Error> {
+        let key = keys::head(conversation);
+        let Some(value) = self.durable(&key)? else {
+            return Ok(Head::default());
+        };
+        codec::unseal(&key, &value)
+            .and_then(codec::decode_head)
+            .map_err(|why| Error::damaged(conversation, 0, format!("its head record: {why}")))
+    }
+
     fn conversation_at(&self, key: &[u8]) -> Result<Option<ConversationId>, Error> {
         let Some(value) = self.durable(key)? else {
             return Ok(None);
         };
-        codec::unseal(key, &value)
+        let conversation = codec::unseal(key, &value)
             .and_then(codec::decode_conversation)
-            .map(Some)
-            .map_err(|why| Error::StoreDamaged(format!("an index record: {why}")))
+            .map_err(|why| Error::StoreDamaged(format!("an index record: {why}")))?;
+        Ok(if self.is_deleted(conversation)? { None } else { Some(conversation) })
+    }
+
+    /// Whether a record belongs to a conversation that was deleted.
+    fn is_hidden(&self, conversation: ConversationId, record: &Record) -> Result<bool, Error> {
+        Ok(self.is_deleted(conversation)?
+            || match record {
+                Record::Key(record) => record.is_of(|id| self.is_deleted(id).unwrap_or(true)),
+                _ => false,
+            })
+    }
+
+    fn append_writes(&self, batches: &[Batch], writes: fn(&[Batch]) -> Result<Writes, Error>) -> Result<(), Error> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_writable()?;
+        let mut sequence = Sequence::new(self);
+        batches.iter().try_for_each(|batch| sequence.accept(batch))?;
+        self.write(writes(batches)?, batches.len()).inspect_err(|error| self.note_failure(error))?;
+        let deleted = batches.iter().filter(|batch| batch.deletes()).map(|batch| batch.conversation);
+        self.purge.lock().unwrap_or_else(PoisonError::into_inner).pending.extend(deleted);
+        Ok(())
     }
 
     fn ids(&self, kind: u8, from: Vec<u8>, limit: usize) -> Result<Vec<ConversationId>, Error> {
@@ -171,13 +264,15 @@ impl SledJournal {
 
 impl Journal for SledJournal {
     fn append(&self, batches: &[Batch]) -> Result<(), Error> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.failed.load(Ordering::SeqCst) {
-            return Err(Error::Unavailable("an earlier write failed".into()));
-        }
-        let mut sequence = Sequence::new(self);
-        batches.iter().try_for_each(|batch| sequence.accept(batch))?;
-        self.write(batches).inspect_err(|error| self.failed.store(error.is_final(), Ordering::SeqCst))
+        self.append_writes(batches, Writes::of)
+    }
+
+    fn import(&self, batches: &[Batch]) -> Result<(), Error> {
+        self.append_writes(batches, Writes::folded)
+    }
+
+    fn purge(&self) -> Result<bool, Error> {
+        self.purge_part()
     }
 
     fn fold(&self, conversation: ConversationId, up_to: u64) -> Result<bool, Error> {
@@ -215,13 +310,35 @@ impl Journal for SledJournal {
     }
 
     fn last_seq(&self, conversation: ConversationId) -> Result<u64, Error> {
-        let key = keys::head(conversation);
+        Ok(self.head(conversation)?.seq)
+    }
+
+    fn last_at_ms(&self, conversation: ConversationId) -> Result<u64, Error> {
+        Ok(self.head(conversation)?.at_ms)
+    }
+
+    fn event_bytes(&self, conversation: ConversationId) -> Result<u64, Error> {
+        let mut bytes = 0;
+        for row in self.rows(conversation, 1, self.last_seq(conversation)?).rows {
+            let (key, value) = row?;
+            bytes += (key.len() + value.len()) as u64;
+        }
+        Ok(bytes)
+    }
+
+    fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error> {
+        let key = keys::epoch(conversation);
         let Some(value) = self.durable(&key)? else {
-            return Ok(0);
+            return Ok(Epoch::default());
         };
         codec::unseal(&key, &value)
-            .and_then(codec::decode_seq)
-            .map_err(|why| Error::damaged(conversation, 0, format!("its head record: {why}")))
+            .and_then(codec::decode_epoch)
+            .map_err(|why| Error::damaged(conversation, 0, format!("its epoch record: {why}")))
+    }
+
+    fn is_deleted(&self, conversation: ConversationId) -> Result<bool, Error> {
+        // What it says matters to the purge only: a tombstone is a tombstone, damaged or not.
+        Ok(self.durable(&keys::deleted(conversation))?.is_some())
     }
 
     fn conversation_of_response(&self, response: ResponseId) -> Result<Option<ConversationId>, Error> {
@@ -237,10 +354,15 @@ impl Journal for SledJournal {
         let Some(value) = self.durable(&key)? else {
             return Ok(None);
         };
-        codec::unseal(&key, &value)
+        let (conversation, record) = codec::unseal(&key, &value)
             .and_then(codec::decode_key)
-            .map(|(_, record)| Some(record).filter(|record| record.scope == *scope))
-            .map_err(|why| Error::StoreDamaged(format!("an idempotency key: {why}")))
+            .map_err(|why| Error::StoreDamaged(format!("an idempotency key: {why}")))?;
+        let record = Record::Key(record);
+        let is_hidden = self.is_hidden(conversation, &record)?;
+        Ok(match record {
+            Record::Key(record) if record.scope == *scope && !is_hidden => Some(record),
+            _ => None,
+        })
     }
 
     fn active(&self) -> Result<Vec<ConversationId>, Error> {
@@ -254,13 +376,14 @@ impl Journal for SledJournal {
 
     fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<usize, Error> {
         let mut damaged = 0;
-        for kind in [keys::RESPONSE, keys::INTERVENTION, keys::ACTIVE, keys::IDEMPOTENCY] {
+        for kind in [keys::RESPONSE, keys::INTERVENTION, keys::ACTIVE, keys::IDEMPOTENCY, keys::EPOCH] {
             for row in self.db.scan_prefix([kind]) {
                 let (key, _) = row?;
                 let Some(value) = self.durable(&key)? else {
                     continue;
                 };
                 match decode_record(kind, &key, &value) {
+                    Ok((conversation, record)) if self.is_hidden(conversation, &record)? => {}
                     Ok((conversation, record)) => visit(conversation, record)?,
                     Err(_) => damaged += 1,
                 }
@@ -270,7 +393,7 @@ impl Journal for SledJournal {
     }
 }
 
-fn decode_record(kind: u8, key: &[u8], value: &[u8]) -> Result<(ConversationId, Record), String> {
+pub(super) fn decode_record(kind: u8, key: &[u8], value: &[u8]) -> Result<(ConversationId, Record), String> {
     let body = codec::unseal(key, value)?;
     if kind == keys::IDEMPOTENCY {
         return codec::decode_key(body).map(|(conversation, record)| (conversation, Record::Key(record)));
@@ -279,77 +402,9 @@ fn decode_record(kind: u8, key: &[u8], value: &[u8]) -> Result<(ConversationId, 
     Ok(match kind {
         keys::RESPONSE => (codec::decode_conversation(body)?, Record::Response(ResponseId::from_bytes(id))),
         keys::INTERVENTION => (codec::decode_conversation(body)?, Record::Intervention(InterventionId::from_bytes(id))),
+        keys::EPOCH => (ConversationId::from_bytes(id), Record::Epoch(codec::decode_epoch(body)?)),
         _ => (ConversationId::from_bytes(id), Record::Active(true)),
     })
-}
-
-/// What a group of batches writes: events under keys of their own, and records, of which the last counts.
-#[derive(Default)]
-struct Writes {
-    events: Vec<(Vec<u8>, Vec<u8>)>,
-    index: HashMap<Vec<u8>, Option<Vec<u8>>>,
-}
-
-impl Writes {
-    fn of(batches: &[Batch]) -> Result<Self, Error> {
-        let mut writes = Self::default();
-        for batch in batches {
-            writes
-                .add(batch)
-                .map_err(|why| Error::Invalid(format!("{} cannot be stored: {why}", batch.conversation)))?;
-        }
-        Ok(writes)
-    }
-
-    fn add(&mut self, batch: &Batch) -> Result<(), String> {
-        let conversation = batch.conversation;
-        for recorded in &batch.events {
-            for (chunk, body) in (0_u16..).zip(Entry::event(recorded)?.chunks()?) {
-                let key = keys::event(conversation, recorded.seq, chunk);
-                self.events.push((key.clone(), codec::seal(&key, &body)));
-            }
-        }
-        if let Some(last) = batch.events.last() {
-            self.put(keys::head(conversation), &codec::encode_seq(last.seq));
-        }
-        for record in &batch.records {
-            match record {
-                Record::Response(id) => self.put(keys::response(*id), &conversation.to_bytes()),
-                Record::Intervention(id) => self.put(keys::intervention(*id), &conversation.to_bytes()),
-                Record::Active(true) => self.put(keys::active(conversation), &[]),
-                Record::Active(false) => {
-                    self.index.insert(keys::active(conversation), None);
-                }
-                Record::ForgetKey(scope) => {
-                    self.index.insert(keys::idempotency(scope), None);
-                }
-                Record::Key(record) => {
-                    let body = codec::encode_key(conversation, record)?;
-                    self.put(keys::idempotency(&record.scope), &body);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn put(&mut self, key: Vec<u8>, body: &[u8]) {
-        let value = codec::seal(&key, body);
-        self.index.insert(key, Some(value));
-    }
-
-    fn into_batch(self) -> sled::Batch {
-        let mut batch = sled::Batch::default();
-        for (key, value) in self.events {
-            batch.insert(key, value);
-        }
-        for (key, value) in self.index {
-            match value {
-                Some(value) => batch.insert(key, value),
-                None => batch.remove(key),
-            }
-        }
-        batch
-    }
 }
 
 /// Puts a conversation's chunks together again.

@@ -3,14 +3,16 @@
 //! There is no timer: while one group is on its way to the disk the next one gathers, so a lone conversation
 //! waits for nothing and many share a flush.
 //!
-//! When nothing waits it folds the journals of ended responses, a bounded part at a time; that needs no flush of its
-//! own, since it changes nothing that is read.
+//! When nothing waits it folds the journals of ended responses and removes what is left of deleted conversations, a
+//! bounded part at a time; that needs no flush of its own, since it changes nothing that is read.
 //!
 //! **Invariant:** nothing is acknowledged before it is durable; after a failed write nothing is written again.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -33,8 +35,10 @@ pub enum WriterStatus {
     Stopped,
 }
 
+type Done = oneshot::Sender<Result<(), Error>>;
+
 enum Command {
-    Append(Batch, oneshot::Sender<Result<(), Error>>),
+    Append(Batch, Done),
     Stop,
 }
 
@@ -99,11 +103,18 @@ impl WriterHandle {
     /// Queues the batch, waiting for room if there is none, and resolves once it is durable or refused. When the
     /// future is dropped early the batch may be written all the same.
     pub fn append(&self, batch: Batch) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        let queued = self.enqueue(batch);
+        async move { queued.await?.await }
+    }
+
+    /// Queues the batch behind all that were queued before it, waiting for room if there is none. What it returns
+    /// resolves as [`WriterHandle::append`] does; dropped early, the batch may be written all the same.
+    pub fn enqueue(&self, batch: Batch) -> impl Future<Output = Result<Ack, Error>> + Send + 'static {
         let queue = self.queue.clone();
         async move {
             let (done, answer) = oneshot::channel();
             queue.send(Command::Append(batch, done)).await.map_err(|_| Error::Stopped)?;
-            answer.await.unwrap_or(Err(Error::Stopped))
+            Ok(Ack(answer))
         }
     }
 
@@ -141,6 +152,19 @@ impl WriterHandle {
     }
 }
 
+/// Resolves once the batch is durable or refused.
+#[derive(Debug)]
+#[must_use = "a refused batch is told here"]
+pub struct Ack(oneshot::Receiver<Result<(), Error>>);
+
+impl Future for Ack {
+    type Output = Result<(), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|answer| answer.unwrap_or(Err(Error::Stopped)))
+    }
+}
+
 struct Thread {
     journal: Arc<dyn Journal>,
     commands: mpsc::Receiver<Command>,
@@ -149,16 +173,19 @@ struct Thread {
     /// What can be folded, and up to which seq. What does not fit is folded when the conversation's next response
     /// ends.
     folds: VecDeque<(ConversationId, u64)>,
+    /// Something may be left of deleted conversations; at the start, of those that a crash interrupted.
+    purging: bool,
 }
 
-type Waiting = (Batch, oneshot::Sender<Result<(), Error>>);
+type Waiting = (Batch, Done);
 
 impl Thread {
     fn new(journal: Arc<dyn Journal>, queue_bound: usize) -> (WriterHandle, Self) {
         let bound = queue_bound.max(1);
         let (queue, commands) = mpsc::channel(bound);
         let (status_sender, status) = watch::channel(WriterStatus::Running);
-        let thread = Self { journal, commands, status: status_sender, bound, folds: VecDeque::new() };
+        let thread =
+            Self { journal, commands, status: status_sender, bound, folds: VecDeque::new(), purging: true };
         (WriterHandle { queue, status }, thread)
     }
 
@@ -190,7 +217,9 @@ impl Thread {
         if self.folds.len() >= self.bound {
             self.fold();
         }
-        while self.commands.is_empty() && self.fold() {}
+        // One part even under load, so that what was deleted goes at last.
+        self.purge();
+        while self.commands.is_empty() && (self.fold() || self.purge()) {}
         self.commands.blocking_recv()
     }
 
@@ -207,9 +236,21 @@ impl Thread {
         true
     }
 
-    /// Remembers what the written batches allow to fold.
-    fn plan_folds(&mut self, batches: &[Batch]) {
+    /// Removes one part of what is left of deleted conversations. Whether there was one.
+    fn purge(&mut self) -> bool {
+        if self.purging && *self.status.borrow() == WriterStatus::Running {
+            self.purging = self.guard(Journal::purge).unwrap_or_else(|error| {
+                tracing::warn!(%error, "the rest of deleted conversations stays until the next start");
+                false
+            });
+        }
+        self.purging
+    }
+
+    /// Remembers what the written batches allow to fold, and whether they delete.
+    fn plan_tidying(&mut self, batches: &[Batch]) {
         for batch in batches {
+            self.purging |= batch.deletes();
             let ended = |recorded: &&Recorded| matches!(recorded.event, Event::ResponseEnded { .. });
             if let Some(last) = batch.events.iter().rfind(ended)
                 && self.folds.len() < self.bound
@@ -246,12 +287,12 @@ impl Thread {
         }
         crash::point("append_acknowledged");
         if written.is_ok() {
-            self.plan_folds(&batches);
+            self.plan_tidying(&batches);
         }
     }
 
     /// Answers the batches that cannot be written, and returns the others.
-    fn accept(&self, group: Vec<Waiting>) -> (Vec<Batch>, Vec<oneshot::Sender<Result<(), Error>>>) {
+    fn accept(&self, group: Vec<Waiting>) -> (Vec<Batch>, Vec<Done>) {
         let failed = match &*self.status.borrow() {
             WriterStatus::Failed(error) | WriterStatus::Fatal(error) => Some(error.clone()),
             WriterStatus::Running | WriterStatus::Stopped => None,

@@ -57,7 +57,7 @@ async fn what_this_version_does_not_do_is_refused_and_not_ignored() {
     server.post("/v1/chat/completions", chat).await.assert_error(400, "invalid_input");
     let response = json!({"input": "a", "text": {"format": format}});
     server.post("/v1/responses", response).await.assert_error(400, "invalid_input");
-    server.post("/v1/conversations", json!({"on_disconnect": "pause"})).await.assert_error(400, "invalid_input");
+    server.post("/v1/conversations", json!({"on_disconnect": "explode"})).await.assert_error(400, "invalid_input");
 }
 
 #[tokio::test]

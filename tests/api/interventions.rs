@@ -70,11 +70,10 @@ async fn what_this_version_does_not_do_is_refused_by_name() {
     let server = Server::start().await;
     let id = server.running("endless").await;
     for (name, value) in [
-        ("when", json!("after")),
         ("when", json!("whenever")),
-        ("on_multiple", json!("replace")),
-        ("on_late", json!("enqueue")),
-        ("tools", json!("await")),
+        ("on_multiple", json!("replaces")),
+        ("on_late", json!("queue")),
+        ("tools", json!("wait")),
         ("reasoning", json!({"effort": "low"})),
         ("input", json!("")),
     ] {

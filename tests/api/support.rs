@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use midstream::actors::{self, Keys, Parts, RootHandle, Running, Unstored};
+use midstream::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use midstream::api::{self, App, Limits, Phase};
 use midstream::clock::Clock;
 use midstream::config::Config;
@@ -86,6 +86,8 @@ impl Server {
             ws_frame_bytes_max: setup.ws_frame_bytes_max,
             requests_in_flight_max: setup.requests_in_flight_max,
             silence: setup.silence,
+            tool_lease_ms: 60_000,
+            tool_lease_ms_max: 3_600_000,
         };
         let running = Running::default();
         let parts = Parts {
@@ -96,6 +98,7 @@ impl Server {
             config: Arc::new(config),
             running: running.clone(),
             unstored: Unstored::default(),
+            kv: KvKeeper::default(),
         };
         let root = actors::start(parts).await.unwrap();
         let (phase, phases) = watch::channel(Phase::Ready);

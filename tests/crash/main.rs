@@ -5,7 +5,9 @@
 #[path = "../support/audit/mod.rs"]
 mod audit;
 mod kills;
+mod kv;
 mod model;
+mod operators;
 mod order;
 mod points;
 mod stop;

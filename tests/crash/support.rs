@@ -71,6 +71,15 @@ impl Site {
         output.stdout
     }
 
+    /// Runs a command on the data folder that is to fail, and gives what it says.
+    pub(crate) fn refused(&self, command: &[&str]) -> String {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_midstream"));
+        process.args(command).arg("--data-dir").arg(self.folder.path().join("data"));
+        let output = process.stdin(Stdio::null()).output().unwrap();
+        assert!(!output.status.success(), "{command:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
     /// Starts the process and waits until it serves.
     pub(crate) async fn start(&self) -> Server {
         self.try_start(&[]).await.expect("the server ended before it served")

@@ -9,6 +9,7 @@ use axum::response::sse::Event;
 use futures_util::{StreamExt, future, stream};
 use serde_json::Value;
 
+use crate::actors::Cursor;
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{PathId, cursor};
@@ -30,21 +31,29 @@ pub(crate) async fn follow(
     let after = match (last_event_id, query.get("after")) {
         (Some(text), _) => cursor(text, "Last-Event-ID")?,
         (None, Some(text)) => cursor(text, "after")?,
-        (None, None) => 0,
+        (None, None) => Cursor::default(),
     };
     let handle = app.directory.conversation(conversation_id(&id)?, &principal).await?;
     let reader = handle.attach(after).await?;
     let first = snapshot(reader.attached());
     let first = data(&first).event(first.kind);
-    let events = stream::once(future::ready(first)).chain(frames(reader).map(|frame| event(&frame)));
+    let mut epoch = reader.state().epoch();
+    let events = frames(reader).map(move |frame| {
+        if frame["type"] == "conversation.rewound" {
+            epoch = frame["epoch"].as_u64().unwrap_or(epoch);
+        }
+        event(&frame, epoch)
+    });
+    let events = stream::once(future::ready(first)).chain(events);
     let ping = Event::default().comment("ping");
     Ok(sse(events, app.limits.silence, ping, None))
 }
 
-fn event(frame: &Value) -> Event {
+/// The id is a cursor: it says which events the client has seen, and in which epoch.
+fn event(frame: &Value, epoch: u64) -> Event {
     let event = data(frame).event(frame["type"].as_str().unwrap_or("message"));
     match frame["seq"].as_u64() {
-        Some(seq) => event.id(seq.to_string()),
+        Some(seq) => event.id(format!("{epoch}-{seq}")),
         None => event,
     }
 }

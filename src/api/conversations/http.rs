@@ -1,11 +1,12 @@
-//! `/v1/conversations`: open, get, list items.
+//! `/v1/conversations`: open, get, label, delete; items listed, added, deleted.
 
 use std::collections::HashMap;
 
 use axum::Json;
-use axum::extract::{Query, State};
+use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
 
 use crate::actors::Open;
 use crate::api::App;
@@ -14,9 +15,10 @@ use crate::api::body::{JsonBody, PathId, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, invalid, wrong_operation};
 use crate::api::{idempotency, input, object, unserved};
-use crate::conversation::{Item, Reject};
-use crate::ids::FreshIds;
-use crate::protocol::conversations::{Conversation, CreateConversation, ItemList};
+use crate::conversation::{Input, Item, Reject};
+use crate::error::Code;
+use crate::ids::{FreshIds, ItemId};
+use crate::protocol::conversations::{AddItems, Conversation, CreateConversation, ItemList, UpdateConversation};
 use crate::store::{KeyedAnswer, Operation};
 
 /// Most items of one page.
@@ -41,6 +43,7 @@ pub(crate) async fn create(
             let open = Open {
                 items: input::item_list(items, "items", &mut FreshIds::random())?,
                 metadata: request.metadata.unwrap_or_default(),
+                defaults: input::policies(&body)?,
                 principal,
             };
             let handle = app.directory.open(open, claim).await?;
@@ -75,6 +78,81 @@ pub(crate) async fn items(
     let handle = app.directory.conversation(create::conversation_id(&id)?, &principal).await?;
     let items = object::transcript(&*handle.state().await?);
     Ok(Json(page(items, &query)?))
+}
+
+/// `POST /v1/conversations/{id}`: replaces the labels.
+pub(crate) async fn update(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    PathId(id): PathId,
+    JsonBody(body): JsonBody,
+) -> Result<Json<Conversation>, OpenAiError> {
+    let UpdateConversation { metadata } = decode(&body)?;
+    let handle = app.directory.conversation(create::conversation_id(&id)?, &principal).await?;
+    handle.change(Input::Update { metadata }).await?;
+    Ok(Json(object::conversation(&*handle.state().await?)))
+}
+
+/// `DELETE /v1/conversations/{id}`
+pub(crate) async fn delete(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    PathId(id): PathId,
+) -> Result<Json<Value>, OpenAiError> {
+    let handle = app.directory.conversation(create::conversation_id(&id)?, &principal).await?;
+    handle.change(Input::Delete).await?;
+    Ok(Json(json!({"object": "conversation.deleted", "id": handle.id(), "deleted": true})))
+}
+
+/// `POST /v1/conversations/{id}/items`
+pub(crate) async fn add_items(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    PathId(id): PathId,
+    JsonBody(body): JsonBody,
+) -> Result<Json<ItemList>, OpenAiError> {
+    let request: AddItems = decode(&body)?;
+    if request.items.is_empty() {
+        return Err(invalid("items", "items is empty; give at least one").into());
+    }
+    let items = input::item_list(&request.items, "items", &mut FreshIds::random())?;
+    let handle = app.directory.conversation(create::conversation_id(&id)?, &principal).await?;
+    handle.change(Input::AddItems { items: items.clone() }).await?;
+    Ok(Json(ItemList {
+        object: "list",
+        first_id: items.first().map(Item::wire_id),
+        last_id: items.last().map(Item::wire_id),
+        data: object::items(&items),
+        has_more: false,
+    }))
+}
+
+/// `GET /v1/conversations/{id}/items/{item_id}`
+pub(crate) async fn item(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    Path((id, item_id)): Path<(String, String)>,
+) -> Result<Response, OpenAiError> {
+    let handle = app.directory.conversation(create::conversation_id(&id)?, &principal).await?;
+    let items = object::transcript(&*handle.state().await?);
+    let found = items.iter().find(|item| item.wire_id() == item_id).ok_or_else(|| no_item(&item_id))?;
+    Ok(Json(object::item(found)).into_response())
+}
+
+/// `DELETE /v1/conversations/{id}/items/{item_id}`
+pub(crate) async fn delete_item(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    Path((id, item_id)): Path<(String, String)>,
+) -> Result<Json<Conversation>, OpenAiError> {
+    let handle = app.directory.conversation(create::conversation_id(&id)?, &principal).await?;
+    let item_id = ItemId::from_wire(&item_id).map_err(|_| no_item(&item_id))?;
+    handle.change(Input::DeleteItem { item_id }).await?;
+    Ok(Json(object::conversation(&*handle.state().await?)))
+}
+
+fn no_item(id: &str) -> Reject {
+    Reject::new(Code::NotFound, format!("there is no item {id:?} in this conversation")).param("item_id")
 }
 
 /// One page of the transcript, newest first unless asked otherwise.

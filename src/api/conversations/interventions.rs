@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::actors::ConversationHandle;
@@ -13,7 +14,7 @@ use crate::api::body::{JsonBody, PathId, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{NativeError, invalid, wrong_operation};
 use crate::api::{idempotency, input, object};
-use crate::conversation::{Intervene, ItemBody, Receipt, Reject};
+use crate::conversation::{Input, Intervene, ItemBody, Receipt, Reject};
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
 use crate::protocol::conversations as wire;
@@ -50,29 +51,13 @@ pub(crate) async fn get(
     Principal(principal): Principal,
     PathId(id): PathId,
 ) -> Result<Json<wire::Intervention>, NativeError> {
-    let unknown = || Reject::new(Code::InterventionNotFound, format!("there is no intervention {id:?}"));
-    let id: InterventionId = id.parse().map_err(|_| unknown())?;
+    let id = intervention_id(&id)?;
     let handle = app.directory.of_intervention(id, &principal).await?;
-    let state = handle.state().await?;
-    let intervention = state.interventions.get(&id).ok_or_else(unknown)?;
-    Ok(Json(object::intervention(id, intervention)))
+    Ok(Json(current(&handle, id).await?))
 }
 
 /// The core's request, or why the fields ask for something that cannot be done.
 pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -> Result<Intervene, Reject> {
-    let only = |value: &Option<String>, name: &str, served: &str, planned: &[&str]| match value.as_deref() {
-        None => Ok(()),
-        Some(text) if text == served => Ok(()),
-        Some(text) if planned.contains(&text) => {
-            let message = format!("{name}: {text:?} is not supported by this version; only {served:?} is");
-            Err(invalid(name, message))
-        }
-        Some(text) => Err(invalid(name, format!("{name}: {text:?} is not known; use {served:?}"))),
-    };
-    only(&request.when, "when", "now", &["item", "after"])?;
-    only(&request.on_multiple, "on_multiple", "merge", &["replace"])?;
-    only(&request.on_late, "on_late", "fail", &["enqueue"])?;
-    only(&request.tools, "tools", "cancel", &["await"])?;
     if request.reasoning.as_ref().is_some_and(|reasoning| !reasoning.is_null()) {
         let text = "reasoning: changing the thinking budget is not supported by this version";
         return Err(invalid("reasoning", text));
@@ -86,7 +71,50 @@ pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -
         let at = format!("input[{place}].type");
         return Err(invalid(at, "an intervention takes messages only"));
     }
-    Ok(Intervene { intervention_id: InterventionId::draw(fresh), response_id, items })
+    Ok(Intervene {
+        intervention_id: InterventionId::draw(fresh),
+        response_id,
+        items,
+        when: choice(request.when.as_deref(), "when", &["now", "item", "after"])?,
+        on_multiple: choice(request.on_multiple.as_deref(), "on_multiple", &["merge", "replace"])?,
+        on_late: choice(request.on_late.as_deref(), "on_late", &["fail", "enqueue"])?,
+        tools: choice(request.tools.as_deref(), "tools", &["cancel", "await"])?,
+    })
+}
+
+/// One of the words that a field takes; its absence is the default.
+fn choice<T: DeserializeOwned + Default>(text: Option<&str>, name: &str, words: &[&str]) -> Result<T, Reject> {
+    let Some(text) = text else { return Ok(T::default()) };
+    serde_json::from_value(text.into())
+        .map_err(|_| invalid(name, format!("{name}: {text:?} is not known; use one of {}", words.join(", "))))
+}
+
+/// `DELETE /v1/interventions/{id}`: takes an undecided one back.
+pub(crate) async fn withdraw(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    PathId(id): PathId,
+) -> Result<Json<wire::Intervention>, NativeError> {
+    let id = intervention_id(&id)?;
+    let handle = app.directory.of_intervention(id, &principal).await?;
+    handle.change(Input::Withdraw { intervention_id: id }).await?;
+    Ok(Json(current(&handle, id).await?))
+}
+
+/// The intervention as it stands.
+pub(super) async fn current(handle: &ConversationHandle, id: InterventionId) -> Result<wire::Intervention, Reject> {
+    let state = handle.state().await?;
+    let intervention = state.interventions.get(&id).ok_or_else(|| unknown(&id))?;
+    Ok(object::intervention(id, intervention))
+}
+
+/// An intervention's id; what is none is not found.
+pub(super) fn intervention_id(text: &str) -> Result<InterventionId, Reject> {
+    text.parse().map_err(|_| unknown(&text))
+}
+
+fn unknown(id: &impl std::fmt::Display) -> Reject {
+    Reject::new(Code::InterventionNotFound, format!("there is no intervention {id}"))
 }
 
 /// Intervenes; true if the key had been used before. The key is looked up before the request is judged.
@@ -123,12 +151,15 @@ fn with_input(reject: Reject, body: &Value) -> Reject {
 pub(super) async fn shown(handle: &ConversationHandle, receipt: &Receipt) -> Result<wire::Intervention, Reject> {
     let id = receipt.intervention_id;
     let state = handle.state().await?;
-    let unknown = || Reject::new(Code::InterventionNotFound, format!("there is no intervention {id}"));
-    let mut shown = object::intervention(id, state.interventions.get(&id).ok_or_else(unknown)?);
-    shown.successor_id = receipt.successor_id.map(|id| id.to_string());
-    shown.seq = receipt.seq;
-    if shown.successor_id.is_none() {
-        (shown.status, shown.outcome) = ("accepted", None);
+    let intervention = state.interventions.get(&id).ok_or_else(|| unknown(&id))?;
+    let mut shown = object::intervention(id, intervention);
+    if intervention.seq != receipt.seq {
+        // It was decided since.
+        let waits = receipt.successor_id.is_none();
+        let status = if receipt.seq == intervention.accepted_seq { "accepted" } else { "pending" };
+        shown.successor_id = receipt.successor_id.map(|id| id.to_string());
+        (shown.seq, shown.error) = (receipt.seq, None);
+        (shown.status, shown.outcome) = if waits { (status, None) } else { ("committed", shown.outcome) };
     }
     Ok(shown)
 }

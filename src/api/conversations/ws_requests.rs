@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::interventions;
 use super::ws::{Out, Session};
-use crate::actors::Reader;
+use super::{interventions, tool_calls};
+use crate::actors::{Cursor, Reader};
 use crate::api::body::{cursor, decode, object};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{self, invalid, wrong_operation};
 use crate::api::frame::frame;
 use crate::api::idempotency::{self, echo, fingerprint};
 use crate::api::object::snapshot;
-use crate::api::openai::cancel;
-use crate::conversation::{Event, Reject};
+use crate::api::openai::cancel::{self, Asked};
+use crate::conversation::{Event, Input, Reject};
 use crate::error::Code;
 use crate::ids::ResponseId;
-use crate::protocol::conversations::{Cancel, Intervene, Subscribe};
+use crate::protocol::conversations::{Cancel, Intervene, Subscribe, ToolClaim, ToolResult, Withdraw};
 use crate::protocol::responses::CreateResponse;
 use crate::store::{KeyedAnswer, Operation};
 
@@ -77,6 +77,9 @@ async fn perform(session: &Session, frame: &Value, event_id: Option<&str>, subsc
         Some("response.create") => create(session, frame, event_id, subscribes).await,
         Some("conversation.intervene") => intervene(session, frame, event_id).await,
         Some("response.cancel") => cancel(session, frame, event_id).await,
+        Some("intervention.withdraw") => withdraw(session, frame, event_id).await,
+        Some("conversation.tool_claim") => claim_call(session, frame, event_id).await,
+        Some("conversation.tool_result") => answer_call(session, frame, event_id).await,
         Some(kind) => Err(invalid("type", format!("frames of the type {kind:?} are not known to this version"))),
         None => Err(invalid("type", "the frame has no type; it says what the frame asks for")),
     }
@@ -85,9 +88,12 @@ async fn perform(session: &Session, frame: &Value, event_id: Option<&str>, subsc
 async fn subscribe(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
     let request: Subscribe = decode(frame)?;
     let after = match &request.after {
-        None | Some(Value::Null) => 0,
+        None | Some(Value::Null) => Cursor::default(),
         Some(Value::String(text)) => cursor(text, "after")?,
-        Some(number) => number.as_u64().ok_or_else(|| invalid("after", "after must be the seq of an event"))?,
+        Some(number) => {
+            let seq = number.as_u64().ok_or_else(|| invalid("after", "after must be the seq of an event"))?;
+            Cursor { epoch: None, seq }
+        }
     };
     let reader = session.handle.attach(after).await?;
     let mut snapshot = serde_json::to_value(snapshot(reader.attached())).unwrap_or_default();
@@ -116,6 +122,7 @@ async fn create(session: &Session, frame: &Value, event_id: Option<&str>, subscr
         };
         create.previous = Some(previous.parse().map_err(unknown)?);
     }
+    create.in_conversation = true;
     let id = create.response_id;
     session.tag(&id, event_id);
     let created = session.handle.create(create, claim).await;
@@ -202,12 +209,11 @@ async fn intervene(session: &Session, frame: &Value, event_id: Option<&str>) -> 
 
 async fn cancel(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
     let request: Cancel = decode(frame)?;
-    cancel::check(&request)?;
     let id = request.response_id.as_deref().map(create::response_id).transpose()?;
     let target = id.map(|id| id.to_string());
     let key = key(session, Operation::Cancel, event_id, fingerprint(frame, target.as_deref()));
-    let waits = request.wait.unwrap_or(true);
-    let done = cancel::perform(&session.app, &session.handle, id, key.as_ref(), waits).await?;
+    let (cascade, waits) = (request.cascade.unwrap_or(false), request.wait.unwrap_or(true));
+    let done = cancel::perform(&session.app, &session.handle, &Asked { id, cascade, waits }, key.as_ref()).await?;
     let outcome = if done.is_final { "cancelled" } else { "requested" };
     let mut response = done.object;
     let note = response.as_object_mut().and_then(|fields| fields.shift_remove("cancel"));
@@ -220,6 +226,41 @@ async fn cancel(session: &Session, frame: &Value, event_id: Option<&str>) -> Res
     echo(&mut answer, event_id, done.replayed);
     session.send(Out::Frame(answer)).await;
     Ok(())
+}
+
+async fn withdraw(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+    let request: Withdraw = decode(frame)?;
+    let id = request.intervention_id.as_deref();
+    let id = id.ok_or_else(|| invalid("intervention_id", "intervention_id is missing; it says which one is meant"))?;
+    let id = interventions::intervention_id(id)?;
+    session.handle.change(Input::Withdraw { intervention_id: id }).await?;
+    let shown = interventions::current(&session.handle, id).await?;
+    let mut answer = json!({"type": "intervention.withdraw.result", "intervention_id": id, "intervention": shown});
+    echo(&mut answer, event_id, false);
+    session.send(Out::Frame(answer)).await;
+    Ok(())
+}
+
+async fn claim_call(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+    let request: ToolClaim = decode(frame)?;
+    let key = key(session, Operation::ClaimCall, event_id, fingerprint(frame, None));
+    let done = tool_calls::perform_claim(&session.app, &session.handle, &request, key.as_ref()).await?;
+    answer_as(session, "conversation.tool_claim.result", done, event_id).await;
+    Ok(())
+}
+
+async fn answer_call(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+    let request: ToolResult = decode(frame)?;
+    let key = key(session, Operation::AnswerCall, event_id, fingerprint(frame, None));
+    let done = tool_calls::perform_result(&session.app, &session.handle, &request, key.as_ref()).await?;
+    answer_as(session, "conversation.tool_result.result", done, event_id).await;
+    Ok(())
+}
+
+async fn answer_as(session: &Session, kind: &str, (mut answer, replayed): (Value, bool), event_id: Option<&str>) {
+    answer["type"] = kind.into();
+    echo(&mut answer, event_id, replayed);
+    session.send(Out::Frame(answer)).await;
 }
 
 fn key(session: &Session, operation: Operation, event_id: Option<&str>, fingerprint: [u8; 32]) -> Option<Key> {

@@ -14,7 +14,7 @@ use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, decode, flag};
 use crate::api::create::{self, Claimed, Key};
-use crate::api::errors::{OpenAiError, invalid, wrong_operation};
+use crate::api::errors::{OpenAiError, wrong_operation};
 use crate::api::{idempotency, object};
 use crate::conversation::{CancelOutcome, Reject};
 use crate::ids::ResponseId;
@@ -35,25 +35,26 @@ pub(crate) async fn cancel(
     if let Some(text) = query.get("wait") {
         request.wait = Some(flag(text, "wait")?);
     }
-    check(&request)?;
     let handle = app.directory.of_response(id, &principal).await?;
     let fingerprint = idempotency::fingerprint(&body, Some(&id.to_string()));
     let key = idempotency::key(&headers)?;
     let key = Key::new(&principal, Some(handle.id()), Operation::Cancel, key, fingerprint);
     let waits = request.wait.unwrap_or(true);
-    let done = perform(&app, &handle, Some(id), key.as_ref(), waits).await?;
+    let asked = Asked { id: Some(id), cascade: request.cascade.unwrap_or(false), waits };
+    let done = perform(&app, &handle, &asked, key.as_ref()).await?;
     let status = if done.is_final { StatusCode::OK } else { StatusCode::ACCEPTED };
     let response = (status, Json(done.object)).into_response();
     Ok(if done.replayed { idempotency::replayed(response) } else { response })
 }
 
-/// Refuses what this version does not do.
-pub(crate) fn check(request: &Cancel) -> Result<(), Reject> {
-    if request.cascade == Some(true) {
-        let text = "cascade is not supported by this version; cancel the successor by its id";
-        return Err(invalid("cascade", text));
-    }
-    Ok(())
+/// What is to be cancelled, and how it is answered.
+pub(crate) struct Asked {
+    /// Which response; none means the active one.
+    pub(crate) id: Option<ResponseId>,
+    /// Whether the response that took its place is cancelled instead.
+    pub(crate) cascade: bool,
+    /// Whether the answer waits for the end.
+    pub(crate) waits: bool,
 }
 
 /// What came of a cancel.
@@ -70,21 +71,23 @@ pub(crate) struct Cancelled {
 pub(crate) async fn perform(
     app: &App,
     handle: &ConversationHandle,
-    id: Option<ResponseId>,
+    asked: &Asked,
     key: Option<&Key>,
-    waits: bool,
 ) -> Result<Cancelled, Reject> {
     let (id, note, replayed) = match create::claim(app, key)? {
         Claimed::Fresh(claim) => {
-            let (id, outcome) = handle.cancel(id, claim).await?;
-            (id, note(outcome), false)
+            let done = handle.cancel(asked.id, asked.cascade, claim).await?;
+            if let Some(successor) = done.cascaded.filter(|_| asked.waits) {
+                handle.ended(successor).await?;
+            }
+            (done.response_id, note(&done.outcome, done.cascaded), false)
         }
         Claimed::Replay(KeyedAnswer::Cancelled { response, outcome, .. }) => {
             (response, repeated_note(handle, response, &outcome).await?, true)
         }
         Claimed::Replay(_) => return Err(wrong_operation()),
     };
-    let state = if waits { handle.ended(id).await? } else { handle.state().await? };
+    let state = if asked.waits { handle.ended(id).await? } else { handle.state().await? };
     let response = state.response(id).ok_or_else(|| not_found(id))?;
     let mut object = serde_json::to_value(object::response(&state, response)).unwrap_or_default();
     if let Some(note) = note {
@@ -94,21 +97,29 @@ pub(crate) async fn perform(
 }
 
 /// What is said about a cancel that did not end the response.
-fn note(outcome: CancelOutcome) -> Option<Value> {
+fn note(outcome: &CancelOutcome, cascaded: Option<ResponseId>) -> Option<Value> {
     match outcome {
         CancelOutcome::Requested => None,
         CancelOutcome::AlreadyCancelled => Some(json!({"outcome": "already_cancelled"})),
-        CancelOutcome::TooLate { successor_id } => Some(json!({"outcome": "too_late", "successor_id": successor_id})),
+        CancelOutcome::TooLate { successor_id, closed_calls } => Some(json!({
+            "outcome": "too_late",
+            "successor_id": successor_id,
+            "closed_calls": closed_calls,
+            "cascaded_id": cascaded,
+        })),
     }
 }
 
 async fn repeated_note(handle: &ConversationHandle, id: ResponseId, outcome: &str) -> Result<Option<Value>, Reject> {
     match outcome {
-        "already_cancelled" => Ok(note(CancelOutcome::AlreadyCancelled)),
+        "already_cancelled" => Ok(note(&CancelOutcome::AlreadyCancelled, None)),
         "too_late" => {
             let state = handle.state().await?;
             let successor_id = state.response(id).and_then(|response| response.successor);
-            Ok(note(CancelOutcome::TooLate { successor_id }))
+            let closed = state.calls.iter().filter(|call| call.response_id == id);
+            let closed = closed.filter(|call| call.closed.as_deref() == Some("cancelled"));
+            let closed_calls = closed.map(|call| call.call_id.clone()).collect();
+            Ok(note(&CancelOutcome::TooLate { successor_id, closed_calls }, None))
         }
         _ => Ok(None),
     }

@@ -1,6 +1,8 @@
 //! `/v1/chat/completions`: every request brings its whole transcript. Unless `store` is set, the conversation
 //! lives as long as its request.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -18,7 +20,8 @@ use crate::api::idempotency;
 use crate::api::input::{self, Knobs};
 use crate::api::stream::finish;
 use crate::api::unserved;
-use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig, ResponseStatus};
+use crate::conversation::ResponseStatus;
+use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Policies, Policy, Reject, ResponseConfig};
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
@@ -86,12 +89,17 @@ fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
         store: request.store == Some(true),
         metadata: request.metadata.clone().unwrap_or_default(),
         echo: serde_json::Map::new(),
+        policy: Policy::default(),
+        tool_policies: BTreeMap::new(),
+        max_parallel_tool_calls: None,
     };
     Ok(Create {
         response_id: ResponseId::draw(fresh),
         input: input::chat_items(messages, fresh)?,
         config,
         previous: None,
+        policies: Policies::default(),
+        in_conversation: false,
     })
 }
 

@@ -7,6 +7,7 @@ use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::actors::{ConversationHandle, Reader};
@@ -18,7 +19,7 @@ use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operat
 use crate::api::frame::silent_failure;
 use crate::api::stream::{Follow, at_creation, finish, sse};
 use crate::api::{idempotency, object};
-use crate::conversation::{self, Reject};
+use crate::conversation::{self, Input, Reject};
 use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::protocol::responses::CreateResponse;
@@ -158,6 +159,18 @@ pub(crate) async fn get(
     }
     let reader = handle.attach_response(id).await?;
     Ok(stream(&app, Follow::new(reader, id, after), None))
+}
+
+/// `DELETE /v1/responses/{id}`: the object goes, the transcript stays.
+pub(crate) async fn delete(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    PathId(id): PathId,
+) -> Result<Json<Value>, OpenAiError> {
+    let id = create::response_id(&id)?;
+    let handle = app.directory.of_response(id, &principal).await?;
+    handle.change(Input::DeleteResponse { response_id: id }).await?;
+    Ok(Json(json!({"object": "response", "id": id, "deleted": true})))
 }
 
 fn number(text: &str) -> Result<u64, Reject> {

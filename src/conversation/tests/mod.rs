@@ -1,8 +1,11 @@
 //! Tests of the core: decisions as tables, and properties over random histories.
 
+mod calls;
 mod properties;
 mod races;
+mod readers;
 mod restart;
+mod steers;
 mod tools;
 
 use serde_json::Map;
@@ -29,7 +32,15 @@ impl Talk {
         let mut talk = Self { state: State::default(), log: vec![], effects: vec![], fresh, now_ms: 1_000 };
         let id = ConversationId::draw(&mut talk.fresh);
         let principal = "local".to_owned();
-        talk.say(Input::Open { id, principal, metadata: Map::new(), items: vec![], forked_from: None }).unwrap();
+        talk.say(Input::Open {
+            id,
+            principal,
+            metadata: Map::new(),
+            items: vec![],
+            forked_from: None,
+            defaults: Policies::default(),
+        })
+        .unwrap();
         talk
     }
 
@@ -64,21 +75,54 @@ impl Talk {
     }
 
     fn create_with(&mut self, input: Vec<Item>, previous: Option<ResponseId>) -> Result<ResponseId, Reject> {
+        self.create_from(input, |create| create.previous = previous)
+    }
+
+    /// Creates with other fields than the default.
+    fn create_as(&mut self, text: &str, fields: impl FnOnce(&mut Create)) -> Result<ResponseId, Reject> {
+        let item = Item::message(ItemId::draw(&mut self.fresh), Role::User, text);
+        self.create_from(vec![item], fields)
+    }
+
+    fn create_from(&mut self, input: Vec<Item>, fields: impl FnOnce(&mut Create)) -> Result<ResponseId, Reject> {
         let response_id = ResponseId::draw(&mut self.fresh);
-        self.say(Input::Create(Box::new(Create { response_id, input, config: config(), previous })))?;
+        let (policies, in_conversation) = (Policies::default(), true);
+        let mut create = Create { response_id, input, config: config(), previous: None, policies, in_conversation };
+        fields(&mut create);
+        self.say(Input::Create(Box::new(create)))?;
         Ok(response_id)
     }
 
     fn steer(&mut self, response_id: ResponseId, text: &str) -> Result<Vec<Event>, Reject> {
+        self.steer_as(response_id, text, |_| ())
+    }
+
+    /// Steers with other fields than the default.
+    fn steer_as(
+        &mut self,
+        response_id: ResponseId,
+        text: &str,
+        fields: impl FnOnce(&mut Intervene),
+    ) -> Result<Vec<Event>, Reject> {
         let intervention_id = InterventionId::draw(&mut self.fresh);
         let items = vec![Item::message(ItemId::draw(&mut self.fresh), Role::User, text)];
-        self.say(Input::Intervene(Intervene { intervention_id, response_id, items }))
+        let mut intervene = Intervene {
+            intervention_id,
+            response_id,
+            items,
+            when: When::default(),
+            on_multiple: OnMultiple::default(),
+            on_late: OnLate::default(),
+            tools: ToolsOnSteer::default(),
+        };
+        fields(&mut intervene);
+        self.say(Input::Intervene(intervene))
     }
 
     fn cancel(&mut self, id: ResponseId) -> CancelOutcome {
         let now = Now { unix_ms: self.now_ms, fresh: self.fresh.clone() };
-        let step = decide(&self.state, Input::Cancel { response_id: Some(id) }, now).unwrap();
-        self.say(Input::Cancel { response_id: Some(id) }).unwrap();
+        let step = decide(&self.state, Input::Cancel { response_id: Some(id), cascade: false }, now).unwrap();
+        self.say(Input::Cancel { response_id: Some(id), cascade: false }).unwrap();
         match step.answer {
             Answer::Cancel { outcome, .. } => outcome,
             other => panic!("{other:?}"),
@@ -114,6 +158,9 @@ fn config() -> ResponseConfig {
         store: true,
         metadata: Map::new(),
         echo: Map::new(),
+        policy: Policy::default(),
+        tool_policies: std::collections::BTreeMap::new(),
+        max_parallel_tool_calls: None,
     }
 }
 

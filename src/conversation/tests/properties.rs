@@ -10,7 +10,15 @@ enum Act {
     Create,
     Steer(usize),
     Cancel(usize),
-    Disconnect(usize),
+    SteerLater(usize, u8),
+    Withdraw(usize),
+    Interrupt(usize),
+    Enqueue(bool),
+    Claim(usize),
+    Answer(usize),
+    Read(bool),
+    Wait(u16),
+    DeleteItem(usize),
     Started(usize),
     Text(usize, u8),
     Call(usize),
@@ -25,7 +33,15 @@ fn act() -> impl Strategy<Value = Act> {
         3 => Just(Act::Create),
         1 => (0..4_usize).prop_map(Act::Steer),
         1 => (0..4_usize).prop_map(Act::Cancel),
-        1 => (0..4_usize).prop_map(Act::Disconnect),
+        3 => ((0..3_usize), any::<u8>()).prop_map(|(which, how)| Act::SteerLater(which, how)),
+        1 => (0..4_usize).prop_map(Act::Withdraw),
+        1 => (0..2_usize).prop_map(Act::Interrupt),
+        2 => any::<bool>().prop_map(Act::Enqueue),
+        2 => (0..4_usize).prop_map(Act::Claim),
+        3 => (0..4_usize).prop_map(Act::Answer),
+        2 => any::<bool>().prop_map(Act::Read),
+        1 => any::<u16>().prop_map(Act::Wait),
+        1 => (0..6_usize).prop_map(Act::DeleteItem),
         2 => (0..3_usize).prop_map(Act::Started),
         6 => ((0..3_usize), any::<u8>()).prop_map(|(which, word)| Act::Text(which, word)),
         2 => (0..3_usize).prop_map(Act::Call),
@@ -53,10 +69,7 @@ fn play(talk: &mut Talk, act: &Act) -> Result<Vec<Event>, Reject> {
     match *act {
         Act::Create => talk.create("go").map(|_| vec![]),
         Act::Steer(which) => response(which).map_or(Ok(vec![]), |id| talk.steer(id, "steer")),
-        Act::Cancel(which) => talk.say(Input::Cancel { response_id: response(which) }),
-        Act::Disconnect(which) => {
-            response(which).map_or(Ok(vec![]), |response_id| talk.say(Input::Disconnected { response_id }))
-        }
+        Act::Cancel(which) => talk.say(Input::Cancel { response_id: response(which), cascade: which % 2 == 1 }),
         Act::Started(which) => {
             talk.say(Input::GenerationStarted { generation: generation(which), prompt_tokens: 3, cached_tokens: 1 })
         }
@@ -78,7 +91,64 @@ fn play(talk: &mut Talk, act: &Act) -> Result<Vec<Event>, Reject> {
         Act::Stop => talk.say(Input::Stopping),
         Act::Restart => talk.say(Input::Restarted { fingerprint: None }),
         Act::Silence => talk.say(Input::Silence),
+        _ => play_request(talk, act, response),
     }
+}
+
+/// What clients, workers and readers may do besides.
+fn play_request(
+    talk: &mut Talk,
+    act: &Act,
+    response: impl Fn(usize) -> Option<ResponseId>,
+) -> Result<Vec<Event>, Reject> {
+    match *act {
+        Act::SteerLater(which, how) => response(which).map_or(Ok(vec![]), |id| {
+            talk.steer_as(id, "later", |steer| {
+                steer.when = [When::Now, When::Item, When::After][usize::from(how % 3)];
+                steer.tools = if how & 4 == 0 { ToolsOnSteer::Cancel } else { ToolsOnSteer::Await };
+                steer.on_late = if how & 8 == 0 { OnLate::Fail } else { OnLate::Enqueue };
+                steer.on_multiple = if how & 16 == 0 { OnMultiple::Merge } else { OnMultiple::Replace };
+            })
+        }),
+        Act::Withdraw(which) => match talk.state.interventions.keys().nth(which) {
+            Some(id) => talk.say(Input::Withdraw { intervention_id: *id }),
+            None => Ok(vec![]),
+        },
+        Act::Interrupt(which) => {
+            response(which).map_or(Ok(vec![]), |response_id| talk.say(Input::Interrupt { response_id }))
+        }
+        Act::Enqueue(steer) => {
+            let if_busy = Some(if steer { IfBusy::Steer } else { IfBusy::Enqueue });
+            talk.create_as("queued", |create| create.policies.if_busy = if_busy).map(|_| vec![])
+        }
+        Act::Claim(which) => match nth_call(talk, which) {
+            Some(call) => talk.say(Input::ClaimCall { call, lease_ms: 50 }),
+            None => Ok(vec![]),
+        },
+        Act::Answer(which) => match nth_call(talk, which) {
+            Some(call) => talk.say(Input::AnswerCall { call, output: "ok".to_owned(), is_error: which == 2 }),
+            None => Ok(vec![]),
+        },
+        Act::Read(present) => talk.say(Input::Attendance { present, fingerprint: None }),
+        Act::Wait(ms) => {
+            talk.now_ms += u64::from(ms % 200);
+            talk.say(Input::Tick)
+        }
+        Act::DeleteItem(which) => {
+            let items = talk.state.responses.iter().flat_map(|response| &response.input);
+            match items.map(|item| item.id).nth(which) {
+                Some(item_id) => talk.say(Input::DeleteItem { item_id }),
+                None => Ok(vec![]),
+            }
+        }
+        _ => Ok(vec![]),
+    }
+}
+
+/// A call as a worker names it, among those that the model made last.
+fn nth_call(talk: &Talk, which: usize) -> Option<CallRef> {
+    let call = talk.state.calls.iter().rev().nth(which)?;
+    Some(CallRef { response_id: None, call_id: call.call_id.clone(), attempt: None })
 }
 
 /// What must hold of every journal, read without the code that wrote it.
@@ -97,18 +167,38 @@ fn audit(log: &[Recorded]) {
         match &recorded.event {
             Event::ResponseEnded { response_id, .. } => ended.push(*response_id),
             Event::InterventionAccepted { intervention_id, .. } => accepted.push(*intervention_id),
-            Event::InterventionCommitted { intervention_id, .. } => {
+            Event::InterventionCommitted { intervention_id, .. }
+            | Event::InterventionFailed { intervention_id, .. }
+            | Event::InterventionSuperseded { intervention_id, .. }
+            | Event::InterventionWithdrawn { intervention_id, .. } => {
                 let place = accepted.iter().position(|id| id == intervention_id);
-                accepted.remove(place.expect("committed once, after it was accepted"));
+                accepted.remove(place.expect("decided once, after it was accepted"));
             }
             _ => {}
         }
     }
-    assert!(accepted.is_empty(), "every accepted steer is committed");
+}
+
+/// What the model of each response sees: every call has one result, right behind it.
+fn check_inputs(state: &State) {
+    for response in &state.responses {
+        let mut open: Vec<String> = Vec::new();
+        for message in messages(state, response) {
+            if message.role == Role::Tool {
+                let id = message.tool_call_id.unwrap();
+                let place = open.iter().position(|open| *open == id);
+                open.remove(place.unwrap_or_else(|| panic!("{id} is answered once, behind its call")));
+            } else if message.role != Role::Assistant {
+                assert!(open.is_empty(), "a call is answered before anything else is said: {open:?}");
+            }
+            open.extend(message.tool_calls.into_iter().map(|call| call.id));
+        }
+        assert!(open.is_empty(), "no call is unanswered: {open:?}");
+    }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
     fn a_replay_equals_the_live_state_and_the_journal_is_sound(acts in prop::collection::vec(act(), 0..80)) {
@@ -130,6 +220,12 @@ proptest! {
         }
         prop_assert_eq!(&replayed, &talk.state);
         audit(&talk.log);
+        check_inputs(&talk.state);
+        let idle = talk.state.active().is_none() && talk.state.open_calls().next().is_none();
+        if idle {
+            prop_assert!(talk.state.undecided().is_empty(), "nothing waits in an idle conversation");
+            prop_assert!(talk.state.queue.is_empty());
+        }
     }
 
     #[test]

@@ -142,17 +142,20 @@ fn a_cancel_after_the_end_is_too_late_and_names_the_successor() {
     let (mut talk, id) = Talk::generating(&["The"]);
     talk.steer(id, "shorter").unwrap();
     let successor_id = Some(talk.state.active().unwrap().id);
-    assert_eq!(talk.cancel(id), CancelOutcome::TooLate { successor_id });
+    assert_eq!(talk.cancel(id), CancelOutcome::TooLate { successor_id, closed_calls: vec![] });
     assert!(talk.state.active().is_some(), "the successor goes on");
 }
 
 #[test]
 fn a_cancel_without_an_id_means_the_active_one() {
     let (mut talk, id) = Talk::generating(&["The"]);
-    talk.say(Input::Cancel { response_id: None }).unwrap();
+    talk.say(Input::Cancel { response_id: None, cascade: false }).unwrap();
     assert!(talk.state.response(id).unwrap().cancel_requested);
     talk.ended(GenerationEnd::Aborted);
-    assert_eq!(talk.say(Input::Cancel { response_id: None }).unwrap_err().code, Code::ResponseNotActive);
+    assert_eq!(
+        talk.say(Input::Cancel { response_id: None, cascade: false }).unwrap_err().code,
+        Code::ResponseNotActive
+    );
 }
 
 #[test]
@@ -170,15 +173,4 @@ fn a_create_behind_an_older_response_is_sent_to_a_fork() {
     talk.ended(GenerationEnd::Stop);
     let item = Item::message(ItemId::draw(&mut talk.fresh), Role::User, "again");
     assert_eq!(talk.create_with(vec![item], Some(first)).unwrap_err().code, Code::ResponseNotActive);
-}
-
-#[test]
-fn a_disconnect_ends_the_response_and_takes_its_sequence_out() {
-    let (mut talk, id) = Talk::generating(&["The"]);
-    let generation = talk.generation();
-    talk.effects.clear();
-    talk.say(Input::Disconnected { response_id: id }).unwrap();
-    let reason = "disconnected".to_owned();
-    assert_eq!(talk.state.response(id).unwrap().status, ResponseStatus::Ended(Ending::Incomplete { reason }));
-    assert_eq!(talk.effects, [Effect::AbortGeneration { generation }]);
 }

@@ -5,7 +5,12 @@ use crate::error::Code;
 use crate::ids::CallId;
 
 fn result(fresh: &mut FreshIds, call_id: &CallId, output: &str) -> Item {
-    let body = ItemBody::FunctionCallOutput { call_id: call_id.clone(), output: output.to_owned(), synthetic: false };
+    let body = ItemBody::FunctionCallOutput {
+        call_id: call_id.clone(),
+        output: output.to_owned(),
+        synthetic: false,
+        is_error: false,
+    };
     Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body }
 }
 
@@ -15,7 +20,7 @@ fn two_calls() -> (Talk, ResponseId, Vec<CallId>) {
     talk.generated(call(1, "weather", r#"{"city":"Oslo"}"#));
     talk.generated(call(4, "time", "{}"));
     talk.ended(GenerationEnd::Stop);
-    let calls = talk.state.open_calls.iter().map(|call| call.call_id.clone()).collect();
+    let calls = talk.state.open_calls().map(|call| call.call_id.clone()).collect();
     (talk, id, calls)
 }
 
@@ -35,7 +40,7 @@ fn results_continue_the_conversation_and_the_model_sees_each_once() {
     let roles: Vec<_> =
         messages(&talk.state, talk.state.active().unwrap()).iter().map(|message| message.role).collect();
     assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool, Role::Tool]);
-    assert_eq!(talk.state.open_calls, []);
+    assert_eq!(talk.state.open_calls().count(), 0);
 }
 
 #[test]
@@ -81,7 +86,15 @@ fn opened_with(items: impl FnOnce(&mut FreshIds) -> Vec<Item>) -> Talk {
     let mut talk = Talk { state: State::default(), ..Talk::new(3) };
     let (id, principal) = (ConversationId::draw(&mut talk.fresh), "local".to_owned());
     let items = items(&mut talk.fresh);
-    talk.say(Input::Open { id, principal, metadata: Map::new(), items, forked_from: None }).unwrap();
+    talk.say(Input::Open {
+        id,
+        principal,
+        metadata: Map::new(),
+        items,
+        forked_from: None,
+        defaults: Policies::default(),
+    })
+    .unwrap();
     talk
 }
 
@@ -143,7 +156,7 @@ fn an_unfinished_call_is_cut_back_to_its_first_token() {
     });
     assert_eq!(cut.unwrap().token_index, 1);
     assert_eq!(talk.state.response(id).unwrap().kept_tokens(), [0]);
-    assert_eq!(talk.state.open_calls, []);
+    assert_eq!(talk.state.open_calls().count(), 0);
     let transcript = messages(&talk.state, talk.state.active().unwrap());
     assert!(transcript.iter().all(|message| message.tool_calls.is_empty()));
 }
@@ -158,7 +171,7 @@ fn a_call_that_the_limit_cut_is_never_requested() {
     }];
     let (generation, tail_tokens, end) = (talk.generation(), vec![], GenerationEnd::Length);
     talk.say(Input::GenerationEnded { generation, outputs, tail_tokens, end }).unwrap();
-    assert_eq!(talk.state.open_calls, []);
+    assert_eq!(talk.state.open_calls().count(), 0);
     assert_eq!(talk.state.response(id).unwrap().output[0].item.status, ItemStatus::Incomplete);
 }
 
@@ -185,8 +198,8 @@ fn a_steer_after_completed_with_open_calls_closes_them_and_commits() {
 
 #[test]
 fn a_cancel_of_a_completed_response_closes_its_calls() {
-    let (mut talk, id, _) = two_calls();
-    assert_eq!(talk.cancel(id), CancelOutcome::TooLate { successor_id: None });
+    let (mut talk, id, closed_calls) = two_calls();
+    assert_eq!(talk.cancel(id), CancelOutcome::TooLate { successor_id: None, closed_calls });
     assert_eq!(talk.state.status(), "idle");
     assert_eq!(talk.log.iter().filter(|recorded| matches!(recorded.event, Event::ResponseEnded { .. })).count(), 1);
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod cpu;
 
+use super::kv::BlockId;
 use super::scheduler::Chunk;
 
 /// Runs steps. Owns the weights and the bytes of the KV blocks.
@@ -15,6 +16,15 @@ pub(crate) trait Backend: Send + 'static {
 
     /// Logits of one row.
     fn vocabulary(&self) -> usize;
+
+    /// Bytes of one KV block, keys and values of all layers.
+    fn block_bytes(&self) -> usize;
+
+    /// A copy of a block's keys and values.
+    fn read_block(&self, block: BlockId) -> Vec<u8>;
+
+    /// Puts back what [`Self::read_block`] gave: as many bytes as [`Self::block_bytes`].
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]);
 }
 
 /// A step could not be run.

@@ -98,12 +98,15 @@ impl BlockPool {
     /// Finds the longest run of cached or held blocks that `tokens` begin with, and makes the caller a holder of
     /// each. The last token is never covered: it has to be run to get logits.
     pub(crate) fn adopt(&mut self, salt: u64, tokens: &[u32]) -> Vec<(BlockId, BlockKey)> {
-        let coverable = tokens.len().saturating_sub(1) / BLOCK_TOKENS;
+        self.adopt_blocks(salt, &tokens[..tokens.len().saturating_sub(1)])
+    }
+
+    /// As [`Self::adopt`], but the last block may be among them: nobody wants logits.
+    pub(crate) fn adopt_blocks(&mut self, salt: u64, tokens: &[u32]) -> Vec<(BlockId, BlockKey)> {
         let mut adopted = Vec::new();
         let mut parent = None;
-        for block_tokens in tokens.chunks_exact(BLOCK_TOKENS).take(coverable) {
-            let key = self.key(salt, parent, block_tokens);
-            let Some(id) = self.lookup(key, salt, parent, block_tokens) else {
+        for block_tokens in tokens.chunks_exact(BLOCK_TOKENS) {
+            let Some((id, key)) = self.find(salt, parent, block_tokens) else {
                 break;
             };
             self.hold(id);
@@ -120,8 +123,7 @@ impl BlockPool {
         let (mut found, mut unheld) = (0, 0);
         let mut parent = None;
         for block_tokens in tokens.chunks_exact(BLOCK_TOKENS).take(coverable) {
-            let key = self.key(salt, parent, block_tokens);
-            let Some(id) = self.lookup(key, salt, parent, block_tokens) else {
+            let Some((id, key)) = self.find(salt, parent, block_tokens) else {
                 break;
             };
             found += 1;
@@ -129,6 +131,13 @@ impl BlockPool {
             parent = Some(key);
         }
         (found, unheld)
+    }
+
+    /// The indexed block that holds these tokens behind `parent`. Its content stays as it is for as long as it is
+    /// found here.
+    pub(crate) fn find(&self, salt: u64, parent: Option<BlockKey>, tokens: &[u32]) -> Option<(BlockId, BlockKey)> {
+        let key = self.key(salt, parent, tokens);
+        self.lookup(key, salt, parent, tokens).map(|id| (id, key))
     }
 
     fn key(&self, salt: u64, parent: Option<BlockKey>, tokens: &[u32]) -> BlockKey {

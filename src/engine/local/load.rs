@@ -19,7 +19,8 @@ use crate::clock::Clock;
 use crate::parse::{ReasoningFormat, ToolFormat};
 use crate::prompt::{ChatTemplate, TemplateError};
 
-/// Changes whenever the same file and tokens would give other logits than before.
+/// Changes whenever the same file and tokens would give other logits than before, or a KV block other bytes: KV files
+/// of an earlier build must not be taken for this one's.
 const NUMERICS_VERSION: u32 = 1;
 /// How keys and values are stored.
 const KV_TYPE: &str = "f16";

@@ -5,6 +5,7 @@
 //! not read is left out of the next step, one that is gone is aborted. A channel that closes without `Finished`
 //! means that the engine was dropped or died.
 
+mod kv;
 mod load;
 mod run;
 mod stats;
@@ -19,14 +20,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::backend::Backend;
 use super::contract::{
-    AbortHandle, Engine, EngineError, EngineEvent, Generation, GenerationRequest, ModelInfo, SequenceId,
+    AbortHandle, Engine, EngineError, EngineEvent, Generation, GenerationRequest, KvImage, KvRefused, ModelInfo,
+    SequenceId,
 };
 use super::scheduler::Scheduler;
 use crate::clock;
+use kv::{KV_ORDERS_MAX, KvOrder, KvWork};
 pub(super) use load::open;
 pub use load::{LoadError, LoadOptions};
 use run::Runner;
@@ -41,7 +44,7 @@ const STEP_DURATION_MAX: Duration = Duration::from_mins(1);
 /// Runs one model.
 pub struct LocalEngine {
     model: ModelInfo,
-    inbox: Option<mpsc::Sender<Submission>>,
+    inbox: Option<Inbox>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
     next_id: AtomicU64,
@@ -61,6 +64,12 @@ struct Shared {
     step_began: AtomicU64,
 }
 
+/// The ways to the engine's thread.
+struct Inbox {
+    submissions: mpsc::Sender<Submission>,
+    kv: mpsc::Sender<KvOrder>,
+}
+
 /// A sequence on its way to the engine's thread.
 struct Submission {
     id: SequenceId,
@@ -78,7 +87,8 @@ impl LocalEngine {
         sequences_max: usize,
     ) -> std::io::Result<Self> {
         // Never the limit: each submission in it is one of `sequences_max`.
-        let (sender, inbox) = mpsc::channel(sequences_max.max(1));
+        let (submissions, submitted) = mpsc::channel(sequences_max.max(1));
+        let (kv, kv_orders) = mpsc::channel(KV_ORDERS_MAX);
         let shared = Arc::new(Shared {
             counters: Counters::default(),
             wake: Notify::new(),
@@ -89,10 +99,21 @@ impl LocalEngine {
         });
         // Only to wait for several channels at once; it drives no I/O and no timers.
         let waiting = tokio::runtime::Builder::new_current_thread().build()?;
-        let runner = Runner::new(scheduler, backend, inbox, Arc::clone(&shared));
+        let kv_work = KvWork::new(model.fingerprint.clone(), kv_orders);
+        let runner = Runner::new(scheduler, backend, submitted, kv_work, Arc::clone(&shared));
         let name = "local-engine".to_owned();
         let thread = std::thread::Builder::new().name(name).spawn(move || runner.run(&waiting))?;
-        Ok(Self { model, inbox: Some(sender), thread: Some(thread), shared, next_id: AtomicU64::new(0), sequences_max })
+        let inbox = Some(Inbox { submissions, kv });
+        Ok(Self { model, inbox, thread: Some(thread), shared, next_id: AtomicU64::new(0), sequences_max })
+    }
+
+    /// Leaves an order for KV. Where there is no room or no thread, it is dropped and its receiver closes.
+    fn order_kv<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> KvOrder) -> oneshot::Receiver<T> {
+        let (reply, answer) = oneshot::channel();
+        if let Some(inbox) = &self.inbox {
+            let _ = inbox.kv.try_send(order(reply));
+        }
+        answer
     }
 
     /// What the engine has done since it started.
@@ -124,7 +145,7 @@ impl Engine for LocalEngine {
         let aborted = Arc::new(AtomicBool::new(false));
         let id = SequenceId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let submission = Submission { id, request, events, aborted: Arc::clone(&aborted) };
-        if let Err(refused) = inbox.try_send(submission) {
+        if let Err(refused) = inbox.submissions.try_send(submission) {
             self.shared.live.fetch_sub(1, Ordering::SeqCst);
             return Err(match refused {
                 mpsc::error::TrySendError::Full(_) => EngineError::Overloaded,
@@ -144,6 +165,18 @@ impl Engine for LocalEngine {
             return Err("the engine's thread has ended; restart the server".to_owned());
         }
         self.shared.health_after(Duration::ZERO)
+    }
+
+    fn cached_kv(&self, tokens: Arc<[u32]>, salt: u64) -> oneshot::Receiver<usize> {
+        self.order_kv(|reply| KvOrder::Cached { tokens, salt, reply })
+    }
+
+    fn save_kv(&self, tokens: Arc<[u32]>, salt: u64) -> oneshot::Receiver<KvImage> {
+        self.order_kv(|reply| KvOrder::Save { tokens, salt, reply })
+    }
+
+    fn restore_kv(&self, image: KvImage) -> oneshot::Receiver<Result<usize, KvRefused>> {
+        self.order_kv(|reply| KvOrder::Restore { image, reply })
     }
 }
 

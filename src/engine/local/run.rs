@@ -12,6 +12,7 @@ use super::super::backend::Backend;
 use super::super::contract::{EngineEvent, FinishReason, Sampling, SequenceId};
 use super::super::sampling::sample;
 use super::super::scheduler::{Chunk, Outcome, Plan, Scheduler};
+use super::kv::KvWork;
 use super::{Shared, Submission};
 
 /// Places a sequence's channel must have before it is planned: for a token, and for the end.
@@ -35,6 +36,7 @@ pub(super) struct Runner<B> {
     scheduler: Scheduler,
     backend: B,
     inbox: mpsc::Receiver<Submission>,
+    kv: KvWork,
     shared: Arc<Shared>,
     live: BTreeMap<SequenceId, Live>,
 }
@@ -44,19 +46,17 @@ impl<B: Backend> Runner<B> {
         scheduler: Scheduler,
         backend: B,
         inbox: mpsc::Receiver<Submission>,
+        kv: KvWork,
         shared: Arc<Shared>,
     ) -> Self {
-        Self { scheduler, backend, inbox, shared, live: BTreeMap::new() }
+        Self { scheduler, backend, inbox, kv, shared, live: BTreeMap::new() }
     }
 
     /// Runs until the engine is dropped. `waiting` is used when there is nothing to compute.
     pub(super) fn run(mut self, waiting: &Runtime) {
         loop {
-            if self.live.is_empty() {
-                match waiting.block_on(self.inbox.recv()) {
-                    Some(submission) => self.admit(submission),
-                    None => return,
-                }
+            if self.live.is_empty() && self.kv.is_idle() && !waiting.block_on(self.wait_for_work()) {
+                return;
             }
             while let Ok(submission) = self.inbox.try_recv() {
                 self.admit(submission);
@@ -64,10 +64,22 @@ impl<B: Backend> Runner<B> {
             if self.shared.stopping.load(Ordering::SeqCst) {
                 return;
             }
-            if !self.step() {
+            let copied = self.kv.advance(&mut self.scheduler, &mut self.backend);
+            if !self.step() && !copied {
                 waiting.block_on(self.wait_for_readers());
             }
         }
+    }
+
+    /// Waits for a sequence or an order. False when there will be none any more.
+    async fn wait_for_work(&mut self) -> bool {
+        let submission = tokio::select! {
+            submission = self.inbox.recv() => submission,
+            () = self.kv.ordered() => return true,
+        };
+        let Some(submission) = submission else { return false };
+        self.admit(submission);
+        true
     }
 
     /// Takes a submission in, or ends it at once when there is nothing to generate.
@@ -122,11 +134,12 @@ impl<B: Backend> Runner<B> {
         if plan.chunks.is_empty() {
             return self.live.is_empty();
         }
+        // Counted first: whoever reads the end may look at once.
+        let tokens = plan.chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        self.shared.counters.step(plan.chunks.len(), tokens, self.scheduler.preemptions());
         self.shared.begin_step();
         self.run_plan(&plan);
         self.shared.end_step();
-        let tokens = plan.chunks.iter().map(|chunk| chunk.tokens.len()).sum();
-        self.shared.counters.step(plan.chunks.len(), tokens, self.scheduler.preemptions());
         true
     }
 
@@ -167,13 +180,14 @@ impl<B: Backend> Runner<B> {
         }
     }
 
-    /// Waits until a reader has room or is gone, or somebody submits or aborts.
+    /// Waits until a reader has room or is gone, or somebody submits, orders or aborts.
     async fn wait_for_readers(&mut self) {
-        let Self { live, inbox, shared, .. } = self;
+        let Self { live, inbox, kv, shared, .. } = self;
         // An error means that the reader is gone, which is worth a look too.
         let readers = live.values().map(|live| Box::pin(live.events.reserve_many(EVENTS_PER_STEP)));
         let submitted = tokio::select! {
             submission = inbox.recv() => submission,
+            () = kv.ordered() => None,
             () = shared.wake.notified() => None,
             _ = select_all(readers) => None,
         };

@@ -8,6 +8,7 @@ use super::*;
 use crate::engine::backend::StepError;
 use crate::engine::backend::cpu::CpuBackend;
 use crate::engine::gguf::{Gguf, TensorType};
+use crate::engine::kv::BlockId;
 use crate::engine::model::tiny::{Tiny, VOCABULARY};
 use crate::engine::scheduler::Chunk;
 use crate::engine::{FinishReason, Sampling};
@@ -16,19 +17,19 @@ const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_
 const WARM: Sampling = Sampling { temperature: 2.0, top_k: 100, top_p: 0.98, min_p: 0.001, ..GREEDY };
 
 /// Keys and values of one token of the tiny model: two layers, two heads of 64 values, as f16.
-const KV_TOKEN_BYTES: usize = 2 * 2 * 2 * 64 * 2;
+pub(super) const KV_TOKEN_BYTES: usize = 2 * 2 * 2 * 64 * 2;
 
-fn parts(options: &LoadOptions) -> (ModelInfo, Scheduler, CpuBackend) {
+pub(super) fn parts(options: &LoadOptions) -> (ModelInfo, Scheduler, CpuBackend) {
     let options = LoadOptions { threads: Some(1), ..options.clone() };
     prepare(Path::new("tiny.gguf"), &Tiny::default().file(), &options).unwrap()
 }
 
-fn engine(options: &LoadOptions) -> LocalEngine {
+pub(super) fn engine(options: &LoadOptions) -> LocalEngine {
     let (model, scheduler, backend) = parts(options);
     LocalEngine::start(model, scheduler, backend, options.sequences_max).unwrap()
 }
 
-fn prompt(seed: u32, length: u32) -> Arc<[u32]> {
+pub(super) fn prompt(seed: u32, length: u32) -> Arc<[u32]> {
     (0..length).map(|index| (seed * 37 + index * 13 + index * index) % 256).collect()
 }
 
@@ -47,7 +48,7 @@ pub(super) fn request(prompt: Arc<[u32]>, max_tokens: u32) -> GenerationRequest 
 
 #[derive(Debug, PartialEq)]
 pub(super) struct Answer {
-    cached: Option<u32>,
+    pub(super) cached: Option<u32>,
     pub(super) tokens: Vec<u32>,
     finish: Option<FinishReason>,
 }
@@ -87,6 +88,18 @@ impl Backend for Gated {
 
     fn vocabulary(&self) -> usize {
         self.backend.vocabulary()
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.backend.block_bytes()
+    }
+
+    fn read_block(&self, block: BlockId) -> Vec<u8> {
+        self.backend.read_block(block)
+    }
+
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
+        self.backend.write_block(block, bytes);
     }
 }
 

@@ -1,13 +1,13 @@
 //! The stored form of events: every version ever written must decode, and today's must encode the same bytes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde_json::{Map, json};
 
 use crate::conversation::{
-    Content, Cut, EVENT_VERSION, Ending, Event, Item, ItemBody, ItemStatus, NewResponse, Recorded, ResponseConfig,
-    ResponseError, SamplingConfig,
+    Content, Cut, Ending, Event, FlushPolicy, Item, ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart,
+    Policies, Policy, Recorded, ResponseConfig, ResponseError, SamplingConfig, ToolPolicy, ToolsOnSteer, When,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -35,24 +35,50 @@ fn name(event: &Event) -> &'static str {
         Event::ResponseEnded { .. } => "response_ended",
         Event::InterventionAccepted { .. } => "intervention_accepted",
         Event::InterventionCommitted { .. } => "intervention_committed",
+        Event::ConversationUpdated { .. } => "conversation_updated",
+        Event::ConversationRewound { .. } => "conversation_rewound",
+        Event::ConversationDeleted {} => "conversation_deleted",
+        Event::ConversationSuspended {} => "conversation_suspended",
+        Event::ItemDeleted { .. } => "item_deleted",
+        Event::ResponseDeleted { .. } => "response_deleted",
+        Event::ResponseDequeued { .. } => "response_dequeued",
+        Event::ResponseQueued { .. } => "response_queued",
+        Event::ResponseUnattended { .. } => "response_unattended",
+        Event::ResponseAttended { .. } => "response_attended",
+        Event::ResponsePaused { .. } => "response_paused",
+        Event::OutputItemDiscarded { .. } => "output_item_discarded",
+        Event::ToolCallClaimed { .. } => "tool_call_claimed",
+        Event::ToolResultAccepted { .. } => "tool_result_accepted",
+        Event::ToolResultDiscarded { .. } => "tool_result_discarded",
+        Event::InterventionPending { .. } => "intervention_pending",
+        Event::InterventionFailed { .. } => "intervention_failed",
+        Event::InterventionSuperseded { .. } => "intervention_superseded",
+        Event::InterventionWithdrawn { .. } => "intervention_withdrawn",
     }
 }
 
 /// How many names there are above.
-const VARIANTS: usize = 18;
+const VARIANTS: usize = 37;
 
-fn golden_path() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/events/v{EVENT_VERSION}.jsonl"))
+/// The releases whose events are kept; the last is today's.
+const RELEASES: [&str; 2] = ["v1", "v2"];
+
+fn golden_path(release: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/events/{release}.jsonl"))
 }
 
-fn golden() -> Vec<String> {
-    let text = std::fs::read_to_string(golden_path()).unwrap();
+fn golden_of(release: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(golden_path(release)).unwrap();
     text.lines().map(str::to_owned).collect()
 }
 
+fn golden() -> Vec<String> {
+    golden_of(RELEASES[RELEASES.len() - 1])
+}
+
 #[test]
-fn stored_events_decode_and_encode_to_the_same_bytes() {
-    for line in golden() {
+fn stored_events_of_every_release_decode_and_encode_to_the_same_bytes() {
+    for line in RELEASES.into_iter().flat_map(golden_of) {
         let recorded: Recorded = serde_json::from_str(&line).unwrap();
         assert_eq!(serde_json::to_string(&recorded).unwrap(), line);
     }
@@ -82,6 +108,9 @@ fn todays_events_are_written_as_the_golden_file_says() {
             serde_json::to_string(&recorded).unwrap()
         })
         .collect();
+    if std::env::var_os("MIDSTREAM_UPDATE_GOLDEN").is_some() {
+        std::fs::write(golden_path(RELEASES[RELEASES.len() - 1]), written.join("\n") + "\n").unwrap();
+    }
     let golden = golden();
     assert_eq!(written.len(), golden.len());
     for (written, golden) in written.iter().zip(&golden) {
@@ -119,6 +148,19 @@ fn config() -> ResponseConfig {
         store: true,
         metadata: object(&json!({"run": "7"})),
         echo: object(&json!({"truncation": "disabled"})),
+        policy: Policy {
+            durability: FlushPolicy::Sync,
+            on_disconnect: OnDisconnect::Pause,
+            grace_ms: 5_000,
+            on_restart: OnRestart::Fail,
+            max_unattended_tokens: Some(64),
+        },
+        tool_policies: [(
+            "weather".to_owned(),
+            ToolPolicy { timeout_ms: Some(2_000), max_attempts: 2, idempotent: true },
+        )]
+        .into(),
+        max_parallel_tool_calls: Some(4),
     }
 }
 
@@ -138,6 +180,7 @@ fn items() -> Vec<Item> {
             call_id: CallId("call0123456789abcdefghijklmn".into()),
             output: "not started".into(),
             synthetic: true,
+            is_error: false,
         },
     ];
     let statuses = [ItemStatus::Completed, ItemStatus::Incomplete, ItemStatus::InProgress, ItemStatus::Completed];
@@ -145,6 +188,15 @@ fn items() -> Vec<Item> {
         .zip(bodies.into_iter().zip(statuses))
         .map(|(n, (body, status))| Item { id: item_id(n), status, body })
         .collect()
+}
+
+/// The result of a tool that failed.
+fn failed_output() -> Item {
+    let mut item = items().remove(3);
+    if let ItemBody::FunctionCallOutput { is_error, synthetic, .. } = &mut item.body {
+        (*is_error, *synthetic) = (true, false);
+    }
+    item
 }
 
 fn samples() -> Vec<Event> {
@@ -164,6 +216,9 @@ fn beginnings() -> Vec<Event> {
         background: false,
         metadata: Map::new(),
         echo: Map::new(),
+        policy: Policy::default(),
+        tool_policies: BTreeMap::new(),
+        max_parallel_tool_calls: None,
         ..config()
     };
     vec![
@@ -172,12 +227,14 @@ fn beginnings() -> Vec<Event> {
             principal: "anonymous".into(),
             metadata: object(&json!({"topic": "demo"})),
             forked_from: Some(response(9)),
+            defaults: Policies { grace_ms: Some(100), ..Policies::default() },
         },
         Event::ConversationCreated {
             id: ConversationId::from_bytes([3; 16]),
             principal: String::new(),
             metadata: Map::new(),
             forked_from: None,
+            defaults: Policies::default(),
         },
         Event::ItemsAdded { items: items() },
         Event::ResponseCreated(Box::new(NewResponse {
@@ -185,12 +242,14 @@ fn beginnings() -> Vec<Event> {
             previous: Some(response(9)),
             input: vec![Item::message(item_id(5), Role::User, "Hello")],
             config: config(),
+            enqueued: true,
         })),
         Event::ResponseCreated(Box::new(NewResponse {
             id: response(2),
             previous: None,
             input: Vec::new(),
             config: sparse,
+            enqueued: false,
         })),
         Event::ResponseInProgress { response_id: response(1), prompt_tokens: 40, cached_tokens: 32 },
         Event::ResponseResumed { response_id: response(1), attempt: 2, exact: true },
@@ -216,6 +275,16 @@ fn outputs() -> Vec<Event> {
         Event::ContentPartDone { response_id, item_id },
         Event::OutputItemDone { response_id, item_id, status: ItemStatus::Incomplete },
         Event::ToolCallRequested { response_id, call_id: call_id.clone(), attempt: 1 },
+        Event::OutputItemDiscarded { response_id, item_id },
+        Event::ToolCallClaimed { response_id, call_id: call_id.clone(), attempt: 1, lease_until_ms: 1_764_000_000_000 },
+        Event::ToolResultAccepted { response_id, call_id: call_id.clone(), attempt: 1, output: failed_output() },
+        Event::ToolResultDiscarded {
+            response_id,
+            call_id: call_id.clone(),
+            attempt: 1,
+            reason: "timeout".into(),
+            by_seq: 9,
+        },
         Event::ToolCallClosed { response_id, call_id, attempt: 1, reason: "steered".into(), output: items().remove(3) },
     ]
 }
@@ -236,7 +305,26 @@ fn endings() -> Vec<Event> {
             intervention_id,
             response_id,
             items: vec![Item::message(item_id(7), Role::User, "Shorter, please.")],
+            when: When::Now,
+            tools: ToolsOnSteer::Cancel,
+            enqueued: false,
         },
+        Event::InterventionAccepted {
+            intervention_id,
+            response_id,
+            items: Vec::new(),
+            when: When::After,
+            tools: ToolsOnSteer::Await,
+            enqueued: true,
+        },
+        Event::InterventionPending { intervention_id, response_id },
+        Event::InterventionFailed {
+            intervention_id,
+            response_id,
+            error: ResponseError { code: Code::ResponseCancelled, message: "cancelled first".into() },
+        },
+        Event::InterventionSuperseded { intervention_id, response_id, by: InterventionId::from_bytes([5; 16]) },
+        Event::InterventionWithdrawn { intervention_id, response_id },
         Event::InterventionCommitted {
             intervention_id,
             response_id,
@@ -245,5 +333,17 @@ fn endings() -> Vec<Event> {
         },
         Event::InterventionCommitted { intervention_id, response_id, successor_id: response(2), cut: None },
         Event::ResponseSuspended { response_id },
+        Event::ResponseDequeued { response_id },
+        Event::ResponseQueued { response_id },
+        Event::ResponseUnattended { response_id, until_ms: Some(1_764_000_000_000) },
+        Event::ResponseUnattended { response_id, until_ms: None },
+        Event::ResponseAttended { response_id },
+        Event::ResponsePaused { response_id },
+        Event::ResponseDeleted { response_id },
+        Event::ItemDeleted { item_id: item_id(7) },
+        Event::ConversationUpdated { metadata: object(&json!({"topic": "done"})) },
+        Event::ConversationRewound { seq: 17, epoch: 1 },
+        Event::ConversationSuspended {},
+        Event::ConversationDeleted {},
     ]
 }

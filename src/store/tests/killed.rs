@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use super::super::{Journal, SledJournal, Writer, WriterStatus};
+use super::super::{Batch, Error, Journal, SledJournal, Writer, WriterStatus, compact};
 use super::{Ids, batch};
 use crate::error::Code;
 
@@ -15,8 +15,11 @@ use crate::error::Code;
 const CHILD: &str = "MIDSTREAM_TEST_STORE_CHILD";
 /// Set as well: the child appends until it is refused.
 const UNTIL_REFUSED: &str = "MIDSTREAM_TEST_STORE_UNTIL_REFUSED";
+/// Set as well: the child deletes and compacts; the number of its first conversation.
+const DELETING_FROM: &str = "MIDSTREAM_TEST_STORE_DELETING_FROM";
 const CONVERSATIONS: usize = 8;
 const BATCH: u64 = 7;
+const DELETED_EVENTS: u64 = 150;
 
 /// The child: does nothing when it runs as an ordinary test.
 #[test]
@@ -92,6 +95,80 @@ fn a_killed_process_lost_nothing_that_was_acknowledged() {
             assert!(found >= told, "round {round}: {found} of {told} acknowledged events");
             assert_eq!(found % BATCH, 0, "a batch was cut");
             assert_eq!(events, batch(*conversation, 1..=found).events);
+        }
+    }
+}
+
+/// The child of the next test: conversations come and go, and after every twentieth it compacts.
+#[test]
+fn child_deletes_and_compacts_until_it_is_killed() {
+    let (Some(folder), Some(first)) = (std::env::var_os(CHILD), std::env::var_os(DELETING_FROM)) else {
+        return;
+    };
+    let folder = Path::new(&folder);
+    let first = first.into_string().unwrap().parse().unwrap();
+    let mut ids = Ids::new();
+    let mut conversations = (0..).map(|index| (index, ids.conversation())).skip(first);
+    loop {
+        let journal = Arc::new(SledJournal::open(folder).unwrap());
+        let writer = Writer::start(journal.clone(), 64).unwrap();
+        for (index, conversation) in conversations.by_ref().take(20) {
+            writer.append_blocking(batch(conversation, 1..=DELETED_EVENTS)).unwrap();
+            tell(index, DELETED_EVENTS);
+            if index % 3 == 0 {
+                writer.append_blocking(Batch::deletion(conversation)).unwrap();
+                tell(index, 0);
+            }
+        }
+        drop((writer, journal));
+        // The writer's thread lets go of the folder when it has ended.
+        while matches!(compact(folder), Err(Error::InUse(_))) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_process_killed_while_it_deletes_and_compacts_keeps_what_it_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut told = HashMap::new();
+    for round in 0..8_usize {
+        // One more may be written and not told.
+        let first = told.keys().max().map_or(0, |last| last + 2);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "store::tests::killed::child_deletes_and_compacts_until_it_is_killed"])
+            .env(CHILD, folder.path())
+            .env(DELETING_FROM, first.to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        for _ in 0..=round {
+            listen(&lines.next().expect("the child ended by itself"), &mut told);
+        }
+        // In most rounds the kill comes in a compaction: while it builds, and at a step of the swap.
+        let step = [None, Some("rebuilding/journal/db"), Some("journal.next"), Some("journal.old")][round % 4];
+        while step.is_some_and(|name| !folder.path().join(name).exists()) {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        let rest: Vec<_> = lines.collect();
+        for line in &rest[..rest.len().saturating_sub(1)] {
+            listen(line, &mut told);
+        }
+        child.wait().unwrap();
+        let journal = SledJournal::open(folder.path()).unwrap();
+        let mut ids = Ids::new();
+        for index in 0..told.keys().max().map_or(0, |last| last + 1) {
+            let conversation = ids.conversation();
+            let found = journal.read(conversation, 0, usize::MAX).unwrap();
+            match told.get(&index) {
+                Some(0) => assert_eq!(found, [], "round {round}: a deleted conversation is back"),
+                // Written or deleted, but not yet told.
+                None | Some(_) if found.is_empty() && (index % 3 == 0 || !told.contains_key(&index)) => {}
+                None | Some(_) => assert_eq!(found, batch(conversation, 1..=DELETED_EVENTS).events),
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use super::super::{Error, Journal, Record, SledJournal, keys};
+use super::super::{Batch, Error, Journal, Record, SledJournal, keys};
 use super::{Ids, batch, copy_folder, with_records};
 use crate::ids::{ConversationId, ResponseId};
 
@@ -11,20 +11,33 @@ use crate::ids::{ConversationId, ResponseId};
 const CONVERSATIONS: usize = 60;
 const EVENTS: u64 = 150;
 
-type Written = Vec<(ConversationId, ResponseId)>;
+/// Conversations, and those that were deleted.
+struct Written {
+    kept: Vec<(ConversationId, ResponseId)>,
+    deleted: Vec<(ConversationId, ResponseId)>,
+}
 
-/// One conversation after the other, each in several groups and half of them folded.
+/// One conversation after the other, each in several groups, half of them folded and every tenth deleted.
 fn write(folder: &Path) -> Written {
     let journal = SledJournal::open(folder).unwrap();
     let mut ids = Ids::new();
-    let written: Written = (0..CONVERSATIONS).map(|_| (ids.conversation(), ids.response())).collect();
-    for (index, (conversation, response)) in written.iter().enumerate() {
+    let mut written = Written { kept: Vec::new(), deleted: Vec::new() };
+    for index in 0..CONVERSATIONS {
+        let ids @ (conversation, response) = &(ids.conversation(), ids.response());
         let records = |active| vec![Record::Response(*response), Record::Active(active)];
         journal.append(&[with_records(batch(*conversation, 1..=50), records(true))]).unwrap();
         journal.append(&[batch(*conversation, 51..=100)]).unwrap();
         journal.append(&[with_records(batch(*conversation, 101..=EVENTS), records(false))]).unwrap();
         if index % 2 == 0 {
             while journal.fold(*conversation, EVENTS).unwrap() {}
+        }
+        if index % 10 == 5 {
+            journal.append(&[Batch::deletion(*conversation)]).unwrap();
+            // Some purges are left unfinished.
+            while index % 20 == 5 && journal.purge().unwrap() {}
+            written.deleted.push(*ids);
+        } else {
+            written.kept.push(*ids);
         }
     }
     written
@@ -35,7 +48,7 @@ fn check(journal: &SledJournal, written: &Written) {
     if let Ok(Ok(active)) = catch_unwind(AssertUnwindSafe(|| journal.active())) {
         assert!(active.is_empty(), "an ended response is running again");
     }
-    for (conversation, response) in written {
+    for (conversation, response) in &written.kept {
         let read = catch_unwind(AssertUnwindSafe(|| journal.read(*conversation, 0, usize::MAX)));
         if let Ok(Ok(events)) = read {
             assert_eq!(events.len() as u64, EVENTS, "events are missing in silence");
@@ -43,6 +56,16 @@ fn check(journal: &SledJournal, written: &Written) {
         let found = catch_unwind(AssertUnwindSafe(|| journal.conversation_of_response(*response)));
         if let Ok(Ok(found)) = found {
             assert_eq!(found, Some(*conversation), "a response is missing in silence");
+        }
+    }
+    for (conversation, response) in &written.deleted {
+        let read = catch_unwind(AssertUnwindSafe(|| journal.read(*conversation, 0, usize::MAX)));
+        if let Ok(Ok(events)) = read {
+            assert_eq!(events, [], "a deleted conversation is back in silence");
+        }
+        let found = catch_unwind(AssertUnwindSafe(|| journal.conversation_of_response(*response)));
+        if let Ok(Ok(found)) = found {
+            assert_eq!(found, None, "a deleted response is back in silence");
         }
     }
 }

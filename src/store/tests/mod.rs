@@ -1,14 +1,19 @@
 //! Tests of the store's promises, on both journals where they share them.
 
 mod damage;
+mod deletion;
 mod dumps;
 mod durability;
 mod folding;
 mod golden;
 mod journals;
 mod killed;
+mod kv_files;
 mod lost;
 mod model;
+mod rebuilding;
+mod repair;
+mod retention;
 mod writer;
 
 use std::path::Path;

@@ -169,3 +169,54 @@ async fn many_conversations_append_at_once_and_each_keeps_its_order() {
         assert_eq!(journal.read(conversation, 0, 100).unwrap(), batch(conversation, 1..=20).events);
     }
 }
+
+fn relaxed(batch: Batch) -> Batch {
+    Batch { durability: Durability::Relaxed, ..batch }
+}
+
+#[tokio::test]
+async fn what_is_queued_is_written_in_order_though_nobody_waited_for_its_flush() {
+    let (journal, writer) = memory_writer(64);
+    let conversation = Ids::new().conversation();
+    journal.pause();
+    let mut acks = Vec::new();
+    for seq in 1..=20 {
+        acks.push(writer.enqueue(relaxed(batch(conversation, [seq]))).await.unwrap());
+    }
+    let terminal = tokio::spawn(writer.append(synced(batch(conversation, [21]))));
+    assert_eq!(journal.last_seq(conversation).unwrap(), 0, "nothing is shown before it is durable");
+    journal.resume();
+    terminal.await.unwrap().unwrap();
+    assert_eq!(journal.last_seq(conversation).unwrap(), 21, "what was queued before is written before");
+    for ack in acks {
+        ack.await.unwrap();
+    }
+    assert_eq!(journal.appends().last(), Some(&1), "a sync batch shares its flush");
+}
+
+#[tokio::test]
+async fn a_flush_that_fails_later_is_told_by_the_ack_and_the_status() {
+    for (failure, is_fatal) in [(Failure::Append, false), (Failure::Flush, false), (Failure::Sync, true)] {
+        let (journal, writer) = memory_writer(64);
+        let conversation = Ids::new().conversation();
+        journal.fail(failure);
+        let first = writer.enqueue(relaxed(batch(conversation, [1]))).await.unwrap();
+        let second = writer.enqueue(relaxed(batch(conversation, [2]))).await.unwrap();
+        let refused = first.await.unwrap_err();
+        assert_eq!(refused.code(), Code::StorageUnavailable);
+        assert!(second.await.is_err(), "what follows a lost batch must not be written");
+        let expected = if is_fatal { WriterStatus::Fatal(refused) } else { WriterStatus::Failed(refused) };
+        assert_eq!(writer.status(), expected);
+        assert_eq!(journal.last_seq(conversation).unwrap(), 0);
+    }
+}
+
+#[tokio::test]
+async fn an_ack_resolves_when_the_writer_is_gone() {
+    let (journal, writer) = memory_writer(64);
+    let conversation = Ids::new().conversation();
+    writer.enqueue(relaxed(batch(conversation, [1]))).await.unwrap().await.unwrap();
+    writer.stop().await;
+    assert_eq!(writer.enqueue(relaxed(batch(conversation, [2]))).await.err(), Some(Error::Stopped));
+    assert_eq!(journal.last_seq(conversation).unwrap(), 1);
+}

@@ -15,7 +15,7 @@ use midstream_kernels::{
     matmul, matmul_all, rms_norm_rows, rope, rope_angles, silu_mul_rows,
 };
 
-use super::super::kv::BLOCK_TOKENS;
+use super::super::kv::{BLOCK_TOKENS, BlockId};
 use super::super::model::{Description, ModelError, Sizes};
 use super::super::scheduler::Chunk;
 use super::{Backend, StepError};
@@ -198,6 +198,18 @@ impl Backend for CpuBackend {
 
     fn vocabulary(&self) -> usize {
         self.description.sizes.vocabulary
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.pages.block_bytes()
+    }
+
+    fn read_block(&self, block: BlockId) -> Vec<u8> {
+        self.pages.read_block(block.0 as usize)
+    }
+
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
+        self.pages.write_block(block.0 as usize, bytes);
     }
 }
 

@@ -1,0 +1,112 @@
+//! A request for a response: at once, behind the one that runs, or in its place.
+
+use super::calls::unanswered;
+use super::decide::{Draft, busy};
+use super::event::{Event, NewResponse};
+use super::input::{Answer, Create, Reject};
+use super::item::{Item, ItemBody};
+use super::policy::{IfBusy, ToolsOnSteer, When};
+use crate::error::Code;
+use crate::ids::{CallId, InterventionId};
+
+impl Draft {
+    pub(super) fn create(&mut self, mut create: Create) -> Result<Answer, Reject> {
+        let last = self.state.responses.last().map(|response| response.id);
+        if let Some(previous) = create.previous
+            && Some(previous) != last
+        {
+            return Err(Reject::new(
+                Code::ResponseNotActive,
+                format!("{previous} is not the last response of its conversation; the request must fork it"),
+            )
+            .param("previous_response_id"));
+        }
+        let policies = create.policies.or(self.state.defaults);
+        let outlives = create.config.background || create.in_conversation;
+        create.config.policy = policies.resolve(create.config.store, outlives);
+        let response_id = create.response_id;
+        if let Some(active) = self.state.active() {
+            let ending = active.cancel_requested;
+            match policies.if_busy.unwrap_or_default() {
+                IfBusy::Fail => return Err(busy(active.id)),
+                IfBusy::Steer if !ending => self.create_in_place(create)?,
+                IfBusy::Steer | IfBusy::Enqueue => self.enqueue(create)?,
+            }
+            return Ok(Answer::Created(response_id));
+        }
+        if create.input.is_empty() && self.state.next_input().is_empty() && self.state.responses.is_empty() {
+            let text = "the input is empty; give at least one message";
+            return Err(Reject::new(Code::InvalidInput, text).param("input"));
+        }
+        self.check_tool_outputs(&create.input)?;
+        let answered: Vec<CallId> = create.input.iter().filter_map(Item::answers).cloned().collect();
+        self.close_calls("superseded", |call| !answered.contains(&call.call_id));
+        self.commit_pending(response_id);
+        let input = self.close_brought_calls(create.input);
+        self.start(NewResponse { id: response_id, previous: last, input, config: create.config, enqueued: false });
+        Ok(Answer::Created(response_id))
+    }
+
+    /// Only messages can wait, or cut in: results and calls belong to the turn that runs.
+    fn check_messages(&self, create: &Create) -> Result<(), Reject> {
+        if create.input.is_empty() {
+            let text = "the input is empty; give at least one message";
+            return Err(Reject::new(Code::InvalidInput, text).param("input"));
+        }
+        match create.input.iter().position(|item| !matches!(item.body, ItemBody::Message { .. })) {
+            Some(place) if create.input[place].answers().is_some() => {
+                Err(self.state.active().map_or_else(|| Reject::new(Code::Internal, "nothing runs"), |it| busy(it.id)))
+            }
+            Some(place) => {
+                let text = "behind or instead of a running response only messages can be given";
+                Err(Reject::new(Code::InvalidInput, text).param(format!("input[{place}]")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn enqueue(&mut self, create: Create) -> Result<(), Reject> {
+        self.check_messages(&create)?;
+        self.check_room(&create.input, &[])?;
+        let (id, input, config) = (create.response_id, create.input, create.config);
+        self.push(Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: true })));
+        Ok(())
+    }
+
+    /// The request cuts the response that runs; its own settings win.
+    fn create_in_place(&mut self, create: Create) -> Result<(), Reject> {
+        self.check_messages(&create)?;
+        let Some(response_id) = self.state.active().map(|active| active.id) else { return Ok(()) };
+        let intervention_id = InterventionId::draw(&mut self.now.fresh);
+        let (items, when, tools) = (create.input, When::Now, ToolsOnSteer::Cancel);
+        self.push(Event::InterventionAccepted { intervention_id, response_id, items, when, tools, enqueued: false });
+        self.cut_for(response_id, create.response_id, create.config);
+        Ok(())
+    }
+
+    /// Each result answers one open call, or a call that the same input brings along.
+    fn check_tool_outputs(&self, input: &[Item]) -> Result<(), Reject> {
+        let mut open: Vec<CallId> = self.state.open_calls().map(|call| call.call_id.clone()).collect();
+        open.extend(unanswered(self.state.staged.iter()).into_iter().map(|(_, call_id)| call_id));
+        for (place, item) in input.iter().enumerate() {
+            open.extend(item.calls().cloned());
+            let Some(call_id) = item.answers() else { continue };
+            if let Some(place) = open.iter().position(|open| open == call_id) {
+                open.remove(place);
+            } else if self.was_called(call_id, &input[..place]) {
+                return Err(self.closed_call(call_id).param("input"));
+            } else {
+                let text = format!("no call {call_id} is open in this conversation");
+                return Err(Reject::new(Code::ToolCallNotFound, text).param("input"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the model made the call, or a client brought it, at any time before.
+    fn was_called(&self, call_id: &CallId, input: &[Item]) -> bool {
+        let brought = self.state.responses.iter().flat_map(|response| &response.input);
+        let mut brought = brought.chain(&self.state.staged).chain(input).filter_map(Item::calls);
+        self.state.call(call_id).is_some() || brought.any(|id| id == call_id)
+    }
+}

@@ -1,0 +1,71 @@
+//! News of the engine: a sequence began, grew, ended. News of a generation that is not outstanding is dropped.
+
+use super::decide::{Draft, failed};
+use super::event::{Ending, Event};
+use super::input::{GenerationEnd, Output};
+use super::item::ItemStatus;
+use super::state::ResponseStatus;
+
+impl Draft {
+    pub(super) fn generation_started(&mut self, generation: u64, prompt_tokens: u32, cached_tokens: u32) {
+        if let Some(active) = self.generating(generation)
+            && active.status == ResponseStatus::Queued
+            && !active.cancel_requested
+        {
+            let response_id = active.id;
+            self.push(Event::ResponseInProgress { response_id, prompt_tokens, cached_tokens });
+        }
+    }
+
+    pub(super) fn generated(&mut self, generation: u64, outputs: Vec<Output>) {
+        let Some(active) = self.generating(generation).filter(|active| !active.cancel_requested) else { return };
+        let response_id = active.id;
+        if self.record_outputs(response_id, outputs).is_break() {
+            return self.cut(response_id);
+        }
+        self.unattended_limit(response_id);
+    }
+
+    pub(super) fn generation_ended(
+        &mut self,
+        generation: u64,
+        outputs: Vec<Output>,
+        tail_tokens: Vec<u32>,
+        end: GenerationEnd,
+    ) {
+        let Some(active) = self.generating(generation) else { return };
+        let response_id = active.id;
+        if active.cancel_requested {
+            return self.end(response_id, Ending::Cancelled);
+        }
+        // An abort that nobody asked for is the server draining: the response goes on after the restart.
+        if end == GenerationEnd::Aborted {
+            return;
+        }
+        if self.record_outputs(response_id, outputs).is_break() {
+            return self.cut(response_id);
+        }
+        match end {
+            GenerationEnd::Aborted => {}
+            GenerationEnd::Stop => {
+                self.end_naturally(response_id, ItemStatus::Completed, Ending::Completed, tail_tokens);
+            }
+            GenerationEnd::Length => {
+                let ending = Ending::Incomplete { reason: "max_output_tokens".to_owned() };
+                self.end_naturally(response_id, ItemStatus::Incomplete, ending, tail_tokens);
+            }
+            GenerationEnd::Failed { code, message } => self.end(response_id, failed(code, message)),
+        }
+    }
+
+    pub(super) fn silence(&mut self) {
+        let Some(active) = self.state.active().filter(|active| !active.cancel_requested) else { return };
+        let response_id = active.id;
+        let (prompt_tokens, cached_tokens) = (active.usage.input_tokens, active.usage.cached_tokens);
+        self.push(if active.status == ResponseStatus::Queued {
+            Event::ResponseQueued { response_id }
+        } else {
+            Event::ResponseInProgress { response_id, prompt_tokens, cached_tokens }
+        });
+    }
+}

@@ -1,0 +1,260 @@
+//! Instructions for a running response: when they cut it, when they wait, and how all of them are committed.
+//!
+//! A commit is one batch: the open item closed, open calls closed with synthetic results, every merged
+//! instruction committed, the old response ended, the successor created.
+
+use serde_json::Value;
+
+use super::decide::{Draft, response_not_found};
+use super::event::{Cut, Ending, Event, NewResponse, ResponseConfig, ResponseError};
+use super::input::{Answer, Intervene, Receipt, Reject};
+use super::item::{Item, ItemBody, ItemStatus};
+use super::policy::{OnLate, OnMultiple, ToolsOnSteer, When};
+use super::state::{Intervention, InterventionStatus, Response};
+use crate::error::Code;
+use crate::ids::{InterventionId, ResponseId};
+
+/// Most instructions and turns of one conversation that wait.
+const WAITING_MAX: usize = 16;
+/// Most bytes of text in them.
+const WAITING_BYTES_MAX: usize = 64 << 10;
+
+impl Draft {
+    pub(super) fn intervene(&mut self, intervene: Intervene) -> Result<Answer, Reject> {
+        let Intervene { intervention_id, response_id, items, when, on_multiple, on_late, tools } = intervene;
+        let Some(response) = self.state.response(response_id) else {
+            return Err(response_not_found(response_id));
+        };
+        let other = self.state.active().filter(|active| active.id != response_id);
+        let has_open_calls = self.state.open_calls().any(|call| call.response_id == response_id);
+        let is_late = response.cancel_requested || response.status.is_terminal() && !has_open_calls;
+        let enqueued = on_late == OnLate::Enqueue && (is_late || other.is_some());
+        if !enqueued {
+            if let Some(active) = other {
+                let text = format!("{response_id} does not run, {} does; steer that one", active.id);
+                let reject = Reject::new(Code::ResponseNotActive, text).detail("active_id", active.id.to_string());
+                return Err(reject.detail("input", given_back(&items)));
+            }
+            if is_late {
+                return Err(already_completed(response, &items));
+            }
+        }
+        let running = !response.status.is_terminal();
+        let at_boundary = response.open_item().is_none();
+        let replaced: Vec<InterventionId> = match on_multiple {
+            OnMultiple::Merge => Vec::new(),
+            OnMultiple::Replace => self.undecided_of(response_id),
+        };
+        if enqueued || when != When::Now || tools == ToolsOnSteer::Await && has_open_calls {
+            self.check_room(&items, &replaced)?;
+        }
+        self.push(Event::InterventionAccepted { intervention_id, response_id, items, when, tools, enqueued });
+        for earlier in replaced {
+            self.push(Event::InterventionSuperseded { intervention_id: earlier, response_id, by: intervention_id });
+        }
+        if enqueued {
+            self.next_turn();
+        } else if !running {
+            self.commit(response_id, None, None);
+        } else if when == When::Now || when == When::Item && at_boundary {
+            self.cut(response_id);
+        }
+        Ok(self.receipt(intervention_id, response_id))
+    }
+
+    fn receipt(&self, intervention_id: InterventionId, response_id: ResponseId) -> Answer {
+        let decided = self.state.interventions.get(&intervention_id);
+        let successor_id = decided.and_then(|decided| match decided.status {
+            InterventionStatus::Committed { successor_id, .. } => Some(successor_id),
+            _ => None,
+        });
+        let seq = decided.map_or(0, |decided| decided.seq);
+        Answer::Intervened(Receipt { intervention_id, response_id, successor_id, seq })
+    }
+
+    pub(super) fn withdraw(&mut self, intervention_id: InterventionId) -> Result<Answer, Reject> {
+        let Some(intervention) = self.state.interventions.get(&intervention_id) else {
+            let text = format!("there is no intervention {intervention_id} in this conversation");
+            return Err(Reject::new(Code::InterventionNotFound, text).param("intervention_id"));
+        };
+        if !intervention.status.is_undecided() {
+            let status = intervention.status.as_str();
+            let text = format!("{intervention_id} is decided ({status}) and cannot be taken back");
+            let reject = Reject::new(Code::InterventionDecided, text).detail("status", status);
+            return Err(reject.detail("seq", intervention.seq));
+        }
+        let response_id = intervention.response_id;
+        self.push(Event::InterventionWithdrawn { intervention_id, response_id });
+        // What stood behind it may have its turn now.
+        self.next_turn();
+        Ok(Answer::Done)
+    }
+
+    /// Refuses what would make too much wait.
+    pub(super) fn check_room(&self, items: &[Item], replaced: &[InterventionId]) -> Result<(), Reject> {
+        let bytes = |items: &[Item]| items.iter().map(|item| item.text().len()).sum::<usize>();
+        let undecided = self.state.undecided();
+        let kept: Vec<_> = undecided.iter().filter(|(id, _)| !replaced.contains(id)).collect();
+        let queued = &self.state.queue;
+        let waiting = kept.len() + queued.len();
+        let held = kept.iter().map(|(_, waiting)| bytes(&waiting.items)).sum::<usize>()
+            + queued.iter().map(|response| bytes(&response.input)).sum::<usize>();
+        if waiting < WAITING_MAX && held + bytes(items) <= WAITING_BYTES_MAX {
+            return Ok(());
+        }
+        let text = format!(
+            "{waiting} instructions wait with {held} bytes; at most {WAITING_MAX} and {WAITING_BYTES_MAX} bytes may: \
+             wait, or take some back"
+        );
+        Err(Reject::new(Code::TooManyPendingSteers, text).detail("input", given_back(items)))
+    }
+
+    /// Everything undecided that was meant for this response and did not come late.
+    fn undecided_of(&self, response_id: ResponseId) -> Vec<InterventionId> {
+        let meant = |waiting: &Intervention| waiting.response_id == response_id && !waiting.enqueued;
+        self.state.undecided().into_iter().filter(|(_, waiting)| meant(waiting)).map(|(id, _)| id).collect()
+    }
+
+    /// The instructions that the next boundary of this response commits.
+    pub(super) fn steers_of(&self, response_id: ResponseId) -> Vec<InterventionId> {
+        let all = self.undecided_of(response_id).into_iter();
+        all.filter(|id| self.state.interventions.get(id).is_some_and(|it| it.when != When::After)).collect()
+    }
+
+    /// Nothing that waits for this response joins the transcript any more.
+    pub(super) fn fail_steers(&mut self, response_id: ResponseId, code: Code) {
+        let message = format!("{response_id} ended before the instruction was decided");
+        for intervention_id in self.undecided_of(response_id) {
+            let error = ResponseError { code, message: message.clone() };
+            self.push(Event::InterventionFailed { intervention_id, response_id, error });
+        }
+    }
+
+    /// Cuts the response that runs, and commits all that wait for a boundary.
+    pub(super) fn cut(&mut self, response_id: ResponseId) {
+        let Some(response) = self.state.response(response_id) else { return };
+        self.abort(response.generation);
+        let cut = self.cut_at(response_id);
+        self.close_item(response_id, ItemStatus::Incomplete);
+        let ending = Ending::Incomplete { reason: "steered".to_owned() };
+        self.commit(response_id, Some(cut), Some((ending, Vec::new())));
+    }
+
+    /// As [`Self::cut`], for a successor that a client describes.
+    pub(super) fn cut_for(&mut self, response_id: ResponseId, successor_id: ResponseId, config: ResponseConfig) {
+        let Some(response) = self.state.response(response_id) else { return };
+        self.abort(response.generation);
+        let cut = self.cut_at(response_id);
+        self.close_item(response_id, ItemStatus::Incomplete);
+        self.close_calls("steered", |_| true);
+        self.commit_all(self.steers_of(response_id), successor_id, Some(cut));
+        let ending = Ending::Incomplete { reason: "steered".to_owned() };
+        self.push(Event::ResponseEnded { response_id, ending, tail_tokens: Vec::new() });
+        self.succeed(response_id, successor_id, config);
+    }
+
+    /// Where the response would be cut now: behind its last shown token, or in front of an unfinished call.
+    fn cut_at(&self, response_id: ResponseId) -> Cut {
+        let response = self.state.response(response_id);
+        let open = response.and_then(Response::open_item);
+        let shown = response.map_or(0, |response| response.usage.output_tokens);
+        Cut {
+            item_id: open.map(|output| output.item.id),
+            token_index: match open {
+                Some(output) if matches!(output.item.body, ItemBody::FunctionCall { .. }) => output.first_token,
+                _ => shown,
+            },
+        }
+    }
+
+    /// Commits what waits for a boundary of this response, and ends it if it runs. Where all of it awaits open
+    /// calls, it waits on.
+    pub(super) fn commit(&mut self, id: ResponseId, cut: Option<Cut>, ending: Option<(Ending, Vec<u32>)>) {
+        let steers = self.steers_of(id);
+        let awaits = |steer: &InterventionId| {
+            self.state.interventions.get(steer).is_some_and(|steer| steer.tools == ToolsOnSteer::Await)
+        };
+        let waits = self.state.open_calls().next().is_some() && steers.iter().all(awaits);
+        let successor_id = ResponseId::draw(&mut self.now.fresh);
+        if waits {
+            self.make_pending(&steers);
+        } else {
+            self.close_calls("steered", |_| true);
+            // Before the terminal, so that the last thing a reader of the old response sees names the successor.
+            self.commit_all(steers, successor_id, cut);
+        }
+        if let Some((ending, tail_tokens)) = ending {
+            self.push(Event::ResponseEnded { response_id: id, ending, tail_tokens });
+        }
+        if !waits && let Some(config) = self.state.response(id).map(|response| response.config.clone()) {
+            self.succeed(id, successor_id, config);
+        }
+    }
+
+    fn make_pending(&mut self, steers: &[InterventionId]) {
+        for id in steers {
+            let waiting = self.state.interventions.get(id).filter(|it| it.status == InterventionStatus::Accepted);
+            if let Some(response_id) = waiting.map(|waiting| waiting.response_id) {
+                self.push(Event::InterventionPending { intervention_id: *id, response_id });
+            }
+        }
+    }
+
+    fn succeed(&mut self, previous: ResponseId, id: ResponseId, config: ResponseConfig) {
+        let previous = Some(previous);
+        self.start(NewResponse { id, previous, input: Vec::new(), config, enqueued: false });
+    }
+
+    /// An instruction has its turn, and what waited for results goes along.
+    pub(super) fn commit_turn(&mut self, id: InterventionId) {
+        let Some(meant_for) = self.state.interventions.get(&id).map(|waiting| waiting.response_id) else { return };
+        let last = self.state.responses.last();
+        let like = self.state.response(meant_for).or(last.map(AsRef::as_ref));
+        let (Some(config), Some(previous)) = (like.map(|it| it.config.clone()), last.map(|last| last.id)) else {
+            return;
+        };
+        let successor_id = ResponseId::draw(&mut self.now.fresh);
+        self.close_calls("steered", |_| true);
+        self.commit_pending(successor_id);
+        self.commit_all(vec![id], successor_id, None);
+        self.succeed(previous, successor_id, config);
+    }
+
+    /// Whatever waited for results joins this response.
+    pub(super) fn commit_pending(&mut self, successor_id: ResponseId) {
+        let undecided = self.state.undecided().into_iter();
+        let pending = undecided.filter(|(_, waiting)| waiting.status == InterventionStatus::Pending);
+        let pending = pending.map(|(id, _)| id).collect();
+        self.commit_all(pending, successor_id, None);
+    }
+
+    fn commit_all(&mut self, steers: Vec<InterventionId>, successor_id: ResponseId, cut: Option<Cut>) {
+        for intervention_id in steers {
+            let Some(response_id) = self.state.interventions.get(&intervention_id).map(|it| it.response_id) else {
+                continue;
+            };
+            self.push(Event::InterventionCommitted { intervention_id, response_id, successor_id, cut });
+        }
+    }
+
+    /// Whether an instruction waits for the output item that has just ended.
+    pub(super) fn waits_for_item(&self, response_id: ResponseId) -> bool {
+        !self.steers_of(response_id).is_empty()
+    }
+}
+
+/// The instruction came too late: names the end that won, and gives the input back.
+fn already_completed(response: &Response, items: &[Item]) -> Reject {
+    let final_status = if response.cancel_requested { "cancelled" } else { response.status.as_str() };
+    let text = format!("{} has ended ({final_status}); send the instruction as the next turn", response.id);
+    Reject::new(Code::ResponseAlreadyCompleted, text)
+        .detail("final_status", final_status)
+        .detail("final_seq", response.ended_seq)
+        .detail("successor_id", response.successor.map(|id| id.to_string()))
+        .detail("input", given_back(items))
+}
+
+/// The instruction's text, for the client to use again.
+fn given_back(items: &[Item]) -> Value {
+    items.iter().map(Item::text).collect()
+}

@@ -1,0 +1,189 @@
+//! Calls that workers run: claimed for a time, answered once, timed, offered again only where that is safe.
+
+use super::*;
+use crate::error::Code;
+use crate::ids::CallId;
+
+/// A conversation whose response made these calls and still streams; the tools have this policy.
+fn calling(names: &[&str], policy: ToolPolicy) -> (Talk, ResponseId, Vec<CallId>) {
+    let mut talk = Talk::new(7);
+    let id = talk
+        .create_as("hello", |create| {
+            create.config.tool_policies = names.iter().map(|name| ((*name).to_owned(), policy)).collect();
+            create.config.max_parallel_tool_calls = Some(2);
+        })
+        .unwrap();
+    for (index, name) in (0_u32..).zip(names) {
+        talk.generated(call(index * 3, name, "{}"));
+    }
+    let calls = talk.state.calls.iter().map(|call| call.call_id.clone()).collect();
+    (talk, id, calls)
+}
+
+fn call_ref(call_id: &CallId) -> CallRef {
+    CallRef { response_id: None, call_id: call_id.clone(), attempt: None }
+}
+
+fn claim(talk: &mut Talk, call_id: &CallId) -> Result<Vec<Event>, Reject> {
+    talk.say(Input::ClaimCall { call: call_ref(call_id), lease_ms: 1_000 })
+}
+
+fn answer(talk: &mut Talk, call_id: &CallId, output: &str) -> Result<Vec<Event>, Reject> {
+    talk.say(Input::AnswerCall { call: call_ref(call_id), output: output.to_owned(), is_error: false })
+}
+
+/// What the answer to a result says.
+fn answered(talk: &Talk, call_id: &CallId, output: &str) -> Answer {
+    let input = Input::AnswerCall { call: call_ref(call_id), output: output.to_owned(), is_error: false };
+    decide(&talk.state, input, Now { unix_ms: talk.now_ms, fresh: FreshIds::from_seed(1) }).unwrap().answer
+}
+
+fn outputs(talk: &Talk) -> Vec<String> {
+    talk.state.active().unwrap().input.iter().map(Item::text).collect()
+}
+
+#[test]
+fn results_may_come_while_the_response_streams_and_the_turn_goes_on_when_all_are_there() {
+    let (mut talk, id, calls) = calling(&["a", "b"], ToolPolicy::default());
+    answer(&mut talk, &calls[1], "second").unwrap();
+    talk.ended(GenerationEnd::Stop);
+    assert_eq!(talk.state.status(), "requires_action");
+    let Answer::Answered { successor_id, open_calls, .. } = answered(&talk, &calls[0], "first") else { panic!() };
+    assert!(successor_id.is_some() && open_calls.is_empty());
+    answer(&mut talk, &calls[0], "first").unwrap();
+    assert_eq!(outputs(&talk), ["first", "second"], "in the order of the calls");
+    assert_eq!(talk.state.active().unwrap().previous, Some(id));
+}
+
+#[test]
+fn a_stream_that_ends_with_all_results_there_goes_on_by_itself() {
+    let (mut talk, _, calls) = calling(&["a"], ToolPolicy::default());
+    answer(&mut talk, &calls[0], "first").unwrap();
+    let events = talk.ended(GenerationEnd::Stop);
+    assert_eq!(names(&events), ["response_ended", "response_created"]);
+}
+
+#[test]
+fn the_same_result_again_is_the_same_answer_and_another_one_a_conflict() {
+    let (mut talk, _, calls) = calling(&["a"], ToolPolicy::default());
+    talk.ended(GenerationEnd::Stop);
+    answer(&mut talk, &calls[0], "rain").unwrap();
+    let log = talk.log.clone();
+    let Answer::Answered { replayed, successor_id, .. } = answered(&talk, &calls[0], "rain") else { panic!() };
+    assert!(replayed && successor_id == Some(talk.state.active().unwrap().id));
+    assert_eq!(answer(&mut talk, &calls[0], "sun").unwrap_err().code, Code::ToolResultConflict);
+    assert_eq!(talk.log, log);
+}
+
+#[test]
+fn a_late_result_is_recorded_once_and_never_reaches_the_model() {
+    let (mut talk, id, calls) = calling(&["a"], ToolPolicy::default());
+    talk.ended(GenerationEnd::Stop);
+    talk.cancel(id);
+    let Answer::Refused(reject) = answered(&talk, &calls[0], "late") else { panic!() };
+    assert_eq!((reject.code, &reject.details["reason"]), (Code::ToolCallClosed, &"cancelled".into()));
+    let events = answer(&mut talk, &calls[0], "late").unwrap();
+    assert_eq!(names(&events), ["tool_result_discarded"]);
+    assert_eq!(answer(&mut talk, &calls[0], "late").unwrap(), []);
+    talk.create("go on").unwrap();
+    assert_eq!(outputs(&talk), ["not started", "go on"]);
+}
+
+#[test]
+fn an_unknown_call_is_not_found() {
+    let (mut talk, _, _) = calling(&["a"], ToolPolicy::default());
+    let unknown = CallId("callunknown".to_owned());
+    assert_eq!(answer(&mut talk, &unknown, "x").unwrap_err().code, Code::ToolCallNotFound);
+    assert_eq!(claim(&mut talk, &unknown).unwrap_err().code, Code::ToolCallNotFound);
+}
+
+#[test]
+fn a_claimed_call_is_one_workers_until_its_lease_ends() {
+    let (mut talk, _, calls) = calling(&["a", "b", "c"], ToolPolicy::default());
+    claim(&mut talk, &calls[0]).unwrap();
+    assert_eq!(claim(&mut talk, &calls[0]).unwrap_err().code, Code::ToolCallClaimed);
+    claim(&mut talk, &calls[1]).unwrap();
+    let reject = claim(&mut talk, &calls[2]).unwrap_err();
+    assert!(reject.message.contains("no more may be at once"), "max_parallel_tool_calls: {reject:?}");
+    answer(&mut talk, &calls[0], "done").unwrap();
+    claim(&mut talk, &calls[2]).unwrap();
+    assert_eq!(claim(&mut talk, &calls[0]).unwrap_err().code, Code::ToolCallClosed);
+}
+
+#[test]
+fn a_lease_that_ends_closes_a_call_that_may_not_run_twice() {
+    let (mut talk, _, calls) = calling(&["a"], ToolPolicy::default());
+    claim(&mut talk, &calls[0]).unwrap();
+    talk.ended(GenerationEnd::Stop);
+    talk.now_ms = talk.state.next_due_ms().unwrap();
+    let events = talk.say(Input::Tick).unwrap();
+    assert_eq!(names(&events), ["tool_call_closed", "response_created"]);
+    assert_eq!(outputs(&talk), ["outcome unknown, may have run"]);
+    assert_eq!(talk.state.calls[0].status, CallStatus::Unknown);
+}
+
+#[test]
+fn a_lease_that_ends_offers_an_idempotent_call_again_and_fences_the_first_worker() {
+    let policy = ToolPolicy { idempotent: true, max_attempts: 2, ..ToolPolicy::default() };
+    let (mut talk, _, calls) = calling(&["a"], policy);
+    claim(&mut talk, &calls[0]).unwrap();
+    talk.now_ms = talk.state.next_due_ms().unwrap();
+    assert_eq!(names(&talk.say(Input::Tick).unwrap()), ["tool_call_requested"]);
+    let stale = CallRef { attempt: Some(1), ..call_ref(&calls[0]) };
+    let events = talk.say(Input::AnswerCall { call: stale, output: "old".to_owned(), is_error: false }).unwrap();
+    assert_eq!(names(&events), ["tool_result_discarded"]);
+    claim(&mut talk, &calls[0]).unwrap();
+    // The last attempt is lost, too.
+    talk.now_ms = talk.state.next_due_ms().unwrap();
+    assert_eq!(names(&talk.say(Input::Tick).unwrap()), ["tool_call_closed"]);
+}
+
+#[test]
+fn a_call_without_a_result_in_time_is_an_error_that_the_model_sees() {
+    let policy = ToolPolicy { timeout_ms: Some(500), ..ToolPolicy::default() };
+    let (mut talk, _, _) = calling(&["a"], policy);
+    talk.ended(GenerationEnd::Stop);
+    talk.now_ms = talk.state.next_due_ms().unwrap();
+    talk.say(Input::Tick).unwrap();
+    assert_eq!(outputs(&talk), ["tool_timeout: no result within 500 ms"]);
+}
+
+#[test]
+fn a_restart_offers_a_claimed_call_again_only_if_it_may_run_twice() {
+    for (idempotent, expected) in [(true, "tool_call_requested"), (false, "tool_call_closed")] {
+        let (mut talk, _, calls) = calling(&["a"], ToolPolicy { idempotent, ..ToolPolicy::default() });
+        talk.ended(GenerationEnd::Stop);
+        claim(&mut talk, &calls[0]).unwrap();
+        let events = talk.say(Input::Restarted { fingerprint: None }).unwrap();
+        assert_eq!(names(&events)[0], expected);
+    }
+}
+
+#[test]
+fn a_stop_in_good_order_leaves_a_claim_to_its_worker() {
+    let (mut talk, _, calls) = calling(&["a"], ToolPolicy::default());
+    talk.ended(GenerationEnd::Stop);
+    claim(&mut talk, &calls[0]).unwrap();
+    assert_eq!(names(&talk.say(Input::Stopping).unwrap()), ["conversation_suspended"]);
+    assert_eq!(talk.say(Input::Restarted { fingerprint: None }).unwrap(), []);
+    answer(&mut talk, &calls[0], "done").unwrap();
+    assert_eq!(outputs(&talk), ["done"]);
+}
+
+#[test]
+fn an_unclaimed_call_still_waits_after_a_restart() {
+    let (mut talk, _, _) = calling(&["a"], ToolPolicy::default());
+    talk.ended(GenerationEnd::Stop);
+    assert_eq!(talk.say(Input::Restarted { fingerprint: None }).unwrap(), []);
+    assert_eq!(talk.state.status(), "requires_action");
+}
+
+#[test]
+fn a_cancel_while_a_claimed_call_runs_says_that_it_may_have_run() {
+    let (mut talk, id, calls) = calling(&["a"], ToolPolicy::default());
+    claim(&mut talk, &calls[0]).unwrap();
+    talk.cancel(id);
+    talk.ended(GenerationEnd::Aborted);
+    talk.create("go on").unwrap();
+    assert_eq!(outputs(&talk), ["outcome unknown, may have run", "go on"]);
+}

@@ -1,0 +1,312 @@
+//! Finding damage and cutting journals in front of it. For an operator; no server has the store meanwhile.
+//!
+//! Records of the index that cannot be read are written anew where a journal says what they were.
+//!
+//! **Invariant:** what cannot be read is removed first and the head set last, so that a conversation is damaged until
+//! its repair is whole.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::PoisonError;
+
+use super::codec::{self, Head};
+use super::error::Error;
+use super::journal::{Batch, Epoch, Journal, KeyedAnswer, Record};
+use super::keys;
+use super::sled_journal::{SledJournal, decode_record};
+use super::writes::Writes;
+use crate::conversation::{Event, State};
+use crate::ids::{ConversationId, InterventionId, ResponseId};
+
+/// Rows removed in one part.
+const PART_ROWS: usize = 512;
+
+/// A conversation that cannot be read whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Which one.
+    pub conversation: ConversationId,
+    /// The first event that cannot be read; the repair cuts in front of it.
+    pub seq: u64,
+    /// The last event there was, as far as that is known.
+    pub last_seq: Option<u64>,
+    /// What is wrong.
+    pub why: String,
+    /// Responses that the cut loses.
+    pub lost_responses: Vec<ResponseId>,
+    /// Interventions that the cut loses.
+    pub lost_interventions: Vec<InterventionId>,
+}
+
+/// What is damaged in a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DamageReport {
+    /// Conversations, by id.
+    pub conversations: Vec<Damage>,
+    /// Records of the index that are written anew from a journal.
+    pub records_known: usize,
+    /// Records that nobody can tell any more: idempotency keys, and what a lost event created.
+    pub records_lost: usize,
+}
+
+impl DamageReport {
+    /// Whether there is nothing to repair.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Reads everything and says what is damaged, and what a repair would lose. Changes nothing.
+pub fn find_damage(journal: &SledJournal) -> Result<DamageReport, Error> {
+    Ok(examine(journal)?.report())
+}
+
+/// Cuts the journal of each damaged conversation in front of its damage, deletes those of which nothing is left, and
+/// writes anew what it can of damaged records. Whoever opens a cut conversation next finds its new [`Epoch`]. Says
+/// what was done.
+pub fn repair(journal: &SledJournal) -> Result<DamageReport, Error> {
+    let found = examine(journal)?;
+    for (damage, whole) in &found.conversations {
+        journal.cut(damage, whole)?;
+    }
+    journal.mend_index(&found.records)?;
+    Ok(found.report())
+}
+
+/// What can be read of a conversation.
+#[derive(Debug, Default)]
+struct Whole {
+    head: Head,
+    is_active: bool,
+    responses: HashSet<ResponseId>,
+    interventions: HashSet<InterventionId>,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    conversations: Vec<(Damage, Whole)>,
+    /// Rows of the index that cannot be read, with what they said if a journal tells it.
+    records: HashMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+impl Found {
+    fn report(self) -> DamageReport {
+        let known = self.records.values().flatten().count();
+        DamageReport {
+            conversations: self.conversations.into_iter().map(|(damage, _)| damage).collect(),
+            records_known: known,
+            records_lost: self.records.len() - known,
+        }
+    }
+}
+
+fn examine(journal: &SledJournal) -> Result<Found, Error> {
+    let mut found = Found { records: journal.unreadable_records()?, ..Found::default() };
+    for conversation in journal.all_conversations()? {
+        let (whole, why) = journal.read_whole(conversation)?;
+        for id in &whole.responses {
+            if let Some(body) = found.records.get_mut(&keys::response(*id)) {
+                *body = Some(conversation.to_bytes().to_vec());
+            }
+        }
+        for id in &whole.interventions {
+            if let Some(body) = found.records.get_mut(&keys::intervention(*id)) {
+                *body = Some(conversation.to_bytes().to_vec());
+            }
+        }
+        if let Some(why) = why {
+            let damage = journal.damage(conversation, &whole, why)?;
+            found.conversations.push((damage, whole));
+        }
+    }
+    Ok(found)
+}
+
+impl SledJournal {
+    /// Conversations with a head or with events, unless they are deleted.
+    fn all_conversations(&self) -> Result<BTreeSet<ConversationId>, Error> {
+        let mut all: BTreeSet<_> = self.conversations(None, usize::MAX)?.into_iter().collect();
+        let mut from = vec![keys::JOURNAL];
+        while let Some(row) = self.db.range(from..vec![keys::JOURNAL + 1]).next() {
+            let Some(id) = keys::id(&row?.0).map(ConversationId::from_bytes) else {
+                return Err(Error::StoreDamaged("an event's key is malformed".into()));
+            };
+            all.insert(id);
+            from = [keys::event(id, u64::MAX, u16::MAX), vec![0]].concat();
+        }
+        let mut kept = BTreeSet::new();
+        for id in all {
+            if !self.is_deleted(id)? {
+                kept.insert(id);
+            }
+        }
+        Ok(kept)
+    }
+
+    /// What can be read from the beginning, and what is wrong with the conversation, if anything is.
+    fn read_whole(&self, conversation: ConversationId) -> Result<(Whole, Option<String>), Error> {
+        let told = |error: Error| match error {
+            Error::Damaged { why, .. } => Ok(why),
+            error => Err(error),
+        };
+        let last = match self.last_seq(conversation) {
+            Ok(0) => Err("its head record is missing".to_owned()),
+            Ok(last) => Ok(last),
+            Err(error) => Err(told(error)?),
+        };
+        let mut state = State::default();
+        let mut whole = Whole::default();
+        let mut rows = self.rows(conversation, 1, *last.as_ref().unwrap_or(&u64::MAX));
+        let mut why = last.as_ref().err().cloned();
+        loop {
+            let expected = whole.head.seq + 1;
+            match rows.next_events(expected) {
+                Ok(Some((_, events))) if events[0].seq == expected => {
+                    for recorded in events {
+                        whole.add(&recorded.event);
+                        whole.head = Head { seq: recorded.seq, at_ms: recorded.at_ms };
+                        state.apply(&recorded);
+                    }
+                }
+                Ok(Some(_)) => why = Some("the event is missing".to_owned()),
+                Ok(None) if last.as_ref().is_ok_and(|last| whole.head.seq < *last) => {
+                    why = Some("the event is missing".to_owned());
+                }
+                Ok(None) => {}
+                Err(error) => why = Some(told(error)?),
+            }
+            if whole.head.seq < expected {
+                break;
+            }
+        }
+        if let Err(error) = self.epoch(conversation) {
+            why = Some(told(error)?);
+        }
+        whole.is_active = state.active().is_some();
+        Ok((whole, why))
+    }
+
+    fn damage(&self, conversation: ConversationId, whole: &Whole, why: String) -> Result<Damage, Error> {
+        let (mut lost_responses, mut lost_interventions) = (Vec::new(), Vec::new());
+        self.records(&mut |at, record| {
+            match record {
+                Record::Response(id) if at == conversation && !whole.responses.contains(&id) => lost_responses.push(id),
+                Record::Intervention(id) if at == conversation && !whole.interventions.contains(&id) => {
+                    lost_interventions.push(id);
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let last_seq = self.last_seq(conversation).ok().filter(|last| *last > 0);
+        Ok(Damage { conversation, seq: whole.head.seq + 1, last_seq, why, lost_responses, lost_interventions })
+    }
+
+    /// Keeps what can be read.
+    fn cut(&self, damage: &Damage, whole: &Whole) -> Result<(), Error> {
+        let conversation = damage.conversation;
+        if whole.head.seq == 0 {
+            self.append(&[Batch::deletion(conversation)])?;
+            while self.purge()? {}
+            return Ok(());
+        }
+        let mut writes = Writes::default();
+        writes.journal.push((keys::folded(conversation), None));
+        writes.put(keys::head(conversation), &codec::encode_head(whole.head));
+        let epoch = self.epoch(conversation).unwrap_or_default().epoch + 1;
+        writes.put(keys::epoch(conversation), &codec::encode_epoch(Epoch { epoch, rewound_seq: whole.head.seq }));
+        if whole.is_active {
+            writes.put(keys::active(conversation), &[]);
+        } else {
+            writes.remove(keys::active(conversation));
+        }
+        for id in &damage.lost_responses {
+            writes.remove(keys::response(*id));
+        }
+        for id in &damage.lost_interventions {
+            writes.remove(keys::intervention(*id));
+        }
+        self.records(&mut |at, record| {
+            if let Record::Key(record) = record
+                && at == conversation
+                && !whole.holds(&record.answer)
+            {
+                writes.remove(keys::idempotency(&record.scope));
+            }
+            Ok(())
+        })?;
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.remove_rows(conversation, damage.seq)? {}
+        self.write(writes, 1).inspect_err(|error| self.note_failure(error))
+    }
+
+    /// Removes a part of the events from `first` on. Whether there were any.
+    fn remove_rows(&self, conversation: ConversationId, first: u64) -> Result<bool, Error> {
+        let mut batch = sled::Batch::default();
+        let rows = self.db.range(keys::event(conversation, first, 0)..=keys::event(conversation, u64::MAX, u16::MAX));
+        let mut found = false;
+        for row in rows.take(PART_ROWS) {
+            batch.remove(row?.0);
+            found = true;
+        }
+        self.db.apply_batch(batch)?;
+        Ok(found)
+    }
+
+    /// Rows of the index that cannot be read. A mark of outstanding work says all in its key.
+    fn unreadable_records(&self) -> Result<HashMap<Vec<u8>, Option<Vec<u8>>>, Error> {
+        let mut unreadable = HashMap::new();
+        for kind in [keys::RESPONSE, keys::INTERVENTION, keys::ACTIVE, keys::IDEMPOTENCY] {
+            for row in self.db.scan_prefix([kind]) {
+                let (key, value) = row?;
+                if decode_record(kind, &key, &value).is_err() {
+                    unreadable.insert(key.to_vec(), (kind == keys::ACTIVE).then(Vec::new));
+                }
+            }
+        }
+        Ok(unreadable)
+    }
+
+    fn mend_index(&self, records: &HashMap<Vec<u8>, Option<Vec<u8>>>) -> Result<(), Error> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut writes = Writes::default();
+        for (key, body) in records {
+            match body {
+                Some(body) => writes.put(key.clone(), body),
+                None => writes.remove(key.clone()),
+            }
+        }
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write(writes, 1).inspect_err(|error| self.note_failure(error))
+    }
+}
+
+impl Whole {
+    fn add(&mut self, event: &Event) {
+        match event {
+            Event::ResponseCreated(new) => {
+                self.responses.insert(new.id);
+            }
+            Event::InterventionAccepted { intervention_id, .. } => {
+                self.interventions.insert(*intervention_id);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether what was answered is still there.
+    fn holds(&self, answer: &KeyedAnswer) -> bool {
+        match answer {
+            KeyedAnswer::Opened { .. } => true,
+            KeyedAnswer::Created { response, .. }
+            | KeyedAnswer::Cancelled { response, .. }
+            | KeyedAnswer::Claimed { response, .. } => self.responses.contains(response),
+            // What was answered may name a response that a cut took away.
+            KeyedAnswer::Answered { successor, .. } => {
+                successor.is_none_or(|successor| self.responses.contains(&successor))
+            }
+            KeyedAnswer::Intervened { intervention, .. } => self.interventions.contains(intervention),
+        }
+    }
+}

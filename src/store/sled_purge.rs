@@ -1,0 +1,164 @@
+//! Removing what is left of deleted conversations: their events, then what the index still says of them.
+//!
+//! The deletion itself is one small batch that hides everything, so that no size of a conversation holds up others
+//! or the flush they share. What is done here changes nothing that can be read; a restart goes on with it, since a
+//! tombstone says whether rows are left.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::{MutexGuard, PoisonError};
+
+use super::error::Error;
+use super::journal::Record;
+use super::sled_journal::{SledJournal, decode_record};
+use super::writes::Writes;
+use super::{codec, keys};
+use crate::ids::ConversationId;
+
+/// Rows of journals removed in one part: few enough that an append which comes meanwhile hardly waits.
+const PART_ROWS: usize = 512;
+
+/// Rows of the index looked at in one part.
+const PART_INDEX_ROWS: usize = 4096;
+
+/// The kinds whose rows name a conversation in their value.
+const SWEPT: [u8; 3] = [keys::RESPONSE, keys::INTERVENTION, keys::IDEMPOTENCY];
+
+/// How far the purge is.
+#[derive(Debug, Default)]
+pub(super) struct Purge {
+    /// Deleted conversations of which rows may be left.
+    pub(super) pending: BTreeSet<ConversationId>,
+    sweep: Option<Sweep>,
+}
+
+/// One pass over the index, for all conversations whose events are gone when it begins.
+#[derive(Debug)]
+struct Sweep {
+    gone: BTreeSet<ConversationId>,
+    /// The index in [`SWEPT`] and the last key looked at.
+    kind: usize,
+    after: Vec<u8>,
+}
+
+impl SledJournal {
+    /// Finds the deletions that a crash interrupted.
+    pub(super) fn find_unpurged(&self) -> Result<(), Error> {
+        let mut purge = self.purging();
+        for row in self.db.scan_prefix([keys::DELETED]) {
+            let (key, value) = row?;
+            let is_purged = codec::unseal(&key, &value).and_then(codec::decode_tombstone);
+            if is_purged != Ok(true)
+                && let Some(id) = keys::id(&key)
+            {
+                purge.pending.insert(ConversationId::from_bytes(id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the next part. Whether there is more.
+    pub(super) fn purge_part(&self) -> Result<bool, Error> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_writable()?;
+        let mut purge = self.purging();
+        self.purge_next(&mut purge).inspect_err(|error| self.note_failure(error))?;
+        Ok(!purge.pending.is_empty())
+    }
+
+    fn purge_next(&self, purge: &mut Purge) -> Result<(), Error> {
+        if let Some(sweep) = &mut purge.sweep {
+            if self.sweep_part(sweep)? {
+                return Ok(());
+            }
+            self.bury(&sweep.gone)?;
+            purge.pending.retain(|id| !sweep.gone.contains(id));
+            purge.sweep = None;
+            return Ok(());
+        }
+        for conversation in &purge.pending {
+            if self.remove_events(*conversation)? {
+                return Ok(());
+            }
+        }
+        if !purge.pending.is_empty() {
+            let after = vec![SWEPT[0]];
+            purge.sweep = Some(Sweep { gone: purge.pending.clone(), kind: 0, after });
+        }
+        Ok(())
+    }
+
+    /// Removes a part of a conversation's events. Whether there were any.
+    fn remove_events(&self, conversation: ConversationId) -> Result<bool, Error> {
+        let mut batch = sled::Batch::default();
+        let mut count = 0;
+        for row in self.db.range(keys::event(conversation, 0, 0)..=keys::event(conversation, u64::MAX, u16::MAX)) {
+            batch.remove(row?.0);
+            count += 1;
+            if count == PART_ROWS {
+                break;
+            }
+        }
+        if count == 0 {
+            return Ok(false);
+        }
+        // A reader that began before the deletion ends first.
+        let _alone = self.folding.write().unwrap_or_else(PoisonError::into_inner);
+        self.db.apply_batch(batch)?;
+        Ok(true)
+    }
+
+    /// Removes what one part of the index says of the conversations. Whether there is more of it.
+    fn sweep_part(&self, sweep: &mut Sweep) -> Result<bool, Error> {
+        let Some(kind) = SWEPT.get(sweep.kind).copied() else {
+            return Ok(false);
+        };
+        let mut writes = Writes::default();
+        let mut seen = 0;
+        let end = vec![kind + 1];
+        for row in self.db.range((Bound::Excluded(sweep.after.clone()), Bound::Excluded(end))) {
+            let (key, value) = row?;
+            // One that cannot be read is damage that no conversation owns, and stays to be told.
+            if let Ok((conversation, record)) = decode_record(kind, &key, &value)
+                && sweep.is_gone(conversation, &record)
+            {
+                writes.remove(key.to_vec());
+            }
+            seen += 1;
+            if seen == PART_INDEX_ROWS {
+                sweep.after = key.to_vec();
+                break;
+            }
+        }
+        if seen < PART_INDEX_ROWS {
+            sweep.kind += 1;
+            sweep.after = SWEPT.get(sweep.kind).map_or_else(Vec::new, |kind| vec![*kind]);
+        }
+        if !writes.index.is_empty() {
+            self.write_unseen(writes)?;
+        }
+        Ok(true)
+    }
+
+    /// Notes that nothing is left, and makes all of it durable.
+    fn bury(&self, gone: &BTreeSet<ConversationId>) -> Result<(), Error> {
+        let mut writes = Writes::default();
+        for conversation in gone {
+            writes.journal.push((keys::folded(*conversation), None));
+            writes.put(keys::deleted(*conversation), &codec::encode_tombstone(true));
+        }
+        self.write_unseen(writes)?;
+        self.flush()
+    }
+
+    fn purging(&self) -> MutexGuard<'_, Purge> {
+        self.purge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sweep {
+    fn is_gone(&self, conversation: ConversationId, record: &Record) -> bool {
+        let is_gone = |id| self.gone.contains(&id);
+        is_gone(conversation) || matches!(record, Record::Key(record) if record.is_of(is_gone))
+    }
+}

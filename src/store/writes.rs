@@ -1,0 +1,138 @@
+//! What a group of batches writes: rows, of which those of the index are kept apart, since the last counts.
+
+use std::collections::HashMap;
+
+use super::codec::{self, Entry, Head};
+use super::error::Error;
+use super::journal::{Batch, Record};
+use super::{keys, sled_fold};
+use crate::conversation::Recorded;
+use crate::ids::ConversationId;
+
+/// Rows of one atomic batch.
+#[derive(Default)]
+pub(super) struct Writes {
+    /// Rows of journals, and how far they are folded.
+    pub(super) journal: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// Rows that the tally counts; none removes.
+    pub(super) index: HashMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+impl Writes {
+    /// What the batches say, each event under a key of its own.
+    pub(super) fn of(batches: &[Batch]) -> Result<Self, Error> {
+        Self::each(batches, Self::put_event)
+    }
+
+    /// What the batches say, deltas folded.
+    pub(super) fn folded(batches: &[Batch]) -> Result<Self, Error> {
+        Self::each(batches, Self::put_folded)
+    }
+
+    fn each(
+        batches: &[Batch],
+        put: fn(&mut Self, ConversationId, &[Recorded]) -> Result<(), String>,
+    ) -> Result<Self, Error> {
+        let mut writes = Self::default();
+        for batch in batches {
+            writes
+                .add(batch, put)
+                .map_err(|why| Error::Invalid(format!("{} cannot be stored: {why}", batch.conversation)))?;
+        }
+        Ok(writes)
+    }
+
+    fn add(
+        &mut self,
+        batch: &Batch,
+        put: fn(&mut Self, ConversationId, &[Recorded]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let conversation = batch.conversation;
+        if batch.deletes() {
+            self.delete(conversation);
+            return Ok(());
+        }
+        if let Some(last) = batch.events.last() {
+            put(self, conversation, &batch.events)?;
+            let head = Head { seq: last.seq, at_ms: last.at_ms };
+            self.put(keys::head(conversation), &codec::encode_head(head));
+        }
+        for record in &batch.records {
+            match record {
+                Record::Response(id) => self.put(keys::response(*id), &conversation.to_bytes()),
+                Record::Intervention(id) => self.put(keys::intervention(*id), &conversation.to_bytes()),
+                Record::Active(true) => self.put(keys::active(conversation), &[]),
+                Record::Active(false) => self.remove(keys::active(conversation)),
+                Record::ForgetKey(scope) => self.remove(keys::idempotency(scope)),
+                Record::Key(record) => {
+                    let body = codec::encode_key(conversation, record)?;
+                    self.put(keys::idempotency(&record.scope), &body);
+                }
+                Record::Epoch(epoch) => self.put(keys::epoch(conversation), &codec::encode_epoch(*epoch)),
+                Record::ResponseDeleted(id) => self.remove(keys::response(*id)),
+                // The whole batch was one.
+                Record::Deleted => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Hides everything of the conversation; the purge removes what is left.
+    fn delete(&mut self, conversation: ConversationId) {
+        self.put(keys::deleted(conversation), &codec::encode_tombstone(false));
+        self.remove(keys::head(conversation));
+        self.remove(keys::epoch(conversation));
+        self.remove(keys::active(conversation));
+    }
+
+    fn put_event(&mut self, conversation: ConversationId, events: &[Recorded]) -> Result<(), String> {
+        for recorded in events {
+            self.put_entry(conversation, recorded.seq, &Entry::event(recorded)?)?;
+        }
+        Ok(())
+    }
+
+    fn put_folded(&mut self, conversation: ConversationId, events: &[Recorded]) -> Result<(), String> {
+        for (seq, entry) in sled_fold::entries(events)? {
+            self.put_entry(conversation, seq, &entry)?;
+        }
+        if let Some(last) = events.last() {
+            let key = keys::folded(conversation);
+            let value = codec::seal(&key, &codec::encode_seq(last.seq));
+            self.journal.push((key, Some(value)));
+        }
+        Ok(())
+    }
+
+    fn put_entry(&mut self, conversation: ConversationId, seq: u64, entry: &Entry) -> Result<(), String> {
+        for (chunk, body) in (0_u16..).zip(entry.chunks()?) {
+            let key = keys::event(conversation, seq, chunk);
+            let value = codec::seal(&key, &body);
+            self.journal.push((key, Some(value)));
+        }
+        Ok(())
+    }
+
+    /// Sets a row of the index.
+    pub(super) fn put(&mut self, key: Vec<u8>, body: &[u8]) {
+        let value = codec::seal(&key, body);
+        self.index.insert(key, Some(value));
+    }
+
+    /// Removes a row of the index.
+    pub(super) fn remove(&mut self, key: Vec<u8>) {
+        self.index.insert(key, None);
+    }
+
+    /// The rows as one atomic batch.
+    pub(super) fn into_batch(self) -> sled::Batch {
+        let mut batch = sled::Batch::default();
+        for (key, value) in self.journal.into_iter().chain(self.index) {
+            match value {
+                Some(value) => batch.insert(key, value),
+                None => batch.remove(key),
+            }
+        }
+        batch
+    }
+}
