@@ -12,7 +12,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::conversation::{
-    Create, Ending, Event, Item, Policies, Policy, Recorded, ResponseConfig, ResponseStatus, SamplingConfig,
+    Create, Ending, Event, Item, Policy, Recorded, ResponseConfig, ResponseStatus, SamplingConfig,
 };
 use crate::engine::{Catalog, Engine, EngineError, Generation, GenerationRequest, ModelInfo, ScriptedEngine};
 use crate::error::Code;
@@ -65,8 +65,7 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         max_parallel_tool_calls: None,
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
-    let (policies, in_conversation) = (Policies::default(), true);
-    Create { response_id: ResponseId::draw(fresh), input, config, previous: None, policies, in_conversation }
+    Create::new(ResponseId::draw(fresh), input, config)
 }
 
 pub(super) async fn soon<T>(event: impl Future<Output = T>) -> T {

@@ -126,13 +126,11 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
         tool_policies: input::tool_policies(request.tools.as_deref())?,
         max_parallel_tool_calls: input::parallel_limit(body)?,
     };
+    let input = input::items(request.input.as_ref(), "input", fresh)?;
     Ok(Create {
-        response_id: ResponseId::draw(fresh),
-        input: input::items(request.input.as_ref(), "input", fresh)?,
-        config,
-        previous: None,
         policies: input::policies(body)?,
         in_conversation: request.conversation.is_some(),
+        ..Create::new(ResponseId::draw(fresh), input, config)
     })
 }
 

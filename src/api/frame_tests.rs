@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::frame::{frame, openai};
 use crate::conversation::{
-    Create, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus, Now, OnLate, OnMultiple, Output, Policies,
-    Policy, Recorded, ResponseConfig, SamplingConfig, State, ToolsOnSteer, When, decide,
+    Create, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus, Now, Output, Policies, Policy, Recorded,
+    ResponseConfig, SamplingConfig, State, decide,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
@@ -49,9 +49,7 @@ impl Play {
 
     fn create(&mut self, number: u8, input: Vec<Item>) -> ResponseId {
         let response_id = ResponseId::from_bytes([number; 16]);
-        let (policies, in_conversation) = (Policies::default(), true);
-        let create = Create { response_id, input, config: config(), previous: None, policies, in_conversation };
-        self.input(Input::Create(Box::new(create)));
+        self.input(Input::Create(Box::new(Create::new(response_id, input, config()))));
         let generation = self.state.last_seq;
         self.input(Input::GenerationStarted { generation, prompt_tokens: 12, cached_tokens: 4 });
         response_id
@@ -121,15 +119,7 @@ fn whole_conversation() -> Play {
     play.say(&[7], vec![Piece::Text("It rains".to_owned())]);
     let items = vec![play.message(Role::User, "In French")];
     let intervention_id = InterventionId::from_bytes([4; 16]);
-    play.input(Input::Intervene(Intervene {
-        intervention_id,
-        response_id: second,
-        items,
-        when: When::default(),
-        on_multiple: OnMultiple::default(),
-        on_late: OnLate::default(),
-        tools: ToolsOnSteer::default(),
-    }));
+    play.input(Input::Intervene(Intervene::now(intervention_id, second, items)));
     let generation = play.generation();
     play.input(Input::GenerationStarted { generation, prompt_tokens: 20, cached_tokens: 16 });
     play.say(&[8], vec![Piece::Text("Il".to_owned())]);

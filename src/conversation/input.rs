@@ -191,6 +191,14 @@ pub struct Create {
     pub in_conversation: bool,
 }
 
+impl Create {
+    /// A request with nothing but what it needs: a turn of its own, that its readers do not outlive.
+    pub fn new(response_id: ResponseId, input: Vec<Item>, config: ResponseConfig) -> Self {
+        let policies = Policies::default();
+        Self { response_id, input, config, previous: None, policies, in_conversation: false }
+    }
+}
+
 /// Names a call as a client does.
 #[derive(Clone, Debug)]
 pub struct CallRef {
@@ -219,6 +227,21 @@ pub struct Intervene {
     pub on_late: OnLate,
     /// What it does to open calls.
     pub tools: ToolsOnSteer,
+}
+
+impl Intervene {
+    /// An instruction that cuts the response at its next token.
+    pub fn now(intervention_id: InterventionId, response_id: ResponseId, items: Vec<Item>) -> Self {
+        Self {
+            intervention_id,
+            response_id,
+            items,
+            when: When::default(),
+            on_multiple: OnMultiple::default(),
+            on_late: OnLate::default(),
+            tools: ToolsOnSteer::default(),
+        }
+    }
 }
 
 /// What a decision answers to the one who asked.

@@ -95,7 +95,7 @@ fn create(text: &str, store: bool) -> Create {
     });
     let config: ResponseConfig = serde_json::from_value(config).unwrap();
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, text)];
-    Create { response_id: ResponseId::draw(fresh), input, config, previous: None }
+    Create::new(ResponseId::draw(fresh), input, config)
 }
 
 /// More than ten blocks of this tokenizer's tokens.

@@ -21,7 +21,7 @@ use crate::api::input::{self, Knobs};
 use crate::api::stream::finish;
 use crate::api::unserved;
 use crate::conversation::ResponseStatus;
-use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Policies, Policy, Reject, ResponseConfig};
+use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Policy, Reject, ResponseConfig};
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
@@ -93,14 +93,8 @@ fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
         tool_policies: BTreeMap::new(),
         max_parallel_tool_calls: None,
     };
-    Ok(Create {
-        response_id: ResponseId::draw(fresh),
-        input: input::chat_items(messages, fresh)?,
-        config,
-        previous: None,
-        policies: Policies::default(),
-        in_conversation: false,
-    })
+    let input = input::chat_items(messages, fresh)?;
+    Ok(Create::new(ResponseId::draw(fresh), input, config))
 }
 
 async fn answer(

@@ -86,8 +86,7 @@ impl Talk {
 
     fn create_from(&mut self, input: Vec<Item>, fields: impl FnOnce(&mut Create)) -> Result<ResponseId, Reject> {
         let response_id = ResponseId::draw(&mut self.fresh);
-        let (policies, in_conversation) = (Policies::default(), true);
-        let mut create = Create { response_id, input, config: config(), previous: None, policies, in_conversation };
+        let mut create = Create { in_conversation: true, ..Create::new(response_id, input, config()) };
         fields(&mut create);
         self.say(Input::Create(Box::new(create)))?;
         Ok(response_id)
@@ -106,15 +105,7 @@ impl Talk {
     ) -> Result<Vec<Event>, Reject> {
         let intervention_id = InterventionId::draw(&mut self.fresh);
         let items = vec![Item::message(ItemId::draw(&mut self.fresh), Role::User, text)];
-        let mut intervene = Intervene {
-            intervention_id,
-            response_id,
-            items,
-            when: When::default(),
-            on_multiple: OnMultiple::default(),
-            on_late: OnLate::default(),
-            tools: ToolsOnSteer::default(),
-        };
+        let mut intervene = Intervene::now(intervention_id, response_id, items);
         fields(&mut intervene);
         self.say(Input::Intervene(intervene))
     }

@@ -148,7 +148,7 @@ fn states(journal: &dyn Journal) -> String {
         journal.read(id, 0, usize::MAX).unwrap().iter().for_each(|recorded| state.apply(recorded));
         let State { principal, last_seq, created_ms, .. } = &state;
         writeln!(text, "{id} {} {principal} last_seq={last_seq} created_ms={created_ms}", state.status()).unwrap();
-        for call in &state.open_calls {
+        for call in state.open_calls() {
             writeln!(text, "  open {} {} attempt={}", call.call_id.0, call.name, call.attempt).unwrap();
         }
         for response in &state.responses {

@@ -47,8 +47,10 @@ fn assert_whole(journal: &SledJournal) {
             Record::Response(id) => drop(found.insert(id.to_string())),
             Record::Intervention(id) => drop(found.insert(id.to_string())),
             Record::Key(record) => match record.answer {
-                KeyedAnswer::Opened { .. } => {}
-                KeyedAnswer::Created { response, .. } | KeyedAnswer::Cancelled { response, .. } => {
+                KeyedAnswer::Opened { .. } | KeyedAnswer::Answered { .. } => {}
+                KeyedAnswer::Created { response, .. }
+                | KeyedAnswer::Cancelled { response, .. }
+                | KeyedAnswer::Claimed { response, .. } => {
                     assert!(known.contains(&response.to_string()), "a key leads nowhere");
                 }
                 KeyedAnswer::Intervened { intervention, .. } => assert!(known.contains(&intervention.to_string())),
