@@ -184,8 +184,7 @@ impl Thread {
         let bound = queue_bound.max(1);
         let (queue, commands) = mpsc::channel(bound);
         let (status_sender, status) = watch::channel(WriterStatus::Running);
-        let thread =
-            Self { journal, commands, status: status_sender, bound, folds: VecDeque::new(), purging: true };
+        let thread = Self { journal, commands, status: status_sender, bound, folds: VecDeque::new(), purging: true };
         (WriterHandle { queue, status }, thread)
     }
 
