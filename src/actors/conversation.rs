@@ -13,6 +13,7 @@ use super::effects::Work;
 use super::keys::KeyClaim;
 use super::reader::{Fanout, Tail, read_history, store_reject};
 use super::shared::Parts;
+use super::unflushed::Unflushed;
 use crate::conversation::decide;
 use crate::conversation::{Answer, CancelOutcome, Effect, Event, FlushPolicy, Input, Now, Recorded, Reject, State};
 use crate::error::Code;
@@ -87,6 +88,8 @@ pub(super) struct Live {
     work: Work,
     /// The time of the timer that is set.
     timer_ms: Option<u64>,
+    /// What was shown before it was flushed.
+    unflushed: Unflushed,
 }
 
 impl Actor for ConversationActor {
@@ -112,6 +115,7 @@ impl Actor for ConversationActor {
             waiting: Vec::new(),
             work: Work::default(),
             timer_ms: None,
+            unflushed: Unflushed::default(),
         })
     }
 
@@ -136,7 +140,9 @@ impl Actor for ConversationActor {
                 let _ = reply.send(answered);
             }
             ConversationMsg::Attach { reply } => {
-                let tail = live.usable().map(|()| live.tail(&myself));
+                // What was shown before its flush is read from the journal by this reader.
+                let flushed = live.unflushed.flushed().await;
+                let tail = flushed.and_then(|()| live.usable()).map(|()| live.tail(&myself));
                 let _ = reply.send(tail);
                 live.attendance(&myself).await;
             }
@@ -166,7 +172,8 @@ impl Actor for ConversationActor {
             }
             ConversationMsg::ReaderGone => live.reader_gone(&myself).await,
             ConversationMsg::Silence { since_seq } => {
-                if live.state.last_seq == since_seq {
+                // A sign of life is for somebody who reads.
+                if live.state.last_seq == since_seq && live.readers.count() > 0 {
                     let _ = live.step(&myself, vec![Input::Silence], None).await;
                 }
                 live.set_silence_timer(&myself);
@@ -187,6 +194,9 @@ impl Actor for ConversationActor {
 
 impl Live {
     fn usable(&self) -> Result<(), Reject> {
+        if self.state.deleted {
+            return Err(Reject::new(Code::ConversationNotFound, format!("no conversation {}", self.id)));
+        }
         self.broken.clone().map_or(Ok(()), Err)
     }
 
@@ -199,12 +209,25 @@ impl Live {
                 return;
             }
         }
+        if let Err(reject) = self.tell_cut(myself).await {
+            self.broken = Some(reject);
+            return;
+        }
         if self.state.is_outstanding() {
             let input = Input::Restarted { fingerprint: self.fingerprint() };
             if let Err(reject) = self.step(myself, vec![input], None).await {
                 self.broken = Some(reject);
             }
         }
+    }
+
+    /// A repair may have cut the journal: its readers are told.
+    async fn tell_cut(&mut self, myself: &ActorRef<ConversationMsg>) -> Result<(), Reject> {
+        let cut = self.parts.journal.epoch(self.id).map_err(|error| store_reject(&error))?;
+        if cut.epoch > self.state.epoch() {
+            self.step(myself, vec![Input::Rewound { epoch: cut.epoch }], None).await?;
+        }
+        Ok(())
     }
 
     /// The fingerprint under which the active response would go on with the same tokens.
@@ -298,11 +321,24 @@ impl Live {
         for effect in decided.effects {
             self.work.perform(effect, &self.state, &self.parts, myself);
         }
+        if self.state.deleted {
+            self.be_gone().await;
+        }
         Ok(answer)
     }
 
+    /// The conversation was deleted: nothing of it stays, and its readers have seen the last event.
+    async fn be_gone(&mut self) {
+        self.readers = Fanout::default();
+        self.work.abort_all();
+        let (kv, id) = (self.parts.kv.clone(), self.id);
+        // An error says that the server stops; the next start finds a file without a conversation.
+        let _ = tokio::task::spawn_blocking(move || kv.remove(id)).await;
+        let _ = self.directory.cast(super::directory::DirectoryMsg::Retire { id });
+    }
+
     /// Makes a decision durable.
-    async fn journal(&self, decided: &Decided, key: Option<Record>) -> Result<(), Reject> {
+    async fn journal(&mut self, decided: &Decided, key: Option<Record>) -> Result<(), Reject> {
         if !self.stored || decided.events.is_empty() && key.is_none() {
             return Ok(());
         }
@@ -310,18 +346,38 @@ impl Live {
         records.extend(decided.events.iter().filter_map(|recorded| match &recorded.event {
             Event::ResponseCreated(new) => Some(Record::Response(new.id)),
             Event::InterventionAccepted { intervention_id, .. } => Some(Record::Intervention(*intervention_id)),
+            Event::ResponseDeleted { response_id } => Some(Record::ResponseDeleted(*response_id)),
+            Event::ConversationDeleted {} => Some(Record::Deleted),
             _ => None,
         }));
         let outstanding = decided.state.is_outstanding();
         if outstanding != self.state.is_outstanding() {
             records.push(Record::Active(outstanding));
         }
-        let is_sync =
-            |state: &State| state.active().is_some_and(|active| active.config.policy.durability == FlushPolicy::Sync);
-        let is_sync = is_sync(&decided.state) || is_sync(&self.state);
-        let durability = if is_sync { Durability::Sync } else { Durability::Group };
+        let durability = self.durability(decided, !records.is_empty());
         let batch = Batch { conversation: self.id, events: decided.events.clone(), records, durability };
-        self.parts.writer.append(batch).await.map_err(|error| store_reject(&error))
+        if durability == Durability::Relaxed {
+            let ack = self.parts.writer.enqueue(batch).await.map_err(|error| store_reject(&error))?;
+            return self.unflushed.add(ack);
+        }
+        self.parts.writer.append(batch).await.map_err(|error| store_reject(&error))?;
+        // The journal keeps the order: what went before is on disk, too.
+        self.unflushed.clear();
+        Ok(())
+    }
+
+    /// How the decision's flush is shared. Only pure growth is ever shown before it.
+    fn durability(&self, decided: &Decided, has_records: bool) -> Durability {
+        let policy = |state: &State| state.active().map(|active| active.config.policy.durability);
+        let (before, behind) = (policy(&self.state), policy(&decided.state));
+        let grows = !has_records && decided.events.iter().all(|recorded| recorded.event.is_growth());
+        if [before, behind].contains(&Some(FlushPolicy::Sync)) {
+            Durability::Sync
+        } else if grows && before == Some(FlushPolicy::Relaxed) && behind == before {
+            Durability::Relaxed
+        } else {
+            Durability::Group
+        }
     }
 
     fn tail(&mut self, myself: &ActorRef<ConversationMsg>) -> Tail {
@@ -333,7 +389,7 @@ impl Live {
 
     /// Tells the directory whether the conversation may be put to sleep.
     fn tell_working(&mut self) {
-        let working = self.state.is_outstanding() || self.readers.count() > 0;
+        let working = self.usable().is_ok() && (self.state.is_outstanding() || self.readers.count() > 0);
         self.working.store(working, Ordering::SeqCst);
     }
 

@@ -16,6 +16,7 @@ mod pump;
 mod reader;
 mod root;
 mod shared;
+mod unflushed;
 
 #[cfg(test)]
 mod retention_tests;

@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 
 use super::object;
+use crate::conversation::FlushPolicy;
 use crate::conversation::{Ending, Event, Item, ItemBody, OutputItem, Recorded, Response, ResponseStatus, State};
 use crate::ids::{InterventionId, ItemId, ResponseId};
 use crate::protocol::items::Part;
@@ -23,7 +24,10 @@ pub(crate) fn frame(state: &State, recorded: &Recorded) -> Value {
     if let Some(id) = response_id {
         frame["response_id"] = json!(id);
     }
-    frame["durable"] = json!(stored);
+    let relaxed = response_id.and_then(|id| state.response(id)).is_some_and(|response| {
+        recorded.event.is_growth() && response.config.policy.durability == FlushPolicy::Relaxed
+    });
+    frame["durable"] = json!(stored && !relaxed);
     frame
 }
 

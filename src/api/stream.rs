@@ -53,6 +53,10 @@ pub(crate) fn frames(reader: Reader) -> impl Stream<Item = Value> + Send {
         if let Some(recorded) = reader.next().await {
             return Some((frame(reader.state(), &recorded), Some(reader)));
         }
+        // The last event said why there is nothing more.
+        if reader.state().deleted {
+            return None;
+        }
         let mut frame = super::errors::frame(interrupted(), None);
         frame["resume_after"] = json!(reader.state().last_seq);
         Some((frame, None))

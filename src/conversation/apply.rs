@@ -399,6 +399,19 @@ fn stream_response(event: &Event) -> Option<ResponseId> {
 }
 
 impl Event {
+    /// Whether it only adds to what is shown of an answer: it accepts nothing, decides nothing and ends nothing.
+    pub fn is_growth(&self) -> bool {
+        matches!(
+            self,
+            Self::OutputItemAdded { .. }
+                | Self::ContentPartAdded { .. }
+                | Self::OutputDelta { .. }
+                | Self::OutputDone { .. }
+                | Self::ContentPartDone { .. }
+                | Self::OutputItemDone { .. }
+        )
+    }
+
     /// The response it belongs to, if one.
     pub fn response_id(&self) -> Option<ResponseId> {
         response_of(self)

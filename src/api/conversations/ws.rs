@@ -118,8 +118,10 @@ impl Session {
         let (id, is_last) = match frame["type"].as_str() {
             _ if tags.is_empty() => return frame,
             Some("response.created") => (frame["response_id"].as_str(), true),
-            Some("intervention.accepted") => (frame["intervention_id"].as_str(), false),
-            Some("intervention.committed") => (frame["intervention_id"].as_str(), true),
+            Some("intervention.accepted" | "intervention.pending") => (frame["intervention_id"].as_str(), false),
+            Some(
+                "intervention.committed" | "intervention.failed" | "intervention.superseded" | "intervention.withdrawn",
+            ) => (frame["intervention_id"].as_str(), true),
             _ => return frame,
         };
         let Some(id) = id.map(str::to_owned) else { return frame };
