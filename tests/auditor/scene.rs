@@ -1,11 +1,12 @@
 //! A good run, recorded: two principals' conversations that are answered, steered, cancelled and asked for tools,
 //! and what their clients saw. Made by the core itself, so that it is always in the form that is stored today.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use midstream::conversation::{
     Answer, CancelOutcome, Create, Effect, Event, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus, Now,
-    Output, Reject, ResponseConfig, SamplingConfig, State, decide, messages,
+    Output, Policies, Policy, Reject, ResponseConfig, SamplingConfig, State, decide, messages,
 };
 use midstream::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use midstream::parse::Piece;
@@ -106,8 +107,8 @@ impl<'a> Talk<'a> {
         world.opened += 1;
         let id = ConversationId::from_bytes([world.opened; 16]);
         let mut talk = Self { id, principal, state: State::default(), world };
-        let metadata = Map::new();
-        let input = Input::Open { id, principal: principal.to_owned(), metadata, items: vec![], forked_from: None };
+        let (principal, metadata, defaults) = (principal.to_owned(), Map::new(), Policies::default());
+        let input = Input::Open { id, principal, metadata, items: vec![], forked_from: None, defaults };
         let request = talk.ask(&json!({"operation": "open"}));
         talk.decide(input, None).unwrap();
         talk.told(request, &json!({}));
@@ -168,7 +169,7 @@ impl<'a> Talk<'a> {
 
     fn create_of(&mut self, text: &str) -> Create {
         let input = vec![Item::message(ItemId::draw(&mut self.world.fresh), Role::User, text)];
-        Create { response_id: ResponseId::draw(&mut self.world.fresh), input, config: config(), previous: None }
+        Create::new(ResponseId::draw(&mut self.world.fresh), input, config())
     }
 
     fn create(&mut self, text: &str, key: &str) -> ResponseId {
@@ -198,7 +199,7 @@ impl<'a> Talk<'a> {
         let intervention_id = InterventionId::draw(&mut self.world.fresh);
         let items = vec![Item::message(ItemId::draw(&mut self.world.fresh), Role::User, text)];
         let request = self.ask(&json!({"operation": "intervene", "key": key, "input": text}));
-        let intervene = Intervene { intervention_id, response_id, items };
+        let intervene = Intervene::now(intervention_id, response_id, items);
         let answer = self.decide(Input::Intervene(intervene), Some((Operation::Intervene, key))).unwrap();
         let Answer::Intervened(receipt) = answer else { panic!("{answer:?}") };
         let successor = receipt.successor_id.unwrap();
@@ -213,7 +214,7 @@ impl<'a> Talk<'a> {
 
     fn cancel(&mut self, response_id: ResponseId, key: &str) {
         let request = self.ask(&json!({"operation": "cancel", "key": key}));
-        let input = Input::Cancel { response_id: Some(response_id) };
+        let input = Input::Cancel { response_id: Some(response_id), cascade: false };
         let answer = self.decide(input, Some((Operation::Cancel, key))).unwrap();
         assert!(matches!(answer, Answer::Cancel { outcome: CancelOutcome::Requested, .. }), "{answer:?}");
         self.told(request, &json!({"response": response_id.to_string(), "outcome": "requested"}));
@@ -222,8 +223,8 @@ impl<'a> Talk<'a> {
     /// Gives a call its result in the next request.
     fn answer(&mut self, call_id: &CallId, result: &str) {
         let mut create = self.create_of("thanks");
-        let body =
-            ItemBody::FunctionCallOutput { call_id: call_id.clone(), output: result.to_owned(), synthetic: false };
+        let (call_id, output) = (call_id.clone(), result.to_owned());
+        let body = ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false };
         let item = Item { id: ItemId::draw(&mut self.world.fresh), status: ItemStatus::Completed, body };
         create.input.insert(0, item);
         let id = create.response_id;
@@ -260,7 +261,7 @@ impl<'a> Talk<'a> {
             self.output(Piece::ToolCallDone { index: 0, arguments, complete: true }),
         ];
         self.decide(Input::Generated { generation: self.generation(), outputs }, None).unwrap();
-        self.state.open_calls.last().unwrap().call_id.clone()
+        self.state.open_calls().last().unwrap().call_id.clone()
     }
 
     fn end(&mut self, end: GenerationEnd) {
@@ -317,5 +318,8 @@ fn config() -> ResponseConfig {
         store: true,
         metadata: Map::new(),
         echo: Map::new(),
+        policy: Policy::default(),
+        tool_policies: BTreeMap::new(),
+        max_parallel_tool_calls: None,
     }
 }

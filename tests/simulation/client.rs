@@ -1,48 +1,26 @@
 //! Clients: requests with keys as the API makes them, and readers that are quick, slow, or gone.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use midstream::actors::{Claim, ConversationHandle, DirectoryHandle, KeyClaim, Keys, Open, Reader};
+use midstream::actors::{Cancelled, Claim, ConversationHandle, Cursor, DirectoryHandle, KeyClaim, Keys, Open, Reader};
 use midstream::conversation::{
-    CancelOutcome, Create, Intervene, Item, ItemBody, ItemStatus, Reject, ResponseConfig, SamplingConfig,
+    CallRef, CancelOutcome, Create, Input, Intervene, Item, ItemBody, ItemStatus, Policy, Reject, ResponseConfig,
+    SamplingConfig, ToolPolicy,
 };
 use midstream::error::Code;
 use midstream::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use midstream::prompt::Role;
-use midstream::store::{KeyScope, KeyedAnswer, Operation};
+use midstream::store::KeyScope;
 use serde_json::{Map, Value, json};
 
 use crate::dice::Dice;
+use crate::requests::{Ask, How, Place, Request, answered, cancelled, claimed, intervened, replayed};
 use crate::world::World;
 
 /// Whose conversations these are.
 pub(crate) const PRINCIPAL: &str = "ann";
-
-/// Something that a client asks for; sent again it is the same request.
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
-    pub(crate) key: Option<String>,
-    pub(crate) what: Ask,
-}
-
-#[derive(Clone, Debug, Hash)]
-pub(crate) enum Ask {
-    Open,
-    Create { place: Place, text: String, results: Vec<(CallId, String)>, max_tokens: Option<u32> },
-    Intervene { conversation: ConversationId, response: ResponseId, text: String },
-    Cancel { conversation: ConversationId, response: Option<ResponseId> },
-}
-
-/// Where a response is to stand.
-#[derive(Clone, Copy, Debug, Hash)]
-pub(crate) enum Place {
-    /// At the end of a conversation.
-    In(ConversationId),
-    /// Behind a response: at the end of its conversation, or in a fork of it.
-    Behind(ConversationId, ResponseId),
-}
 
 /// A client's side of one server process.
 #[derive(Clone)]
@@ -53,41 +31,6 @@ pub(crate) struct Client {
     pub(crate) model: (String, String),
 }
 
-impl Request {
-    fn operation(&self) -> Operation {
-        match self.what {
-            Ask::Open => Operation::Open,
-            Ask::Create { .. } => Operation::Create,
-            Ask::Intervene { .. } => Operation::Intervene,
-            Ask::Cancel { .. } => Operation::Cancel,
-        }
-    }
-
-    /// The conversation that the key is unique in.
-    fn conversation(&self) -> Option<ConversationId> {
-        match self.what {
-            Ask::Open | Ask::Create { place: Place::Behind(..), .. } => None,
-            Ask::Create { place: Place::In(id), .. } => Some(id),
-            Ask::Intervene { conversation, .. } | Ask::Cancel { conversation, .. } => Some(conversation),
-        }
-    }
-
-    fn text(&self) -> Option<&str> {
-        match &self.what {
-            Ask::Create { text, .. } | Ask::Intervene { text, .. } => Some(text),
-            Ask::Open | Ask::Cancel { .. } => None,
-        }
-    }
-
-    fn fingerprint(&self) -> [u8; 32] {
-        let mut hasher = DefaultHasher::new();
-        self.what.hash(&mut hasher);
-        let mut fingerprint = [0; 32];
-        fingerprint[..8].copy_from_slice(&hasher.finish().to_be_bytes());
-        fingerprint
-    }
-}
-
 impl Client {
     /// Sends a request and notes what came of it.
     pub(crate) async fn send(&self, request: Request, dice: Dice) {
@@ -96,7 +39,7 @@ impl Client {
             "kind": "request",
             "request": number,
             "principal": PRINCIPAL,
-            "operation": serde_json::to_value(request.operation()).unwrap(),
+            "operation": request.name(),
             "conversation": request.conversation().map(|id| id.to_string()),
             "key": request.key,
             "input": request.text(),
@@ -111,8 +54,10 @@ impl Client {
     }
 
     fn claim(&self, request: &Request) -> Result<Claim, Reject> {
-        let Some(key) = request.key.clone() else { return Ok(Claim::InProgress) };
-        let (conversation, operation) = (request.conversation(), request.operation());
+        let (Some(key), Some(operation)) = (request.key.clone(), request.operation()) else {
+            return Ok(Claim::InProgress);
+        };
+        let conversation = request.conversation();
         let scope = KeyScope { principal: PRINCIPAL.to_owned(), conversation, operation, key };
         self.keys.claim(scope, request.fingerprint())
     }
@@ -120,51 +65,87 @@ impl Client {
     async fn answer(&self, request: &Request, dice: Dice) -> Result<Value, Reject> {
         let claim = match self.claim(request)? {
             Claim::Fresh(claim) => Some(claim),
-            Claim::Replay(answer) => return Ok(replayed(&answer)),
-            Claim::InProgress if request.key.is_some() => {
+            Claim::Replay(answer) => return Ok(replayed(request, &answer)),
+            Claim::InProgress if request.key.is_some() && request.operation().is_some() => {
                 return Err(Reject::new(Code::IdempotencyInProgress, "the first request runs"));
             }
             Claim::InProgress => None,
         };
+        self.perform(request, claim, dice).await
+    }
+
+    async fn perform(&self, request: &Request, claim: Option<KeyClaim>, dice: Dice) -> Result<Value, Reject> {
+        if let Ask::Create { place, text, results, max_tokens, policies } = &request.what {
+            let mut create = self.create(text, results, *max_tokens, dice.clone());
+            create.policies = *policies;
+            create.in_conversation = matches!(place, Place::In(_));
+            return self.place(request, *place, create, claim, dice).await;
+        }
+        let Some(conversation) = request.conversation() else {
+            let open = Open { principal: PRINCIPAL.to_owned(), ..Open::default() };
+            let handle = self.directory.open(open, claim).await?;
+            self.created(handle.id(), None);
+            return Ok(json!({"conversation": handle.id().to_string()}));
+        };
+        let handle = self.directory.conversation(conversation, PRINCIPAL).await?;
+        let call = |call_id: &CallId| CallRef { response_id: None, call_id: call_id.clone(), attempt: None };
         match &request.what {
-            Ask::Open => {
-                let open = Open { principal: PRINCIPAL.to_owned(), ..Open::default() };
-                let handle = self.directory.open(open, claim).await?;
-                self.created(handle.id(), None);
-                Ok(json!({"conversation": handle.id().to_string()}))
-            }
-            Ask::Create { place, text, results, max_tokens } => {
-                let create = self.create(text, results, *max_tokens);
-                self.place(request, *place, create, claim, dice).await
-            }
-            Ask::Intervene { conversation, response, text } => {
-                let handle = self.directory.conversation(*conversation, PRINCIPAL).await?;
+            Ask::Intervene { response, text, how, .. } => {
                 let (intervention_id, items) = (InterventionId::draw(&mut FreshIds::random()), vec![said(text)]);
-                let intervene = Intervene { intervention_id, response_id: *response, items };
-                let receipt = handle.intervene(intervene, claim).await?;
+                let How { when, on_multiple, on_late, tools } = *how;
+                let now = Intervene::now(intervention_id, *response, items);
+                let receipt = handle.intervene(Intervene { when, on_multiple, on_late, tools, ..now }, claim).await?;
                 let successor = receipt.successor_id;
-                self.created(*conversation, successor);
-                Ok(intervened(*conversation, *response, receipt.intervention_id, successor, receipt.seq))
+                self.created(conversation, successor);
+                self.world.clients.lock().unwrap().steers.push((conversation, receipt.intervention_id));
+                Ok(intervened(conversation, *response, receipt.intervention_id, successor, receipt.seq))
             }
-            Ask::Cancel { conversation, response } => {
-                let handle = self.directory.conversation(*conversation, PRINCIPAL).await?;
-                let (response, outcome) = handle.cancel(*response, claim).await?;
-                let (outcome, successor) = match outcome {
-                    CancelOutcome::Requested => ("requested", None),
-                    CancelOutcome::TooLate { successor_id } => ("too_late", successor_id),
-                    CancelOutcome::AlreadyCancelled => ("already_cancelled", None),
-                };
-                if successor.is_some() {
-                    self.world.note(json!({"kind": "cancel_behind_a_steer"}));
-                }
-                Ok(cancelled(*conversation, response, outcome))
+            Ask::Cancel { response, cascade, .. } => {
+                let done = handle.cancel(*response, *cascade, claim).await?;
+                Ok(cancelled(conversation, done.response_id, self.outcome(&done)))
+            }
+            Ask::Claim { call: id, lease_ms, .. } => {
+                Ok(claimed(conversation, id, &handle.claim_call(call(id), *lease_ms, claim).await?))
+            }
+            Ask::Result { call: id, output, .. } => {
+                let done = handle.answer_call(call(id), output.clone(), false, claim).await?;
+                self.created(conversation, done.successor_id);
+                Ok(answered(conversation, id, &done))
+            }
+            _ => {
+                handle.change(change(&request.what)).await?;
+                Ok(done(conversation, &request.what))
             }
         }
     }
 
-    fn create(&self, text: &str, results: &[(CallId, String)], max_output_tokens: Option<u32>) -> Create {
+    fn outcome(&self, done: &Cancelled) -> &'static str {
+        if done.cascaded.is_some() {
+            self.world.note(json!({"kind": "cascaded"}));
+        }
+        match &done.outcome {
+            CancelOutcome::Requested => "requested",
+            CancelOutcome::AlreadyCancelled => "already_cancelled",
+            CancelOutcome::TooLate { successor_id, .. } => {
+                if successor_id.is_some() {
+                    self.world.note(json!({"kind": "cancel_behind_a_steer"}));
+                }
+                "too_late"
+            }
+        }
+    }
+
+    fn create(
+        &self,
+        text: &str,
+        results: &[(CallId, String)],
+        max_output_tokens: Option<u32>,
+        mut dice: Dice,
+    ) -> Create {
         let mut input: Vec<Item> = results.iter().map(|(call_id, output)| result(call_id, output)).collect();
         input.push(said(text));
+        let timeout_ms = dice.chance(30).then(|| 500 + dice.below(20_000));
+        let policy = ToolPolicy { timeout_ms, max_attempts: 3, idempotent: dice.chance(50) };
         let config = ResponseConfig {
             model: self.model.0.clone(),
             fingerprint: self.model.1.clone(),
@@ -178,8 +159,11 @@ impl Client {
             store: true,
             metadata: Map::new(),
             echo: Map::new(),
+            policy: Policy::default(),
+            tool_policies: BTreeMap::from([("look".to_owned(), policy)]),
+            max_parallel_tool_calls: None,
         };
-        Create { response_id: ResponseId::draw(&mut FreshIds::random()), input, config, previous: None }
+        Create::new(ResponseId::draw(&mut FreshIds::random()), input, config)
     }
 
     /// As `POST /v1/responses` does: the end of a conversation, else a fork.
@@ -241,7 +225,7 @@ impl Client {
         let Ok(handle) = self.directory.conversation(conversation, PRINCIPAL).await else { return };
         let Ok(state) = handle.state().await else { return };
         let after = dice.below(state.last_seq + 2);
-        match handle.attach(after).await {
+        match handle.attach(Cursor { epoch: None, seq: after }).await {
             Ok(reader) => self.read(handle, reader, after, dice).await,
             Err(reject) => {
                 // Events may have come since the look: then the cursor is no longer in the future.
@@ -269,7 +253,7 @@ impl Client {
                 after = recorded.seq;
                 self.world.saw(stream, after, &serde_json::to_string(&*recorded).unwrap());
             } else {
-                let Ok(next) = handle.attach(after).await else { return };
+                let Ok(next) = handle.attach(Cursor { epoch: None, seq: after }).await else { return };
                 self.world.note(json!({"kind": "dropped_reader"}));
                 reader = next;
                 stream = self.world.attached(handle.id(), after);
@@ -277,11 +261,18 @@ impl Client {
         }
     }
 
+    /// A reader that stays and is not slow; its queue takes what it does not read.
+    pub(crate) async fn stay(&self, conversation: ConversationId) -> Option<tokio::task::JoinHandle<()>> {
+        let handle = self.directory.conversation(conversation, PRINCIPAL).await.ok()?;
+        let mut reader = handle.attach(Cursor::default()).await.ok()?;
+        Some(tokio::spawn(async move { while reader.next().await.is_some() {} }))
+    }
+
     /// Reads everything, after all has settled.
     pub(crate) async fn replay(&self, conversation: ConversationId) {
         let handle = self.directory.conversation(conversation, PRINCIPAL).await.unwrap();
         let last_seq = handle.state().await.unwrap().last_seq;
-        let mut reader = handle.attach(0).await.unwrap();
+        let mut reader = handle.attach(Cursor::default()).await.unwrap();
         let stream = self.world.attached(conversation, 0);
         for _ in 0..last_seq {
             let recorded = reader.next().await.unwrap();
@@ -295,40 +286,32 @@ fn said(text: &str) -> Item {
 }
 
 fn result(call_id: &CallId, output: &str) -> Item {
-    let body = ItemBody::FunctionCallOutput { call_id: call_id.clone(), output: output.to_owned(), synthetic: false };
+    let body = ItemBody::FunctionCallOutput {
+        call_id: call_id.clone(),
+        output: output.to_owned(),
+        synthetic: false,
+        is_error: false,
+    };
     Item { id: ItemId::draw(&mut FreshIds::random()), status: ItemStatus::Completed, body }
 }
 
-fn intervened(
-    conversation: ConversationId,
-    response: ResponseId,
-    intervention: InterventionId,
-    successor: Option<ResponseId>,
-    seq: u64,
-) -> Value {
-    json!({
-        "conversation": conversation.to_string(),
-        "response": response.to_string(),
-        "intervention": intervention.to_string(),
-        "successor": successor.map(|id| id.to_string()),
-        "seq": seq,
-    })
-}
-
-fn cancelled(conversation: ConversationId, response: ResponseId, outcome: &str) -> Value {
-    json!({"conversation": conversation.to_string(), "response": response.to_string(), "outcome": outcome})
-}
-
-/// The first answer again, in the form in which it was given.
-fn replayed(answer: &KeyedAnswer) -> Value {
-    match answer {
-        KeyedAnswer::Opened { conversation } => json!({"conversation": conversation.to_string()}),
-        KeyedAnswer::Created { conversation, response } => {
-            json!({"conversation": conversation.to_string(), "response": response.to_string()})
-        }
-        KeyedAnswer::Intervened { conversation, response, intervention, successor, seq } => {
-            intervened(*conversation, *response, *intervention, *successor, *seq)
-        }
-        KeyedAnswer::Cancelled { conversation, response, outcome } => cancelled(*conversation, *response, outcome),
+/// A request that is answered with nothing but that it is done, as the core's input.
+fn change(what: &Ask) -> Input {
+    match *what {
+        Ask::Withdraw { intervention: intervention_id, .. } => Input::Withdraw { intervention_id },
+        Ask::Interrupt { response: response_id, .. } => Input::Interrupt { response_id },
+        Ask::AddItem { ref text, .. } => Input::AddItems { items: vec![said(text)] },
+        Ask::DeleteItem { item: item_id, .. } => Input::DeleteItem { item_id },
+        Ask::DeleteResponse { response: response_id, .. } => Input::DeleteResponse { response_id },
+        Ask::Delete { .. } => Input::Delete,
+        ref other => panic!("{other:?} has an answer of its own"),
     }
+}
+
+fn done(conversation: ConversationId, what: &Ask) -> Value {
+    let intervention = match what {
+        Ask::Withdraw { intervention, .. } => Some(intervention.to_string()),
+        _ => None,
+    };
+    json!({"conversation": conversation.to_string(), "intervention": intervention})
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use midstream::conversation::Recorded;
 use midstream::ids::{ConversationId, InterventionId, ResponseId};
 use midstream::store::{
-    Batch, Error, Failure, Journal, KeyRecord, KeyScope, ManualWriter, MemoryJournal, Record, Unflushed,
+    Batch, Epoch, Error, Failure, Journal, KeyRecord, KeyScope, ManualWriter, MemoryJournal, Record, Unflushed,
 };
 
 use crate::dice::Dice;
@@ -59,6 +59,26 @@ pub(crate) async fn write(mut writer: ManualWriter, disk: Arc<Disk>, mut dice: D
 impl Journal for Disk {
     fn append(&self, batches: &[Batch]) -> Result<(), Error> {
         self.durable.append(batches)
+    }
+
+    fn purge(&self) -> Result<bool, Error> {
+        self.durable.purge()
+    }
+
+    fn last_at_ms(&self, conversation: ConversationId) -> Result<u64, Error> {
+        self.durable.last_at_ms(conversation)
+    }
+
+    fn event_bytes(&self, conversation: ConversationId) -> Result<u64, Error> {
+        self.durable.event_bytes(conversation)
+    }
+
+    fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error> {
+        self.durable.epoch(conversation)
+    }
+
+    fn is_deleted(&self, conversation: ConversationId) -> Result<bool, Error> {
+        self.durable.is_deleted(conversation)
     }
 
     fn fold(&self, conversation: ConversationId, up_to: u64) -> Result<bool, Error> {

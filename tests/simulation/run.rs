@@ -4,14 +4,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use midstream::actors::{Keys, Parts, RootHandle, Running, Unstored, start};
+use midstream::actors::{Keys, KvKeeper, Parts, RootHandle, Running, Unstored, start};
 use midstream::clock::Clock;
 use midstream::config::Config;
 use midstream::engine::{Catalog, Engine};
-use midstream::ids::{CallId, ConversationId, FreshIds};
+use midstream::ids::FreshIds;
 use midstream::store::{Failure, Journal, ManualWriter, WriterHandle, WriterStatus, dump};
 
-use crate::client::{Ask, Client, Place, Request};
+use crate::client::Client;
+use crate::commands::command;
 use crate::coverage::Coverage;
 use crate::dice::Dice;
 use crate::disk::write;
@@ -20,10 +21,6 @@ use crate::world::World;
 
 /// Commands of a seed, at least.
 const COMMANDS: u64 = 200;
-/// Conversations that are opened before anything else.
-const CONVERSATIONS_MIN: usize = 3;
-/// Conversations at most; forks come on top.
-const CONVERSATIONS_MAX: usize = 8;
 /// Steps of the wall clock.
 const TICK_MS: u64 = 100;
 /// Seconds after which everything has ended, or never will.
@@ -155,6 +152,7 @@ async fn begin(world: &Arc<World>, mut dice: Dice, calm: bool) -> Life {
         config: Arc::new(config),
         running: Running::default(),
         unstored: Unstored::default(),
+        kv: KvKeeper::default(),
     };
     let root = start(parts).await.unwrap();
     let client = Client { world: world.clone(), directory: root.directory(), keys: Keys::new(journal), model };
@@ -187,112 +185,28 @@ impl Life {
             if matches!(self.writer.status(), WriterStatus::Fatal(_)) {
                 return sent;
             }
-            self.command();
+            command(&self.client, &mut self.dice);
         }
         count
-    }
-
-    /// One command: sent now or, overtaken by later ones, a little later.
-    fn command(&mut self) {
-        let (client, mut dice) = (self.client.clone(), self.dice.fork());
-        let delay = Duration::from_millis(if dice.chance(30) { dice.below(15) } else { 0 });
-        let clients = self.world.clients.lock().unwrap();
-        let opened = clients.conversations.len();
-        if opened < CONVERSATIONS_MIN || opened < CONVERSATIONS_MAX && dice.chance(6) {
-            drop(clients);
-            let request = Request { key: self.key(&mut dice), what: Ask::Open };
-            tokio::spawn(async move { client.send(request, dice).await });
-            return;
-        }
-        let (id, responses) = clients.conversations[dice.place(opened)].clone();
-        let sent = clients.sent.clone();
-        drop(clients);
-        let last = responses.last().copied();
-        let some = responses.get(dice.place(responses.len())).copied();
-        let target = if dice.chance(75) { last } else { some };
-        let what = match (dice.below(100), target) {
-            (0..30, _) | (_, None) => self.create(Place::In(id), &mut dice),
-            (30..36, Some(response)) => self.create(Place::Behind(id, response), &mut dice),
-            (36..56, Some(response)) => {
-                let text = self.text(&mut dice);
-                Ask::Intervene { conversation: id, response, text }
-            }
-            (56..66, response) => {
-                let response = response.filter(|_| dice.chance(80));
-                Ask::Cancel { conversation: id, response }
-            }
-            (66..76, _) => {
-                let (text, key) = (self.text(&mut dice), self.key(&mut dice));
-                tokio::spawn(answer_calls(client, id, text, key, dice));
-                return;
-            }
-            (76..86, _) => {
-                tokio::spawn(async move { client.attach(id, dice).await });
-                return;
-            }
-            (86..96, _) if !sent.is_empty() => {
-                let request = sent[dice.place(sent.len())].clone();
-                tokio::spawn(async move { client.send(request, dice).await });
-                return;
-            }
-            (96..98, _) => return self.world.set_clock(|now_ms| now_ms + 3_600_000),
-            (98..99, _) => return self.world.set_clock(|now_ms| now_ms - 600_000),
-            _ => return self.world.disk.damage(id),
-        };
-        let request = Request { key: self.key(&mut dice), what };
-        self.world.clients.lock().unwrap().sent.push(request.clone());
-        tokio::spawn(async move {
-            tokio::time::sleep(delay).await;
-            client.send(request, dice).await;
-        });
-    }
-
-    fn key(&self, dice: &mut Dice) -> Option<String> {
-        let number = self.world.number();
-        dice.chance(80).then(|| format!("k{number}"))
-    }
-
-    /// What is said, and with it what the model does.
-    fn text(&self, dice: &mut Dice) -> String {
-        let kinds = ["", "call", "long", "call think", "think", "fail", "nan", "stall", "long call", "call call"];
-        // Calls and plain answers are what most races are about.
-        let kind = kinds[if dice.chance(50) { dice.place(4) } else { dice.place(kinds.len()) }];
-        format!("m{} {kind}", self.world.number())
-    }
-
-    fn create(&self, place: Place, dice: &mut Dice) -> Ask {
-        let max_tokens = dice.chance(8).then(|| 1 + dice.below(12) as u32);
-        Ask::Create { place, text: self.text(dice), results: vec![], max_tokens }
     }
 
     /// Waits until nothing runs any more, then reads everything once more.
     async fn settle(&self) {
         let journal = &self.world.disk.durable;
+        // Readers bring back what was paused because nobody read.
+        let mut readers = Vec::new();
+        for id in journal.conversations(None, usize::MAX).unwrap() {
+            readers.push(self.client.stay(id).await);
+        }
         for _ in 0..SETTLED_SECS {
             if journal.active().unwrap().is_empty() {
                 break;
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
+        drop(readers);
         for id in journal.conversations(None, usize::MAX).unwrap() {
             self.client.replay(id).await;
         }
     }
-}
-
-/// Answers some of the open calls in the next request, and sometimes one that takes no result any more.
-async fn answer_calls(client: Client, id: ConversationId, text: String, key: Option<String>, mut dice: Dice) {
-    let Ok(handle) = client.directory.conversation(id, crate::client::PRINCIPAL).await else { return };
-    let Ok(state) = handle.state().await else { return };
-    let mut calls: Vec<CallId> = state.open_calls.iter().map(|call| call.call_id.clone()).collect();
-    calls.retain(|_| dice.chance(85));
-    if dice.chance(15) {
-        let made = state.responses.iter().flat_map(|response| response.calls().map(|(id, _)| id.clone()));
-        calls.extend(made.last());
-    }
-    let results = calls.into_iter().map(|call_id| (call_id, format!("result {}", client.world.number()))).collect();
-    let what = Ask::Create { place: Place::In(id), text, results, max_tokens: None };
-    let request = Request { key, what };
-    client.world.clients.lock().unwrap().sent.push(request.clone());
-    client.send(request, dice).await;
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use midstream::ids::{ConversationId, ResponseId};
+use midstream::ids::{ConversationId, InterventionId, ResponseId};
 use serde_json::{Value, json};
 
 use crate::audit::History;
-use crate::client::Request;
 use crate::disk::Disk;
+use crate::requests::Request;
 
 /// When every simulation begins, in milliseconds since the Unix epoch.
 const BEGINNING_MS: u64 = 1_800_000_000_000;
@@ -27,6 +27,8 @@ pub(crate) struct Clients {
     pub(crate) history: History,
     /// Conversations, with the responses that were acknowledged in them.
     pub(crate) conversations: Vec<(ConversationId, Vec<ResponseId>)>,
+    /// Instructions that were accepted.
+    pub(crate) steers: Vec<(ConversationId, InterventionId)>,
     /// Requests that may be repeated.
     pub(crate) sent: Vec<Request>,
     /// How far each stream has read: conversation and seq.

@@ -115,7 +115,7 @@ impl Check<'_> {
         match text(request, "operation") {
             "create" if turn.is_none() => Some(format!("the response {response} was acknowledged")),
             "create" => (!was_said).then(|| format!("{response} was acknowledged with the input {said:?}")),
-            "claim" | "result" => story.missing_of_call(text(request, "operation"), answer),
+            "claim_call" | "answer_call" => story.missing_of_call(text(request, "operation"), answer),
             "withdraw" => {
                 let steer = story.steers.get(text(answer, "intervention"));
                 let withdrawn = steer.is_some_and(|steer| steer.outcome == Some("withdrawn"));

@@ -465,7 +465,7 @@ impl Story {
     pub(super) fn missing_of_call(&self, operation: &str, answer: &Value) -> Option<String> {
         let id = text(answer, "call");
         let call = self.calls.iter().rev().find(|call| call.id == id)?;
-        let there = if operation == "claim" { call.claims > 0 } else { call.answer.is_some() };
+        let there = if operation == "claim_call" { call.claims > 0 } else { call.answer.is_some() };
         (!there).then(|| format!("the {operation} of {id} was acknowledged"))
     }
 
