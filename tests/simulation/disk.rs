@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use midstream::conversation::Recorded;
+use midstream::conversation::{Event, Recorded};
 use midstream::ids::{ConversationId, InterventionId, ResponseId};
 use midstream::store::{
     Batch, Epoch, Error, Failure, Journal, KeyRecord, KeyScope, ManualWriter, MemoryJournal, Record, Unflushed,
@@ -19,6 +19,9 @@ pub(crate) struct Disk {
     pub(crate) durable: MemoryJournal,
     written: Mutex<Vec<Batch>>,
     damaged: Mutex<BTreeSet<ConversationId>>,
+    /// The journals of deleted conversations, as they were at last: the server cannot read them any more, the auditor
+    /// can.
+    pub(crate) deleted: Mutex<Vec<(ConversationId, Vec<Recorded>)>>,
 }
 
 impl Disk {
@@ -40,7 +43,7 @@ impl Disk {
         let lost = written.split_off(dice.place(written.len() + 1));
         // What does not continue the image was refused before it was written.
         for batch in written {
-            let _ = self.durable.append(&[batch]);
+            let _ = self.append(&[batch]);
         }
         lost
     }
@@ -58,7 +61,18 @@ pub(crate) async fn write(mut writer: ManualWriter, disk: Arc<Disk>, mut dice: D
 
 impl Journal for Disk {
     fn append(&self, batches: &[Batch]) -> Result<(), Error> {
-        self.durable.append(batches)
+        let ends = |batch: &&Batch| {
+            batch.events.last().is_some_and(|recorded| matches!(recorded.event, Event::ConversationDeleted {}))
+        };
+        let mut gone = Vec::new();
+        for batch in batches.iter().filter(ends) {
+            let before = self.durable.read(batch.conversation, 0, usize::MAX)?;
+            let of_it = batches.iter().filter(|other| other.conversation == batch.conversation);
+            gone.push((batch.conversation, before.into_iter().chain(of_it.flat_map(|it| it.events.clone())).collect()));
+        }
+        self.durable.append(batches)?;
+        self.deleted.lock().unwrap().append(&mut gone);
+        Ok(())
     }
 
     fn purge(&self) -> Result<bool, Error> {

@@ -41,6 +41,11 @@ fn check(seed: u64) -> Result<Coverage, String> {
     if found.is_empty() {
         return Ok(run.coverage);
     }
+    // The evidence, for whoever looks into it.
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let lines: Vec<String> = history.observations.iter().map(ToString::to_string).collect();
+    std::fs::write(folder.join(format!("seed-{seed}-dump.jsonl")), &run.dump).unwrap();
+    std::fs::write(folder.join(format!("seed-{seed}-history.jsonl")), lines.join("\n")).unwrap();
     Err(format!("MIDSTREAM_SIM_SEED={seed} MIDSTREAM_SIM_SEEDS=1:\n{}", audit::report(&found)))
 }
 

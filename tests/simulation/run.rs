@@ -1,5 +1,6 @@
 //! One seed: lives of a server with clients, each ended by a crash, a stop or a failed sync, until all is settled.
 
+use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,6 +93,12 @@ pub(crate) fn run(seed: u64) -> Run {
     let mut text = Vec::new();
     dump(&world.disk.durable, &mut text).unwrap();
     run.dump = String::from_utf8(text).unwrap();
+    for (conversation, events) in &*world.disk.deleted.lock().unwrap() {
+        for recorded in events {
+            let (id, event) = (conversation.to_string(), serde_json::to_string(recorded).unwrap());
+            writeln!(run.dump, "{{\"conversation\":{id:?},\"event\":{event}}}").unwrap();
+        }
+    }
     run
 }
 

@@ -43,7 +43,9 @@ pub(super) fn check(journal: &Journal, history: &History, found: &mut Vec<Violat
             broken("I1", format!("a reader saw {seq} behind {}", stream.last_seq));
         }
         stream.last_seq = seq;
-        if let Some(why) = differs(journal, stream, seen, kind).filter(|_| !is_gone) {
+        if let Some(why) = differs(journal, stream, seen, kind).filter(|_| !is_gone)
+            && !is_rewound(journal, conversation, seen)
+        {
             broken("I2", why);
         }
         if kind == "frame" {
@@ -62,6 +64,37 @@ pub(super) fn check(journal: &Journal, history: &History, found: &mut Vec<Violat
 /// Equal values may still be written in another order.
 fn bytes(value: &Value) -> String {
     value.to_string()
+}
+
+/// What a relaxed response shows before it is flushed.
+const GROWTH: [&str; 7] = [
+    "response_in_progress",
+    "output_item_added",
+    "content_part_added",
+    "output_delta",
+    "output_done",
+    "content_part_done",
+    "output_item_done",
+];
+
+/// Whether a crash may have taken back what was seen: growth of a response that asked for that, and the journal says
+/// from where on.
+fn is_rewound(journal: &Journal, conversation: &str, seen: &Value) -> bool {
+    let Ok(seen) = serde_json::from_str::<Value>(text(seen, "text")) else { return false };
+    let event = &seen["event"];
+    let Some(events) = journal.conversations.get(conversation).filter(|_| GROWTH.contains(&text(event, "type"))) else {
+        return false;
+    };
+    let asked = |stored: &Value| {
+        let created = &stored["event"];
+        created["type"] == "response_created"
+            && created["id"] == event["response_id"]
+            && created["config"]["policy"]["durability"] == "relaxed"
+    };
+    let rewound = |stored: &Value| {
+        stored["event"]["type"] == "conversation_rewound" && stored["event"]["seq"].as_u64() < seen["seq"].as_u64()
+    };
+    events.iter().any(asked) && events.iter().any(rewound)
 }
 
 /// How what was seen differs from what is stored.

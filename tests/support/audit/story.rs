@@ -160,7 +160,9 @@ impl Story {
 
     /// Nothing of a response follows its terminal, and nothing comes before its creation.
     fn check_place(&self, kind: &str, event: &Value, at: &mut At<'_>) {
-        if kind == "response_created" || !ONLY_BEFORE_THE_END.contains(&kind) {
+        // A call that lost its worker is offered again.
+        let is_offered_again = kind == "tool_call_requested" && event["attempt"].as_u64() > Some(1);
+        if kind == "response_created" || is_offered_again || !ONLY_BEFORE_THE_END.contains(&kind) {
             return;
         }
         let id = text(event, "response_id");
