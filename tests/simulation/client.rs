@@ -261,11 +261,15 @@ impl Client {
         }
     }
 
-    /// A reader that stays and is not slow; its queue takes what it does not read.
-    pub(crate) async fn stay(&self, conversation: ConversationId) -> Option<tokio::task::JoinHandle<()>> {
-        let handle = self.directory.conversation(conversation, PRINCIPAL).await.ok()?;
-        let mut reader = handle.attach(Cursor::default()).await.ok()?;
-        Some(tokio::spawn(async move { while reader.next().await.is_some() {} }))
+    /// A reader that stays, and comes back when a batch was larger than its queue.
+    pub(crate) async fn stay(self, conversation: ConversationId) {
+        let Ok(handle) = self.directory.conversation(conversation, PRINCIPAL).await else { return };
+        let mut cursor = Cursor::default();
+        while let Ok(mut reader) = handle.attach(cursor).await {
+            while let Some(recorded) = reader.next().await {
+                cursor.seq = recorded.seq;
+            }
+        }
     }
 
     /// Reads everything, after all has settled.

@@ -201,18 +201,16 @@ impl Life {
     async fn settle(&self) {
         let journal = &self.world.disk.durable;
         // Readers bring back what was paused because nobody read.
-        let mut readers = Vec::new();
-        for id in journal.conversations(None, usize::MAX).unwrap() {
-            readers.push(self.client.stay(id).await);
-        }
+        let conversations = journal.conversations(None, usize::MAX).unwrap();
+        let mut readers: Vec<_> = conversations.iter().map(|id| tokio::spawn(self.client.clone().stay(*id))).collect();
         for _ in 0..SETTLED_SECS {
             if journal.active().unwrap().is_empty() {
                 break;
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        drop(readers);
-        for id in journal.conversations(None, usize::MAX).unwrap() {
+        readers.drain(..).for_each(|reader| reader.abort());
+        for id in conversations {
             self.client.replay(id).await;
         }
     }
