@@ -4,9 +4,12 @@
 
 mod chat;
 mod conversations;
+mod deletion;
 mod errors;
 mod idempotency;
 mod interventions;
 mod responses;
 mod sockets;
 mod support;
+mod tool_calls;
+mod waiting;

@@ -121,6 +121,42 @@ impl Server {
         Answer::read(self.request(Method::GET, path).send().await.unwrap()).await
     }
 
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        Answer::read(self.request(Method::DELETE, path).send().await.unwrap()).await
+    }
+
+    /// The response object once it has ended, without reading its stream.
+    pub(crate) async fn ended(&self, id: &str) -> Value {
+        self.once(&format!("/v1/responses/{id}"), |body| body["status"] == "incomplete").await
+    }
+
+    /// Waits until the conversation's response is paused, without reading its stream, and names it.
+    pub(crate) async fn paused(&self, conversation: &str) -> String {
+        let id = conversation.parse().unwrap();
+        let paused = timeout(PATIENCE, async {
+            loop {
+                let state = self.root.directory().conversation(id, "local").await.unwrap().state().await.unwrap();
+                if state.phase() == Some("paused") {
+                    return state.active().unwrap().id.to_string();
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+        paused.await.expect("it is paused")
+    }
+
+    async fn once(&self, path: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let found = timeout(PATIENCE, async {
+            loop {
+                let body = self.get(path).await.body;
+                if is_it(&body) {
+                    return body;
+                }
+            }
+        });
+        found.await.expect("this happens, or never will")
+    }
+
     pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
         Answer::read(self.request(Method::POST, path).json(&body).send().await.unwrap()).await
     }

@@ -1,0 +1,156 @@
+//! Instructions and turns that wait, over HTTP and on the socket: what becomes of them is always told.
+
+use serde_json::{Value, json};
+
+use crate::support::{Server, text_of};
+
+fn path(id: &str) -> String {
+    format!("/v1/responses/{id}/interventions")
+}
+
+async fn found(server: &Server, id: &str) -> Value {
+    server.get(&format!("/v1/interventions/{id}")).await.body
+}
+
+#[tokio::test]
+async fn an_instruction_for_later_is_the_next_turn_and_its_receipt_stays_the_same() {
+    let server = Server::start().await;
+    let id = server.running("slow").await;
+    let body = json!({"input": "In French", "when": "after"});
+    let receipt = server.post_keyed(&path(&id), "k", body.clone()).await;
+    assert_eq!((receipt.status, &receipt.body["status"]), (202, &json!("accepted")), "{}", receipt.body);
+    assert_eq!(receipt.body["outcome"], Value::Null);
+    server.get_stream(&format!("/v1/responses/{id}?stream=true")).await.rest_json().await;
+    let decided = found(&server, &receipt.id()).await;
+    assert_eq!((&decided["status"], &decided["outcome"]), (&json!("committed"), &json!("committed")));
+    let successor = decided["successor_id"].as_str().unwrap();
+    let events = server.get_stream(&format!("/v1/responses/{successor}?stream=true")).await.rest_json().await;
+    assert_eq!(text_of(&events), "Bonjour");
+    let again = server.post_keyed(&path(&id), "k", body).await;
+    assert_eq!((&again.body, again.header("idempotent-replayed")), (&receipt.body, Some("true")));
+}
+
+#[tokio::test]
+async fn a_late_instruction_can_become_the_next_turn() {
+    let server = Server::start().await;
+    let conversation = server.conversation().await;
+    let id = server.post("/v1/responses", json!({"input": "hi", "conversation": conversation})).await.id();
+    let receipt = server.post_keyed(&path(&id), "k", json!({"input": "In French", "on_late": "enqueue"})).await;
+    assert_eq!((receipt.status, &receipt.body["outcome"]), (202, &json!("enqueued")), "{}", receipt.body);
+    let successor = receipt.body["successor_id"].as_str().unwrap();
+    let events = server.get_stream(&format!("/v1/responses/{successor}?stream=true")).await.rest_json().await;
+    assert_eq!(text_of(&events), "Bonjour");
+}
+
+#[tokio::test]
+async fn an_instruction_that_awaits_results_is_pending_until_they_are_there() {
+    let server = Server::start().await;
+    let conversation = server.conversation().await;
+    let tools = json!([{"type": "function", "name": "weather"}]);
+    let body = json!({"input": "weather", "conversation": conversation, "tools": tools});
+    let response = server.post("/v1/responses", body).await;
+    let call = response.body["output"][1]["call_id"].clone();
+    let body = json!({"input": "and rain", "tools": "await"});
+    let receipt = server.post_keyed(&path(&response.id()), "k", body.clone()).await;
+    assert_eq!((&receipt.body["status"], &receipt.body["outcome"]), (&json!("pending"), &Value::Null));
+    let result = json!({"call_id": call, "output": "storm"});
+    let done = server.post(&format!("/v1/conversations/{conversation}/tool_results"), result).await;
+    let decided = found(&server, &receipt.id()).await;
+    assert_eq!((&decided["status"], &decided["successor_id"]), (&json!("committed"), &done.body["successor_id"]));
+    let again = server.post_keyed(&path(&response.id()), "k", body).await;
+    assert_eq!(again.body, receipt.body);
+}
+
+#[tokio::test]
+async fn an_undecided_instruction_is_taken_back_over_http_and_on_the_socket() {
+    let server = Server::start().await;
+    let id = server.running("endless").await;
+    let first = server.post_keyed(&path(&id), "k1", json!({"input": "a", "when": "after"})).await.id();
+    let second = server.post_keyed(&path(&id), "k2", json!({"input": "b", "when": "after"})).await.id();
+    let at = format!("/v1/interventions/{first}");
+    let gone = server.delete(&at).await;
+    assert_eq!((gone.status, &gone.body["status"]), (200, &json!("withdrawn")));
+    server.delete(&at).await.assert_error(409, "intervention_decided");
+    let conversation = server.get(&format!("/v1/responses/{id}")).await.body["conversation"]["id"].clone();
+    let mut socket = server.socket(conversation.as_str().unwrap()).await;
+    socket.send(json!({"type": "intervention.withdraw", "event_id": "e", "intervention_id": second})).await;
+    assert_eq!(socket.answer_to("e").await["intervention"]["status"], "withdrawn");
+    server.post(&format!("/v1/responses/{id}/cancel"), json!({})).await;
+}
+
+#[tokio::test]
+async fn a_cancel_tells_what_became_of_the_instructions_that_waited() {
+    let server = Server::start().await;
+    let id = server.running("endless").await;
+    let receipt = server.post_keyed(&path(&id), "k", json!({"input": "later", "when": "after"})).await;
+    server.post(&format!("/v1/responses/{id}/cancel"), json!({})).await;
+    let decided = found(&server, &receipt.id()).await;
+    assert_eq!((&decided["status"], &decided["error"]["code"]), (&json!("failed"), &json!("response_cancelled")));
+    assert_eq!(decided["input"][0]["content"][0]["text"], "later");
+}
+
+#[tokio::test]
+async fn a_cascading_cancel_waits_for_the_successor_to_be_gone() {
+    let server = Server::start().await;
+    let id = server.running("endless").await;
+    let steered = server.post_keyed(&path(&id), "k", json!({"input": "endless again"})).await;
+    let successor = steered.body["successor_id"].as_str().unwrap().to_owned();
+    let done = server.post(&format!("/v1/responses/{id}/cancel"), json!({"cascade": true})).await;
+    assert_eq!((done.status, &done.body["cancel"]["outcome"]), (200, &json!("too_late")));
+    assert_eq!(done.body["cancel"]["cascaded_id"], json!(successor));
+    assert_eq!(server.get(&format!("/v1/responses/{successor}")).await.body["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn a_busy_conversation_takes_a_turn_behind_the_one_that_runs_or_in_its_place() {
+    let server = Server::start().await;
+    let conversation = server.conversation().await;
+    let create = |input: &str, if_busy: &str| json!({"input": input, "conversation": conversation, "background": true, "if_busy": if_busy});
+    let first = server.post("/v1/responses", create("slow", "fail")).await.id();
+    server.post("/v1/responses", create("hi", "fail")).await.assert_error(409, "conversation_busy");
+    let queued = server.post("/v1/responses", create("rain", "enqueue")).await;
+    assert_eq!((queued.status, &queued.body["status"]), (200, &json!("queued")), "{}", queued.body);
+    let events = server.get_stream(&format!("/v1/responses/{}?stream=true", queued.id())).await.rest_json().await;
+    assert_eq!(text_of(&events), "Take an umbrella.");
+    assert_eq!(server.get(&format!("/v1/responses/{first}")).await.body["status"], "completed");
+
+    let running = server.post("/v1/responses", create("endless", "fail")).await.id();
+    let instead = server.post("/v1/responses", create("In French", "steer")).await.id();
+    let events = server.get_stream(&format!("/v1/responses/{instead}?stream=true")).await.rest_json().await;
+    assert_eq!(text_of(&events), "Bonjour");
+    let old = server.get(&format!("/v1/responses/{running}")).await.body;
+    assert_eq!((&old["incomplete_details"]["reason"], &old["successor_id"]), (&json!("steered"), &json!(instead)));
+}
+
+#[tokio::test]
+async fn an_unread_response_follows_the_policy_it_was_created_with() {
+    let server = Server::start().await;
+    let conversation = server.conversation().await;
+    let events = format!("/v1/conversations/{conversation}/events");
+    let body = json!({"input": "endless", "conversation": conversation, "stream": true,
+        "on_disconnect": "pause", "grace_ms": 0});
+    let mut stream = server.post_stream("/v1/responses", body).await;
+    let id = stream.until("response.output_text.delta").await["response_id"].clone();
+    let _ = id;
+    drop(stream);
+    let id = server.paused(&conversation).await;
+    // A reader brings it back to life.
+    let mut reader = server.get_stream(&events).await;
+    reader.until("response.paused").await;
+    reader.until("response.resumed").await;
+    reader.until("response.output_text.delta").await;
+    drop(reader);
+    server.post(&format!("/v1/responses/{id}/cancel"), json!({})).await;
+
+    let body = json!({"input": "endless", "conversation": conversation, "background": true,
+        "max_unattended_tokens": 20});
+    let id = server.post("/v1/responses", body).await.id();
+    let ended = server.get_stream(&format!("/v1/responses/{id}?stream=true")).await;
+    drop(ended);
+    let old = server.ended(&id).await;
+    assert_eq!(old["incomplete_details"]["reason"], "max_unattended_tokens");
+    for (name, value) in [("on_disconnect", json!("explode")), ("grace_ms", json!(-1)), ("durability", json!(3))] {
+        let refused = server.post("/v1/responses", json!({"input": "a", name: value})).await;
+        assert_eq!(refused.assert_error(400, "invalid_input")["param"], name);
+    }
+}
