@@ -131,6 +131,15 @@ impl WriterHandle {
         self.queue.max_capacity() - self.queue.capacity()
     }
 
+    /// Why nothing is written any more, if that is so.
+    pub fn usable(&self) -> Result<(), Error> {
+        match &*self.status.borrow() {
+            WriterStatus::Running => Ok(()),
+            WriterStatus::Failed(error) | WriterStatus::Fatal(error) => Err(error.clone()),
+            WriterStatus::Stopped => Err(Error::Stopped),
+        }
+    }
+
     /// What the writer can do now.
     pub fn status(&self) -> WriterStatus {
         self.status.borrow().clone()
