@@ -18,6 +18,7 @@ use crate::api::{self, App, Limits, Phase};
 use crate::cli::Prepared;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::crash;
 use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine, ScriptedEngine};
 use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterStatus};
 
@@ -50,6 +51,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
         .with_context(|| format!("listening on {}; is another server running there?", config.listen))?;
     let address = listener.local_addr()?;
     let (journal, writer) = open_journal(&config)?;
+    crash::point("journal_opened");
     let engines = tokio::task::spawn_blocking({
         let config = config.clone();
         move || load_engines(&config, &models)

@@ -355,6 +355,8 @@ impl Live {
         let durability = self.durability(decided, !records.is_empty());
         let batch = Batch { conversation: self.id, events: decided.events.clone(), records, durability };
         if durability == Durability::Relaxed {
+            // Behind a failed write nobody knows what lies on disk under the next seq: nothing may be shown under it.
+            self.parts.writer.usable().map_err(|error| store_reject(&error))?;
             let ack = self.parts.writer.enqueue(batch).await.map_err(|error| store_reject(&error))?;
             return self.unflushed.add(ack);
         }

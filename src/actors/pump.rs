@@ -14,9 +14,11 @@ use tokio::sync::{Notify, oneshot};
 
 use super::conversation::ConversationMsg;
 use super::kv::{CACHE_SALT, ConversationKv, Recorder};
+use super::offload::offload;
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
 use super::shared::{Parts, RunningGuard};
 use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State};
+use crate::crash;
 use crate::engine::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
 };
@@ -162,14 +164,16 @@ async fn begin(
     let model = engine.model().clone();
     // Rendering and tokenising take a core: more at once would only take more memory.
     let permit = tokio::select! {
+        biased;
         permit = parts.running.render_permit() => permit,
         () = control.aborted() => return Err(GenerationEnd::Aborted),
     };
-    let rendering = tokio::task::spawn_blocking(move || {
+    let rendering = offload(move || {
         let _permit = permit;
         held.render(&state, response_id, &model)
     });
     let rendered = tokio::select! {
+        biased;
         rendered = rendering => rendered,
         // The thread goes on to its end; nobody waits for it.
         () = control.aborted() => return Err(GenerationEnd::Aborted),
@@ -183,6 +187,7 @@ async fn begin(
     if control.is_aborted() {
         return Err(GenerationEnd::Aborted);
     }
+    crash::point("prompt_rendered");
     let parsed = Parsed::behind(engine.model(), &config, &rendered, &resumed);
     if parsed.pipeline.stopped() {
         // The stop string is durable, only the end was not: nothing is left to generate.
@@ -251,6 +256,7 @@ impl Source {
             EngineError::Unavailable(_) => failed(Code::EngineFailed, &error),
         })?;
         self.control.submitted(sequence.abort.clone());
+        crash::point("sequence_submitted");
         Ok(sequence)
     }
 }
@@ -385,6 +391,7 @@ impl Pump {
                 () = courier.taken(), if courier.outstanding.is_some() => {}
                 event = self.sequence.events.recv(), if may_gather => match event {
                     Some(EngineEvent::Started { cached_tokens }) => {
+                        crash::point("prefill_started");
                         let generation = courier.generation;
                         courier.send(Input::GenerationStarted { generation, prompt_tokens, cached_tokens }).await;
                     }
@@ -414,6 +421,7 @@ impl Pump {
         if self.dropping.is_some() {
             return;
         }
+        crash::point("token_sampled");
         self.gathered.read(token);
         if self.gathered.parsed.pipeline.stopped() {
             self.drop_rest(Dropping::Stopped);
@@ -429,6 +437,7 @@ impl Pump {
 
     async fn end(mut self, courier: &mut Courier, end: GenerationEnd) -> Option<Ended> {
         courier.taken().await;
+        crash::point("generation_ended");
         let gathered = &mut self.gathered;
         if end != GenerationEnd::Aborted {
             gathered.parsed.pipeline.finish(&mut gathered.pieces, end != GenerationEnd::Stop);

@@ -10,6 +10,7 @@ use ractor::ActorRef;
 use tokio::sync::mpsc;
 
 use super::conversation::ConversationMsg;
+use super::offload::offload;
 use crate::conversation::{Recorded, Reject, State};
 use crate::error::Code;
 use crate::ids::ConversationId;
@@ -136,7 +137,7 @@ pub(super) async fn read_history(
         history.truncate(upto as usize);
         Ok(history)
     };
-    match tokio::task::spawn_blocking(read).await {
+    match offload(read).await {
         Ok(Ok(history)) => Ok(history),
         Ok(Err(error)) => Err(store_reject(&error)),
         Err(_) => Err(Reject::new(Code::Internal, "reading the journal was interrupted; try again")),

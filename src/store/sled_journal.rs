@@ -18,6 +18,7 @@ use super::sled_purge::{Buried, Purge};
 use super::writes::Writes;
 use super::{keys, migrate, rebuild};
 use crate::conversation::Recorded;
+use crate::crash;
 use crate::ids::{ConversationId, InterventionId, ResponseId};
 
 /// The most events that one read reserves room for.
@@ -156,10 +157,14 @@ impl SledJournal {
         writes.put(keys::TALLY.to_vec(), &tally.encode());
         *self.in_flight() = before;
         self.db.apply_batch(writes.into_batch())?;
+        crash::point("batch_applied");
         self.db.flush()?;
+        crash::point("batch_flushed");
         self.folder.sync()?;
+        crash::point("batch_synced");
         *self.tally() = tally;
         self.acknowledged.write(tally);
+        crash::point("batch_counted");
         self.in_flight().clear();
         Ok(())
     }

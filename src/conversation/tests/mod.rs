@@ -4,7 +4,9 @@ mod calls;
 mod properties;
 mod races;
 mod readers;
+mod reference;
 mod restart;
+mod state_machine;
 mod steers;
 mod tools;
 
