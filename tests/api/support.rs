@@ -131,7 +131,10 @@ impl Server {
 
     /// The response object once it has ended, without reading its stream.
     pub(crate) async fn ended(&self, id: &str) -> Value {
-        self.once(&format!("/v1/responses/{id}"), |body| body["status"] == "incomplete").await
+        let response = id.parse().unwrap();
+        let home = self.root.directory().of_response(response, "local").await.unwrap();
+        timeout(PATIENCE, home.ended(response)).await.expect("it ends").unwrap();
+        self.get(&format!("/v1/responses/{id}")).await.body
     }
 
     /// Waits until the conversation's response is paused, without reading its stream, and names it.
@@ -147,18 +150,6 @@ impl Server {
             }
         });
         paused.await.expect("it is paused")
-    }
-
-    async fn once(&self, path: &str, is_it: impl Fn(&Value) -> bool) -> Value {
-        let found = timeout(PATIENCE, async {
-            loop {
-                let body = self.get(path).await.body;
-                if is_it(&body) {
-                    return body;
-                }
-            }
-        });
-        found.await.expect("this happens, or never will")
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
