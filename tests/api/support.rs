@@ -59,6 +59,7 @@ pub(crate) struct Setup {
     pub(crate) body_bytes_max: usize,
     pub(crate) ws_frame_bytes_max: usize,
     pub(crate) requests_in_flight_max: usize,
+    pub(crate) readers_max: usize,
     pub(crate) silence: Duration,
 }
 
@@ -68,6 +69,7 @@ impl Default for Setup {
             body_bytes_max: 2 << 20,
             ws_frame_bytes_max: 1 << 16,
             requests_in_flight_max: 100,
+            readers_max: 100,
             silence: Duration::from_secs(15),
         }
     }
@@ -88,7 +90,9 @@ impl Server {
         let limits = Limits {
             body_bytes_max: setup.body_bytes_max,
             ws_frame_bytes_max: setup.ws_frame_bytes_max,
+            control_body_bytes_max: 1 << 18,
             requests_in_flight_max: setup.requests_in_flight_max,
+            readers_max: setup.readers_max,
             silence: setup.silence,
             tool_lease_ms: 60_000,
             tool_lease_ms_max: 3_600_000,
