@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::ws::{Out, Session};
+use super::ws::Session;
 use super::{interventions, tool_calls};
 use crate::actors::{Cursor, Reader};
-use crate::api::body::{cursor, decode, object};
+use crate::api::body::{cursor, decode};
 use crate::api::create::{self, Claimed, Key};
+use crate::api::dialect::{self, Request};
 use crate::api::errors::{self, invalid, wrong_operation};
 use crate::api::frame::frame;
 use crate::api::idempotency::{self, echo, fingerprint};
 use crate::api::object::snapshot;
 use crate::api::openai::cancel::{self, Asked};
+use crate::api::types::Types;
 use crate::conversation::{Event, Input, Reject};
-use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::protocol::conversations::{Cancel, Intervene, Subscribe, ToolClaim, ToolResult, Withdraw};
 use crate::protocol::responses::CreateResponse;
@@ -30,28 +31,17 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// Reads a text frame.
-    pub(super) fn read(session: &Session, bytes: &[u8]) -> Self {
-        let refused = |reject| Self { frame: Err(reject), event_id: None, subscribes: false };
-        let frame = match object(bytes) {
-            Ok(frame) => frame,
-            Err(reject) => return refused(reject),
-        };
-        let event_id = match idempotency::event_id(&frame) {
-            Ok(event_id) => event_id,
-            Err(reject) => return refused(reject),
+    pub(super) fn new(session: &Session, frame: Result<Value, Reject>) -> Self {
+        let read = frame.and_then(|frame| Ok((idempotency::event_id(&frame)?, frame)));
+        let (event_id, frame) = match read {
+            Ok((event_id, frame)) => (event_id, frame),
+            Err(reject) => return Self { frame: Err(reject), event_id: None, subscribes: false },
         };
         let subscribes = match frame["type"].as_str() {
             Some("conversation.subscribe" | "response.create") => session.take_subscription(),
             _ => false,
         };
         Self { frame: Ok(frame), event_id, subscribes }
-    }
-
-    /// A binary frame.
-    pub(super) fn binary() -> Self {
-        let text = "binary frames are not understood; send JSON in text frames";
-        Self { frame: Err(Reject::new(Code::InvalidInput, text)), event_id: None, subscribes: false }
     }
 }
 
@@ -67,11 +57,16 @@ pub(super) async fn answer(session: Arc<Session>, begun: Begun) {
         if subscribes {
             session.release_subscription();
         }
-        session.send(Out::Frame(errors::frame(reject, event_id))).await;
+        session.send(errors::frame(reject, event_id)).await;
     }
 }
 
-async fn perform(session: &Session, frame: &Value, event_id: Option<&str>, subscribes: bool) -> Result<(), Reject> {
+async fn perform(
+    session: &Arc<Session>,
+    frame: &Value,
+    event_id: Option<&str>,
+    subscribes: bool,
+) -> Result<(), Reject> {
     match frame["type"].as_str() {
         Some("conversation.subscribe") => subscribe(session, frame, event_id).await,
         Some("response.create") => create(session, frame, event_id, subscribes).await,
@@ -80,12 +75,13 @@ async fn perform(session: &Session, frame: &Value, event_id: Option<&str>, subsc
         Some("intervention.withdraw") => withdraw(session, frame, event_id).await,
         Some("conversation.tool_claim") => claim_call(session, frame, event_id).await,
         Some("conversation.tool_result") => answer_call(session, frame, event_id).await,
-        Some(kind) => Err(invalid("type", format!("frames of the type {kind:?} are not known to this version"))),
-        None => Err(invalid("type", "the frame has no type; it says what the frame asks for")),
+        Some("response.steer") => steer(session, frame, event_id).await,
+        Some("response.interrupt") => interrupt(session, frame, event_id).await,
+        kind => Err(errors::unknown_frame(kind)),
     }
 }
 
-async fn subscribe(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+async fn subscribe(session: &Arc<Session>, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
     let request: Subscribe = decode(frame)?;
     let after = match &request.after {
         None | Some(Value::Null) => Cursor::default(),
@@ -95,14 +91,42 @@ async fn subscribe(session: &Session, frame: &Value, event_id: Option<&str>) -> 
             Cursor { epoch: None, seq }
         }
     };
+    let types = Types::read(request.types)?;
     let reader = session.handle.attach(after).await?;
     let mut snapshot = serde_json::to_value(snapshot(reader.attached())).unwrap_or_default();
     echo(&mut snapshot, event_id, false);
-    session.send(Out::Subscribe { snapshot, reader: Box::new(reader) }).await;
+    session.send_events(snapshot, reader, types).await;
     Ok(())
 }
 
-async fn create(session: &Session, frame: &Value, event_id: Option<&str>, subscribes: bool) -> Result<(), Reject> {
+/// Steers as OpenAI's clients do: whatever comes of it is said in their words, and never as an `error` of the frame.
+async fn steer(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+    let key = key(session, Operation::Intervene, event_id, fingerprint(frame, None));
+    let request = Request { frame, event_id, key: key.as_ref() };
+    let intervene = dialect::read_steer(frame);
+    let told = || session.is_subscribed();
+    let done = session.dialect.steer(&session.app, &session.handle, intervene, &request, told).await;
+    if let Some(answer) = done.unwrap_or_else(|reject| Some(dialect::steer_refused(&request, reject))) {
+        session.send(answer).await;
+    }
+    Ok(())
+}
+
+/// Interrupts as Codex does.
+async fn interrupt(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+    let request = Request { frame, event_id, key: None };
+    let told = || session.is_subscribed();
+    let done = match dialect::read_interrupt(frame) {
+        Ok(id) => session.dialect.interrupt(&session.handle, id, &request, told).await,
+        Err(reject) => Err(reject),
+    };
+    if let Some(answer) = done.unwrap_or_else(|reject| Some(dialect::interrupt_refused(&request, reject))) {
+        session.send(answer).await;
+    }
+    Ok(())
+}
+
+async fn create(session: &Arc<Session>, frame: &Value, event_id: Option<&str>, subscribes: bool) -> Result<(), Reject> {
     let request: CreateResponse = decode(frame)?;
     create::check(&request, frame)?;
     check_place(session, &request)?;
@@ -116,11 +140,7 @@ async fn create(session: &Session, frame: &Value, event_id: Option<&str>, subscr
     };
     let mut create = create::create(&session.app, &request, frame)?;
     if let Some(previous) = &request.previous_response_id {
-        let unknown = |_| {
-            let text = format!("the previous response {previous:?} is not known in this conversation");
-            Reject::new(Code::PreviousResponseNotFound, text).param("previous_response_id")
-        };
-        create.previous = Some(previous.parse().map_err(unknown)?);
+        create.previous = Some(previous.parse().map_err(|_| create::unknown_previous(previous))?);
     }
     create.in_conversation = true;
     let id = create.response_id;
@@ -151,14 +171,14 @@ fn check_place(session: &Session, request: &CreateResponse) -> Result<(), Reject
 }
 
 /// Events from where the reader stands, behind a snapshot of that place.
-async fn begin_events(session: &Session, reader: Reader) {
+async fn begin_events(session: &Arc<Session>, reader: Reader) {
     let snapshot = serde_json::to_value(snapshot(reader.state())).unwrap_or_default();
-    session.send(Out::Subscribe { snapshot, reader: Box::new(reader) }).await;
+    session.send_events(snapshot, reader, Types::default()).await;
 }
 
 /// The first answer again, outside the order of events; then the events behind it, if none are sent yet.
 async fn replay_create(
-    session: &Session,
+    session: &Arc<Session>,
     id: ResponseId,
     event_id: Option<&str>,
     subscribes: bool,
@@ -170,9 +190,9 @@ async fn replay_create(
             let mut created = frame(reader.state(), &recorded);
             echo(&mut created, event_id, true);
             if subscribes {
-                session.send(Out::Subscribe { snapshot: before, reader: Box::new(reader) }).await;
+                session.send_events(before, reader, Types::default()).await;
             }
-            session.send(Out::Frame(created)).await;
+            session.send(created).await;
             return Ok(());
         }
     }
@@ -202,7 +222,7 @@ async fn intervene(session: &Session, frame: &Value, event_id: Option<&str>) -> 
         answer["type"] = format!("intervention.{}", shown.status).into();
         answer["intervention_id"] = shown.id.into();
         echo(&mut answer, event_id, replayed);
-        session.send(Out::Frame(answer)).await;
+        session.send(answer).await;
     }
     Ok(())
 }
@@ -224,7 +244,7 @@ async fn cancel(session: &Session, frame: &Value, event_id: Option<&str>) -> Res
         "response": response,
     });
     echo(&mut answer, event_id, done.replayed);
-    session.send(Out::Frame(answer)).await;
+    session.send(answer).await;
     Ok(())
 }
 
@@ -237,7 +257,7 @@ async fn withdraw(session: &Session, frame: &Value, event_id: Option<&str>) -> R
     let shown = interventions::current(&session.handle, id).await?;
     let mut answer = json!({"type": "intervention.withdraw.result", "intervention_id": id, "intervention": shown});
     echo(&mut answer, event_id, false);
-    session.send(Out::Frame(answer)).await;
+    session.send(answer).await;
     Ok(())
 }
 
@@ -260,7 +280,7 @@ async fn answer_call(session: &Session, frame: &Value, event_id: Option<&str>) -
 async fn answer_as(session: &Session, kind: &str, (mut answer, replayed): (Value, bool), event_id: Option<&str>) {
     answer["type"] = kind.into();
     echo(&mut answer, event_id, replayed);
-    session.send(Out::Frame(answer)).await;
+    session.send(answer).await;
 }
 
 fn key(session: &Session, operation: Operation, event_id: Option<&str>, fingerprint: [u8; 32]) -> Option<Key> {
