@@ -143,7 +143,7 @@ pub(crate) fn open(principal: &str, items: Vec<Item>) -> Open {
 /// What came of a request for a response.
 pub(crate) enum Done {
     /// It was created; the reader stands in front of it.
-    Created { id: ResponseId, handle: ConversationHandle, reader: Reader },
+    Created { id: ResponseId, handle: ConversationHandle, reader: Box<Reader> },
     /// The key had been used before; this was its answer.
     Replay(KeyedAnswer),
 }
@@ -168,7 +168,7 @@ pub(crate) async fn perform(
     let create = create(app, request, body)?;
     let id = create.response_id;
     let (handle, reader) = place(app, principal, request, create, key.as_ref(), claim).await?;
-    Ok(Done::Created { id, handle, reader })
+    Ok(Done::Created { id, handle, reader: Box::new(reader) })
 }
 
 /// Puts the response where the request wants it: a new conversation, the end of one, or a fork.

@@ -71,7 +71,10 @@ async fn what_is_not_stored_is_continued_on_its_socket_and_nowhere_else() {
     let server = Server::start().await;
     let mut socket = server.responses_socket().await;
     let first = turn(&mut socket, json!({"type": "response.create", "input": "hi", "store": false})).await;
-    let next = |previous: &str| json!({"type": "response.create", "input": "rain", "store": false, "previous_response_id": previous});
+    let next = |previous: &str| {
+        let input = "rain";
+        json!({"type": "response.create", "input": input, "store": false, "previous_response_id": previous})
+    };
     let second = turn(&mut socket, next(&id_of(&first))).await;
     assert_eq!(text_of(&second), "Take an umbrella.");
     let told = &second.last().unwrap()["response"]["usage"]["input_tokens"];

@@ -55,7 +55,7 @@ pub(crate) async fn create(
     let request: CreateResponse = decode(&body)?;
     let delivery = Delivery::of(&request);
     match create::perform(&app, &principal, &request, &body, idempotency::key(&headers)?).await? {
-        Done::Created { id, handle, reader } => answer(&app, &handle, reader, id, delivery, permit).await,
+        Done::Created { id, handle, reader } => answer(&app, &handle, *reader, id, delivery, permit).await,
         Done::Replay(answer) => replay(&app, &principal, answer, delivery, permit).await,
     }
 }

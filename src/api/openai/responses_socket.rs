@@ -172,7 +172,7 @@ impl Session {
         }
         let key = event_id.map(str::to_owned);
         let (id, handle, reader) = match create::perform(&self.app, &self.principal, &request, frame, key).await? {
-            Done::Created { id, handle, reader } => (id, handle, reader),
+            Done::Created { id, handle, reader } => (id, handle, *reader),
             Done::Replay(KeyedAnswer::Created { conversation, response }) => {
                 let handle = self.app.directory.conversation(conversation, &self.principal).await?;
                 let reader = handle.attach_response(response).await?;
