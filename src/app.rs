@@ -18,6 +18,7 @@ use crate::api::{self, App, Limits, Phase};
 use crate::cli::Prepared;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::crash;
 use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine, ScriptedEngine};
 use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterStatus};
 
@@ -50,6 +51,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
         .with_context(|| format!("listening on {}; is another server running there?", config.listen))?;
     let address = listener.local_addr()?;
     let (journal, writer) = open_journal(&config)?;
+    crash::point("journal_opened");
     let engines = tokio::task::spawn_blocking({
         let config = config.clone();
         move || load_engines(&config, &models)
@@ -61,7 +63,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
             return Ok(());
         }
     };
-    let kv = keep_kv(&config)?;
+    let kv = keep_kv(&config, &*journal)?;
     let config = Arc::new(config);
     let parts = Parts {
         journal: journal.clone(),
@@ -125,10 +127,14 @@ async fn drain(config: &Config, parts: &Parts, root: &RootHandle) {
 }
 
 /// Opens the KV files; the journal has locked their folder.
-fn keep_kv(config: &Config) -> anyhow::Result<KvKeeper> {
+fn keep_kv(config: &Config, journal: &dyn Journal) -> anyhow::Result<KvKeeper> {
     let files = KvFiles::open(&config.data_dir, config.kv_files_bytes_max)?;
-    let idle = Duration::from_millis(config.kv_file_idle_ms);
-    Ok(if config.kv_files_bytes_max > 0 { KvKeeper::new(files, idle, Clock::System) } else { KvKeeper::default() })
+    if config.kv_files_bytes_max == 0 {
+        return Ok(KvKeeper::default());
+    }
+    let kv = KvKeeper::new(files, Duration::from_millis(config.kv_file_idle_ms), Clock::System);
+    kv.sweep(journal);
+    Ok(kv)
 }
 
 fn open_journal(config: &Config) -> anyhow::Result<(Arc<dyn Journal>, WriterHandle)> {

@@ -15,7 +15,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub const DEFAULT_FILE: &str = "midstream.toml";
 
 /// Variables with the prefix that are read elsewhere and are no settings.
-const OTHER_VARIABLES: [&str; 5] = ["api_key", "isa", "cache_dir", "test_model", "log"];
+const OTHER_VARIABLES: [&str; 9] =
+    ["api_key", "isa", "cache_dir", "test_model", "log", "crash", "crash_log", "sim_seeds", "sim_seed"];
 
 /// Settings whose text is taken as it is, even where it looks like a number.
 const TEXT_SETTINGS: [&str; 3] = ["listen", "data_dir", "scripted"];

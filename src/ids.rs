@@ -3,6 +3,7 @@
 //! An id is a prefix and 32 hex digits of a version-7 UUID; order is never read from an id, only from `seq`.
 //! The core is pure: it gets a [`FreshIds`], which yields any number of ids from one random draw.
 
+use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
 
@@ -142,11 +143,27 @@ pub struct FreshIds {
     drawn: u64,
 }
 
+thread_local! {
+    /// What a simulation that runs on this thread draws from; nowhere else is it set.
+    static SIMULATED: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
 impl FreshIds {
-    /// A new random draw.
+    /// A new random draw; inside a simulation the next one of its seed.
     #[allow(clippy::disallowed_methods)] // this is the one place
     pub fn random() -> Self {
-        Self::from_seed(Uuid::now_v7().as_u128())
+        match SIMULATED.get() {
+            None => Self::from_seed(Uuid::now_v7().as_u128()),
+            Some(state) => {
+                SIMULATED.set(Some(state.wrapping_add(1)));
+                Self::from_seed(u128::from(mix(state)) << 64 | u128::from(state))
+            }
+        }
+    }
+
+    /// From here on every draw on this thread follows from `seed`: a simulation can be repeated.
+    pub fn simulate(seed: u64) {
+        SIMULATED.set(Some(mix(seed)));
     }
 
     /// The ids that follow from `seed`, for tests and simulations.

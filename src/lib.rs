@@ -29,6 +29,8 @@ pub mod config;
 #[cfg(feature = "server")]
 pub mod conversation;
 #[cfg(feature = "server")]
+pub mod crash;
+#[cfg(feature = "server")]
 pub mod error;
 #[cfg(feature = "server")]
 pub mod ids;

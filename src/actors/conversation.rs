@@ -322,19 +322,17 @@ impl Live {
             self.work.perform(effect, &self.state, &self.parts, myself);
         }
         if self.state.deleted {
-            self.be_gone().await;
+            self.be_gone();
         }
         Ok(answer)
     }
 
     /// The conversation was deleted: nothing of it stays, and its readers have seen the last event.
-    async fn be_gone(&mut self) {
+    fn be_gone(&mut self) {
         self.readers = Fanout::default();
         self.work.abort_all();
-        let (kv, id) = (self.parts.kv.clone(), self.id);
-        // An error says that the server stops; the next start finds a file without a conversation.
-        let _ = tokio::task::spawn_blocking(move || kv.remove(id)).await;
-        let _ = self.directory.cast(super::directory::DirectoryMsg::Retire { id });
+        self.parts.kv.remove(self.id);
+        let _ = self.directory.cast(super::directory::DirectoryMsg::Retire { id: self.id });
     }
 
     /// Makes a decision durable.
@@ -357,6 +355,8 @@ impl Live {
         let durability = self.durability(decided, !records.is_empty());
         let batch = Batch { conversation: self.id, events: decided.events.clone(), records, durability };
         if durability == Durability::Relaxed {
+            // Behind a failed write nobody knows what lies on disk under the next seq: nothing may be shown under it.
+            self.parts.writer.usable().map_err(|error| store_reject(&error))?;
             let ack = self.parts.writer.enqueue(batch).await.map_err(|error| store_reject(&error))?;
             return self.unflushed.add(ack);
         }

@@ -2,7 +2,7 @@
 //!
 //! There is never more than one actor per conversation: a retiring one is waited for before the next is started.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,6 +16,7 @@ use super::keys::KeyClaim;
 use super::reader::{Reader, store_reject};
 use super::shared::Parts;
 use crate::conversation::{Create, Input, Item, Policies, Reject, State};
+use crate::crash;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use crate::store::{Batch, Expired};
@@ -39,7 +40,8 @@ pub(super) struct DirectoryActor;
 /// Who is awake.
 pub(super) struct Awake {
     parts: Parts,
-    entries: HashMap<ConversationId, Entry>,
+    /// In an order that does not change from run to run: who is stopped or put to sleep first follows from it.
+    entries: BTreeMap<ConversationId, Entry>,
     ids: HashMap<ActorId, ConversationId>,
     /// Set while the server stops.
     stopping: Option<oneshot::Sender<()>>,
@@ -68,7 +70,7 @@ impl Actor for DirectoryActor {
     type Arguments = Parts;
 
     async fn pre_start(&self, _: ActorRef<DirectoryMsg>, parts: Parts) -> Result<Awake, ActorProcessingErr> {
-        Ok(Awake { parts, entries: HashMap::new(), ids: HashMap::new(), stopping: None })
+        Ok(Awake { parts, entries: BTreeMap::new(), ids: HashMap::new(), stopping: None })
     }
 
     async fn handle(
@@ -185,13 +187,16 @@ impl Awake {
                 && self.parts.journal.last_seq(conversation) == Ok(last_seq)
                 && let Ok(ack) = self.parts.writer.enqueue(Batch::deletion(conversation)).await
             {
-                waiting.push(ack);
+                waiting.push((conversation, ack));
             }
         }
         let mut deleted = 0;
-        for ack in waiting {
+        for (conversation, ack) in waiting {
             // What the journal refuses stays for the next round.
-            deleted += usize::from(ack.await.is_ok());
+            if ack.await.is_ok() {
+                deleted += 1;
+                self.parts.kv.remove(conversation);
+            }
         }
         deleted
     }
@@ -344,6 +349,7 @@ impl DirectoryHandle {
     pub(super) async fn recover(&self) -> Result<usize, Reject> {
         let active = self.parts.journal.active().map_err(|error| store_reject(&error))?;
         for id in &active {
+            crash::point("recovery_waking");
             // Waits until it has replayed; one that cannot go on is reported by itself and disturbs no other.
             let replayed = match self.wake(*id).await {
                 Ok(actor) => self.handle(*id, actor, true).state().await.map(drop),
@@ -353,6 +359,7 @@ impl DirectoryHandle {
                 tracing::error!(conversation = %id, reason = %reject.message, "a conversation could not be resumed");
             }
         }
+        crash::point("recovery_done");
         Ok(active.len())
     }
 

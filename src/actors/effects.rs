@@ -1,6 +1,6 @@
 //! Effects: work that a durable decision asked for. Its results come back as inputs.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ractor::ActorRef;
@@ -11,11 +11,12 @@ use super::prompt::HeldPrompt;
 use super::pump::{self, Job, PumpControl};
 use super::shared::Parts;
 use crate::conversation::{Effect, State};
+use crate::crash;
 
 /// The generations that are under way, by their id, and the prompt and the KV that the last one left behind.
 #[derive(Default)]
 pub(super) struct Work {
-    pumps: HashMap<u64, Arc<PumpControl>>,
+    pumps: BTreeMap<u64, Arc<PumpControl>>,
     held: Arc<HeldPrompt>,
     kv: Arc<ConversationKv>,
 }
@@ -25,13 +26,22 @@ impl Work {
     pub(super) fn perform(&mut self, effect: Effect, state: &State, parts: &Parts, to: &ActorRef<ConversationMsg>) {
         match effect {
             Effect::StartGeneration { generation, response_id } => {
+                crash::point("generation_starting");
                 let control = Arc::new(PumpControl::default());
+                let thinking = state.response(response_id).and_then(|response| response.config.thinking.as_ref());
+                control.limit_thinking(thinking.and_then(|thinking| thinking.budget_tokens));
                 self.pumps.insert(generation, control.clone());
                 let (held, kv, running) = (self.held.clone(), self.kv.clone(), parts.running.enter());
                 let job = Job { generation, response_id, state: state.clone(), held, kv, control, running };
                 pump::start(job, parts.clone(), to.clone());
             }
+            Effect::LimitThinking { generation, budget_tokens } => {
+                if let Some(control) = self.pumps.get(&generation) {
+                    control.limit_thinking(budget_tokens);
+                }
+            }
             Effect::AbortGeneration { generation } => {
+                crash::point("generation_aborting");
                 if let Some(control) = self.pumps.get(&generation) {
                     control.abort();
                 }

@@ -10,6 +10,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
 
 use super::directory::DirectoryMsg;
+use super::offload::offload;
 use super::shared::Parts;
 use crate::store::{Error, Expired, Retention, expired_conversations, expired_keys};
 
@@ -61,7 +62,7 @@ impl Keeper {
         let kept_ms = self.parts.config.idempotency_kept_hours.saturating_mul(HOUR_MS);
         let before_ms = self.parts.clock.unix_ms().saturating_sub(kept_ms);
         let journal = self.parts.journal.clone();
-        let batches = tokio::task::spawn_blocking(move || expired_keys(&*journal, before_ms)).await??;
+        let batches = offload(move || expired_keys(&*journal, before_ms)).await??;
         for batch in batches {
             match self.parts.writer.append(batch).await {
                 // Its conversation was deleted in the meantime, and the key with it.
@@ -77,7 +78,7 @@ impl Keeper {
             return Ok(());
         };
         let journal = self.parts.journal.clone();
-        let expired = tokio::task::spawn_blocking(move || expired_conversations(&*journal, retention)).await??;
+        let expired = offload(move || expired_conversations(&*journal, retention)).await??;
         let mut deleted = 0;
         for some in expired.chunks(DELETED_AT_ONCE) {
             deleted += delete(&self.directory, some.to_vec()).await?;

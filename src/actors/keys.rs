@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::reader::store_reject;
 use crate::conversation::Reject;
+use crate::crash;
 use crate::error::Code;
 use crate::store::{Journal, KeyRecord, KeyScope, KeyedAnswer};
 
@@ -53,6 +54,7 @@ impl Keys {
             Some(_) => Err(reused()),
             None => {
                 claimed.insert(scope.clone(), fingerprint);
+                crash::point("key_claimed");
                 Ok(Claim::Fresh(KeyClaim { scope, fingerprint, keys: self.clone() }))
             }
         }

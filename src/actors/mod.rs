@@ -10,6 +10,7 @@ mod handle;
 mod journal;
 mod keys;
 mod kv;
+mod offload;
 mod prompt;
 mod pump;
 mod reader;

@@ -10,6 +10,7 @@ use ractor::ActorRef;
 use tokio::sync::mpsc;
 
 use super::conversation::ConversationMsg;
+use super::offload::offload;
 use crate::conversation::{Recorded, Reject, State};
 use crate::error::Code;
 use crate::ids::ConversationId;
@@ -99,7 +100,14 @@ impl Tail {
         }
         let history = match (self.history, self.state.id) {
             (Some(history), _) => history,
-            (None, Some(id)) => read_history(journal, id, last_seq).await?,
+            (None, Some(id)) => {
+                let history = read_history(journal, id, last_seq).await?;
+                if (history.len() as u64) < last_seq {
+                    // Deleted while it was read: a reader must not see a gap.
+                    return Err(Reject::new(Code::ConversationNotFound, format!("no conversation {id}")));
+                }
+                history
+            }
             (None, None) => Vec::new(),
         };
         let mut state = State::default();
@@ -129,7 +137,7 @@ pub(super) async fn read_history(
         history.truncate(upto as usize);
         Ok(history)
     };
-    match tokio::task::spawn_blocking(read).await {
+    match offload(read).await {
         Ok(Ok(history)) => Ok(history),
         Ok(Err(error)) => Err(store_reject(&error)),
         Err(_) => Err(Reject::new(Code::Internal, "reading the journal was interrupted; try again")),

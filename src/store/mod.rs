@@ -43,4 +43,4 @@ pub use rebuild::{Compacted, compact};
 pub use repair::{Damage, DamageReport, find_damage, repair};
 pub use retention::{Expired, Retention, expired_conversations, expired_keys};
 pub use sled_journal::SledJournal;
-pub use writer::{Ack, Writer, WriterHandle, WriterStatus};
+pub use writer::{Ack, ManualWriter, Writer, WriterHandle, WriterStatus};

@@ -10,6 +10,7 @@ use super::error::Error;
 use super::sled_journal::SledJournal;
 use super::{fold, journal::Journal, keys};
 use crate::conversation::Recorded;
+use crate::crash;
 use crate::ids::ConversationId;
 
 /// Events looked at in one part: few enough that an append which comes meanwhile hardly waits.
@@ -66,6 +67,7 @@ impl SledJournal {
             run.write(conversation, &mut batch).map_err(|why| Error::damaged(conversation, run.last_seq, why))?;
         }
         let _alone = self.folding.write().unwrap_or_else(PoisonError::into_inner);
+        crash::point("fold_before");
         self.db.apply_batch(batch).inspect_err(|_| self.failed.store(true, Ordering::SeqCst))?;
         Ok(next <= last)
     }

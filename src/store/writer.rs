@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::error::Error;
 use super::journal::{Batch, Durability, Journal, Sequence};
 use crate::conversation::{Event, Recorded};
+use crate::crash;
 use crate::ids::ConversationId;
 
 /// What the writer can do.
@@ -48,16 +49,46 @@ pub struct Writer;
 impl Writer {
     /// Starts the thread. `queue_bound` batches may wait; it is also the most that share a flush.
     pub fn start(journal: Arc<dyn Journal>, queue_bound: usize) -> Result<WriterHandle, Error> {
-        let bound = queue_bound.max(1);
-        let (queue, commands) = mpsc::channel(bound);
-        let (status_sender, status) = watch::channel(WriterStatus::Running);
-        let mut thread =
-            Thread { journal, commands, status: status_sender, bound, folds: VecDeque::new(), purging: true };
+        let (handle, mut thread) = Thread::new(journal, queue_bound);
         std::thread::Builder::new()
             .name("journal-writer".into())
             .spawn(move || thread.run())
             .map_err(|error| Error::file("cannot start the journal's writer thread", &error))?;
-        Ok(WriterHandle { queue, status })
+        Ok(handle)
+    }
+}
+
+/// A writer without a thread: whoever holds it says when a group is taken and when it is written. For simulations,
+/// where nothing may depend on how threads are scheduled.
+pub struct ManualWriter {
+    thread: Thread,
+    group: Vec<Waiting>,
+}
+
+impl ManualWriter {
+    /// As [`Writer::start`], without the thread.
+    pub fn new(journal: Arc<dyn Journal>, queue_bound: usize) -> (WriterHandle, Self) {
+        let (handle, thread) = Thread::new(journal, queue_bound);
+        (handle, Self { thread, group: Vec::new() })
+    }
+
+    /// Waits for what is to be written with the next flush. `None`: nobody will append any more.
+    pub async fn gather(&mut self) -> Option<Vec<Batch>> {
+        let mut next = Some(self.thread.commands.recv().await?);
+        while let Some(command) = next {
+            match command {
+                Command::Append(batch, done) => self.group.push((batch, done)),
+                Command::Stop => self.thread.commands.close(),
+            }
+            next = self.thread.commands.try_recv().ok();
+        }
+        Some(self.group.iter().map(|(batch, _)| batch.clone()).collect())
+    }
+
+    /// Writes what was gathered, and acknowledges it.
+    pub fn commit(&mut self) {
+        let group = std::mem::take(&mut self.group);
+        self.thread.commit(group);
     }
 }
 
@@ -98,6 +129,15 @@ impl WriterHandle {
     /// How many batches wait for the thread.
     pub fn queued(&self) -> usize {
         self.queue.max_capacity() - self.queue.capacity()
+    }
+
+    /// Why nothing is written any more, if that is so.
+    pub fn usable(&self) -> Result<(), Error> {
+        match &*self.status.borrow() {
+            WriterStatus::Running => Ok(()),
+            WriterStatus::Failed(error) | WriterStatus::Fatal(error) => Err(error.clone()),
+            WriterStatus::Stopped => Err(Error::Stopped),
+        }
     }
 
     /// What the writer can do now.
@@ -149,6 +189,14 @@ struct Thread {
 type Waiting = (Batch, Done);
 
 impl Thread {
+    fn new(journal: Arc<dyn Journal>, queue_bound: usize) -> (WriterHandle, Self) {
+        let bound = queue_bound.max(1);
+        let (queue, commands) = mpsc::channel(bound);
+        let (status_sender, status) = watch::channel(WriterStatus::Running);
+        let thread = Self { journal, commands, status: status_sender, bound, folds: VecDeque::new(), purging: true };
+        (WriterHandle { queue, status }, thread)
+    }
+
     fn run(&mut self) {
         while let Some(first) = self.next() {
             let mut group = Vec::new();
@@ -238,11 +286,14 @@ impl Thread {
         if batches.is_empty() {
             return;
         }
+        crash::point("append_before");
         let written = self.guard(|journal| journal.append(&batches));
+        crash::point("append_after");
         for done in waiting {
             // Nobody may wait any more: the caller died.
             let _ = done.send(written.clone());
         }
+        crash::point("append_acknowledged");
         if written.is_ok() {
             self.plan_tidying(&batches);
         }

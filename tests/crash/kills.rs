@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{Site, journaled, shown_text};
+use crate::witness::{Ask, Witness};
 
 /// Words of the long answer: seconds of it, so that it still runs when a slow machine comes to steer it.
 const WORDS: usize = 500;
@@ -170,28 +171,42 @@ async fn killed_at_random_moments_nothing_that_was_acknowledged_or_seen_is_lost(
     let mut dice = Dice(seed);
     let site = site();
     let mut server = site.start().await;
-    let mut seen: Vec<(String, Vec<Value>)> = Vec::new();
-    let mut steered: Vec<(String, String)> = Vec::new();
+    let mut witness = Witness::default();
+    let (mut begun, mut steered): (Vec<(String, String)>, Vec<String>) = (Vec::new(), Vec::new());
     for round in 0..12 {
-        let (response, conversation) = server.begin(&format!("round{round}"), json!({"input": "tell"})).await;
-        let frames = some(&server, &conversation, 0, 1 + dice.below(30) as usize).await;
-        seen.push((conversation.clone(), journaled(&frames)));
+        let (key, input) = (format!("round{round}"), format!("tell {round}"));
+        let body = json!({"input": input, "background": true});
+        let (path, conversation) = ("/v1/responses", None);
+        let create = Ask { operation: "create", path, key: &key, conversation, input: Some(&input), body };
+        let answer = witness.ask(&server, &create).await.unwrap();
+        let id = |value: &Value| value.as_str().unwrap().to_owned();
+        let (response, conversation) = (id(&answer["id"]), id(&answer["conversation"]["id"]));
+        let (mut seen, enough) = (0, 1 + dice.below(30));
+        let count = |_: &Value| {
+            seen += 1;
+            seen == enough
+        };
+        witness.read(&server, &conversation, 0, count).await;
+        begun.push((conversation.clone(), response.clone()));
         if dice.below(2) == 0 {
-            let steer = json!({"input": "I changed my mind"});
-            let path = format!("/v1/responses/{response}/interventions");
-            let (status, receipt) = server.post(&path, &format!("steer{round}"), &steer).await;
-            assert_eq!(status, 202, "{receipt}");
-            steered.push((conversation, receipt["successor_id"].as_str().unwrap().to_owned()));
+            let (path, input) =
+                (format!("/v1/responses/{response}/interventions"), format!("I changed my mind {round}"));
+            let (body, place) = (json!({"input": input}), Some(conversation.as_str()));
+            let (operation, path, input) = ("intervene", path.as_str(), Some(input.as_str()));
+            let steer = Ask { operation, path, key: &key, conversation: place, input, body };
+            let receipt = witness.ask(&server, &steer).await.unwrap();
+            steered.push(id(&receipt["successor_id"]));
+            begun.push((conversation, id(&receipt["successor_id"])));
         }
         server.kill();
         server = site.start().await;
     }
-    for (conversation, frames) in seen {
-        let now = journaled(&some(&server, &conversation, 0, frames.len() + 1).await);
-        assert_eq!(now[..frames.len()], frames, "what was seen is never un-seen");
+    for (conversation, response) in begun {
+        assert!(witness.until_ended(&server, &conversation, &response).await);
     }
-    for (conversation, successor) in steered {
-        let frames = journaled(&server.until_ended(&conversation, &successor, 0).await);
-        assert_eq!(shown_text(&frames, &successor), "As you wish.");
+    for successor in steered {
+        let object = server.get(&format!("/v1/responses/{successor}")).await;
+        assert_eq!(object["output"][0]["content"][0]["text"], "As you wish.", "{object}");
     }
+    witness.audit(&site, server).await.unwrap();
 }

@@ -2,10 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
+#[path = "../support/audit/mod.rs"]
+mod audit;
 mod kills;
 mod kv;
 mod model;
 mod operators;
 mod order;
+mod points;
 mod stop;
 mod support;
+mod witness;

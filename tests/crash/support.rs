@@ -82,20 +82,29 @@ impl Site {
 
     /// Starts the process and waits until it serves.
     pub(crate) async fn start(&self) -> Server {
+        self.try_start(&[]).await.expect("the server ended before it served")
+    }
+
+    /// Starts the process with these variables; none when it ended before it served.
+    pub(crate) async fn try_start(&self, variables: &[(&str, &str)]) -> Option<Server> {
         let binary = PathBuf::from(env!("CARGO_BIN_EXE_midstream"));
         let mut words = self.wrapper.clone();
         words.push(binary.display().to_string());
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
         command.arg(self.folder.path().join("data")).args(&self.arguments);
+        command.envs(variables.iter().copied());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         // Its first line says where it listens, and comes when it is ready.
         let first = tokio::task::spawn_blocking(move || lines.next()).await.unwrap();
-        let first = first.expect("the server ended before it served").unwrap();
+        let Some(Ok(first)) = first else {
+            child.wait().unwrap();
+            return None;
+        };
         let base = first.split_whitespace().last().unwrap().to_owned();
         let client = Client::builder().no_proxy().build().unwrap();
-        Server { child, base, client }
+        Some(Server { child, base, client })
     }
 }
 
@@ -125,6 +134,20 @@ impl Server {
     pub(crate) async fn send(&self, path: &str, key: &str, body: &Value) -> Response {
         let request = self.client.post(format!("{}{path}", self.base)).timeout(PATIENCE).json(body);
         request.header("idempotency-key", key).send().await.unwrap()
+    }
+
+    /// As [`Server::post`]; none when the server died before its answer was whole.
+    pub(crate) async fn try_post(&self, path: &str, key: &str, body: &Value) -> Option<(u16, Value)> {
+        let request = self.client.post(format!("{}{path}", self.base)).timeout(PATIENCE).json(body);
+        let response = request.header("idempotency-key", key).send().await.ok()?;
+        let status = response.status().as_u16();
+        Some((status, response.json().await.ok()?))
+    }
+
+    /// As [`Server::follow`]; none when the server is dead.
+    pub(crate) async fn try_follow(&self, path: &str) -> Option<Frames> {
+        let request = self.client.get(format!("{}{path}", self.base)).timeout(PATIENCE);
+        Some(Frames { response: request.send().await.ok()?, buffer: String::new() })
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {

@@ -24,6 +24,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer { path: "src/cli/", modules: ANY, crates: ANY, pure: false },
     Layer { path: "src/config.rs", modules: &[], crates: &["figment", "serde", "thiserror"], pure: false },
     Layer { path: "src/models/", modules: &[], crates: &["indicatif", "sha2", "thiserror"], pure: false },
+    Layer { path: "src/crash.rs", modules: &[], crates: &[], pure: false },
     Layer { path: "src/clock.rs", modules: &[], crates: &[], pure: false },
     Layer { path: "src/ids.rs", modules: &[], crates: &["serde", "thiserror", "uuid"], pure: true },
     Layer { path: "src/error.rs", modules: &[], crates: &["serde"], pure: true },
@@ -41,7 +42,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         crates: &["serde", "serde_json", "thiserror"], pure: true,
     },
     Layer {
-        path: "src/store/", modules: &["clock", "config", "conversation", "error", "ids", "migrations"],
+        path: "src/store/", modules: &["clock", "config", "conversation", "crash", "error", "ids", "migrations"],
         crates: &["crc32fast", "serde", "serde_json", "sha2", "sled", "thiserror", "tokio", "tracing"], pure: false,
     },
     Layer {
@@ -65,7 +66,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer {
         path: "src/actors/",
         modules: &[
-            "clock", "config", "conversation", "engine", "error", "ids", "parse", "prompt", "store",
+            "clock", "config", "conversation", "crash", "engine", "error", "ids", "parse", "prompt", "store",
         ],
         crates: &[
             "anyhow", "futures_util", "ractor", "serde", "serde_json", "sha2", "thiserror", "tokio", "tracing",

@@ -4,7 +4,9 @@ mod calls;
 mod properties;
 mod races;
 mod readers;
+mod reference;
 mod restart;
+mod state_machine;
 mod steers;
 mod tools;
 
@@ -152,6 +154,7 @@ fn config() -> ResponseConfig {
         policy: Policy::default(),
         tool_policies: std::collections::BTreeMap::new(),
         max_parallel_tool_calls: None,
+        thinking: None,
     }
 }
 

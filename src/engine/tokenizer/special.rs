@@ -1,12 +1,11 @@
 //! Finds the tokens that are cut out of a text before anything else: control and user-defined ones.
 
-use std::collections::HashMap;
-
 /// A set of token texts that is searched from left to right; at one place the longest wins.
 #[derive(Debug, Default)]
 pub(super) struct Matcher {
-    /// Texts by first byte, longest first.
-    by_first_byte: HashMap<u8, Vec<(String, u32)>>,
+    /// Texts by first byte, longest first; empty when there is none at all. Every byte of every prompt is looked up
+    /// here, so it is a table.
+    by_first_byte: Vec<Vec<(String, u32)>>,
 }
 
 /// Where a token's text stands.
@@ -19,13 +18,14 @@ pub(super) struct Found {
 
 impl Matcher {
     pub(super) fn new<'a>(tokens: impl Iterator<Item = (u32, &'a str)>) -> Self {
-        let mut by_first_byte: HashMap<u8, Vec<(String, u32)>> = HashMap::new();
+        let mut by_first_byte: Vec<Vec<(String, u32)>> = Vec::new();
         for (id, text) in tokens {
             if let Some(&first) = text.as_bytes().first() {
-                by_first_byte.entry(first).or_default().push((text.to_owned(), id));
+                by_first_byte.resize(usize::from(u8::MAX) + 1, Vec::new());
+                by_first_byte[usize::from(first)].push((text.to_owned(), id));
             }
         }
-        for texts in by_first_byte.values_mut() {
+        for texts in &mut by_first_byte {
             texts.sort_by(|(left, left_id), (right, right_id)| (right.len(), left_id).cmp(&(left.len(), right_id)));
         }
         Self { by_first_byte }
@@ -38,11 +38,8 @@ impl Matcher {
         }
         let bytes = text.as_bytes();
         (from..bytes.len()).find_map(|start| {
-            let (token, id) = self
-                .by_first_byte
-                .get(&bytes[start])?
-                .iter()
-                .find(|(token, _)| bytes[start..].starts_with(token.as_bytes()))?;
+            let mut tokens = self.by_first_byte[usize::from(bytes[start])].iter();
+            let (token, id) = tokens.find(|(token, _)| bytes[start..].starts_with(token.as_bytes()))?;
             Some(Found { start, end: start + token.len(), id: *id })
         })
     }

@@ -1,0 +1,34 @@
+//! The auditor, audited: good journals and histories pass, and each seeded bug is caught by the invariant meant.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
+
+#[path = "../support/audit/mod.rs"]
+mod audit;
+mod bugs;
+mod scene;
+
+use scene::Evidence;
+
+fn violations(evidence: &Evidence) -> Vec<audit::Violation> {
+    audit::audit(&audit::Journal::read(&evidence.dump()), &evidence.history, true)
+}
+
+#[test]
+fn a_good_run_breaks_nothing() {
+    let found = violations(&scene::good());
+    assert!(found.is_empty(), "{}", audit::report(&found));
+}
+
+#[test]
+fn every_seeded_bug_is_caught_by_the_invariant_meant() {
+    let mut escaped = Vec::new();
+    for bug in bugs::BUGS {
+        let mut evidence = scene::good();
+        (bug.plant)(&mut evidence);
+        let found = violations(&evidence);
+        if !found.iter().any(|violation| violation.invariant == bug.invariant) {
+            escaped.push(format!("{} should break {}: {found:?}", bug.name, bug.invariant));
+        }
+    }
+    assert!(escaped.is_empty(), "{escaped:#?}");
+}

@@ -1,0 +1,250 @@
+//! The process dies at each named point, the first, the second and the last time that it comes there, and is started
+//! again on the same folder. Then everything that was acknowledged or seen must hold, and everything must end.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::support::{Server, Site, is_terminal};
+use crate::witness::{Ask, Witness};
+
+/// Points that a server comes to while it serves.
+const SERVING: &[&str] = &[
+    "key_claimed",
+    "append_before",
+    "batch_applied",
+    "batch_flushed",
+    "batch_synced",
+    "batch_counted",
+    "append_after",
+    "append_acknowledged",
+    "fold_before",
+    "generation_starting",
+    "generation_aborting",
+    "prompt_rendered",
+    "sequence_submitted",
+    "prefill_started",
+    "token_sampled",
+    "generation_ended",
+];
+
+/// Points that a server comes to before it serves again.
+const RECOVERING: &[&str] = &["journal_opened", "recovery_waking", "recovery_done"];
+
+/// Cases that run at the same time; most of their time they wait for a disk or a timer.
+const AT_ONCE: usize = 4;
+
+fn site() -> Site {
+    let words: Vec<String> = (0..80).map(|index| format!("word{index} ")).collect();
+    let call = "<tool_call>\n{\"name\": \"look\", \"arguments\": {}}\n</tool_call>";
+    Site::scripted(&json!({"tool_format": "hermes", "replies": [
+        {"match": "changed my mind", "deltas": words, "delay_ms": 3},
+        {"match": "never mind", "deltas": ["fine"], "delay_ms": 1},
+        {"match": "look", "deltas": ["let me see ", call], "delay_ms": 1},
+        {"match": "rain", "deltas": ["it ", "rains"], "delay_ms": 1},
+        {"deltas": words, "delay_ms": 3},
+    ]}))
+}
+
+/// What clients do, step by step; each step can be repeated with its key until it is answered.
+#[derive(Default)]
+struct Workload {
+    witness: Witness,
+    /// Answers so far, by key.
+    answers: BTreeMap<&'static str, Value>,
+    /// What was begun, to see it end.
+    begun: Vec<(String, String)>,
+}
+
+impl Workload {
+    /// What an answer names; empty when it was a refusal.
+    fn id(&self, key: &str, field: &str) -> String {
+        self.answers[key][field].as_str().unwrap_or_default().to_owned()
+    }
+
+    fn conversation(&self, key: &str) -> String {
+        self.answers[key]["conversation"]["id"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Asks unless it was answered before. None: the server is dead.
+    async fn once(&mut self, server: &Server, key: &'static str, ask: &Ask<'_>) -> Option<()> {
+        if !self.answers.contains_key(key) {
+            let answer = self.witness.ask(server, ask).await?;
+            self.answers.insert(key, answer);
+        }
+        Some(())
+    }
+
+    async fn create(
+        &mut self,
+        server: &Server,
+        key: &'static str,
+        input: &str,
+        conversation: Option<String>,
+        result_of: Option<&str>,
+    ) -> Option<()> {
+        let said = json!({"type": "message", "role": "user", "content": input});
+        let result = result_of.map(|call| json!({"type": "function_call_output", "call_id": call, "output": "rain"}));
+        let items: Vec<Value> = result.into_iter().chain([said]).collect();
+        let mut body = json!({"input": items, "background": true});
+        if let Some(conversation) = conversation {
+            body["conversation"] = json!(conversation);
+        }
+        let ask = Ask { operation: "create", path: "/v1/responses", key, conversation: None, input: Some(input), body };
+        self.once(server, key, &ask).await?;
+        self.begins(self.conversation(key), self.id(key, "id"));
+        Some(())
+    }
+
+    /// Its end is waited for. A steer that came too late has no successor.
+    fn begins(&mut self, conversation: String, response: String) {
+        if !response.is_empty() {
+            self.begun.push((conversation, response));
+        }
+    }
+
+    async fn steer(&mut self, server: &Server, key: &'static str, target: [&str; 2], input: &str) -> Option<()> {
+        let [conversation, response] = target;
+        let (path, body) = (format!("/v1/responses/{response}/interventions"), json!({"input": input}));
+        let (operation, conversation) = ("intervene", Some(conversation));
+        let ask = Ask { operation, path: &path, key, conversation, input: Some(input), body };
+        self.once(server, key, &ask).await
+    }
+
+    /// All of it. None: the server died on the way.
+    async fn run(&mut self, server: &Server) -> Option<()> {
+        self.create(server, "c1", "tell", None, None).await?;
+        let (conversation, first) = (self.conversation("c1"), self.id("c1", "id"));
+        self.some(server, &conversation, 6).await?;
+        self.steer(server, "s1", [&conversation, &first], "I changed my mind").await?;
+        let successor = Some(self.id("s1", "successor_id")).filter(|id| !id.is_empty()).unwrap_or(first);
+        self.begins(conversation.clone(), successor.clone());
+        self.create(server, "d1", "look", None, None).await?;
+        self.some(server, &conversation, 20).await?;
+        let path = format!("/v1/responses/{successor}/cancel?wait=false");
+        let (place, body) = (Some(conversation.as_str()), json!({}));
+        let cancel = Ask { operation: "cancel", path: &path, key: "x1", conversation: place, input: None, body };
+        self.once(server, "x1", &cancel).await?;
+        let (other, asked) = (self.conversation("d1"), self.id("d1", "id"));
+        let call = self.call(server, &other, &asked).await?;
+        self.create(server, "d2", "look again", Some(other.clone()), Some(&call)).await?;
+        let again = self.id("d2", "id");
+        self.call(server, &other, &again).await?;
+        self.steer(server, "s2", [&other, &again], "never mind").await?;
+        self.begins(other, self.id("s2", "successor_id"));
+        for (conversation, response) in self.begun.clone() {
+            self.witness.until_ended(server, &conversation, &response).await.then_some(())?;
+        }
+        Some(())
+    }
+
+    /// Reads some frames, fewer when a response ends before.
+    async fn some(&mut self, server: &Server, conversation: &str, count: usize) -> Option<()> {
+        let mut seen = 0;
+        let enough = |frame: &Value| {
+            seen += 1;
+            seen == count || is_terminal(frame)
+        };
+        self.witness.read(server, conversation, 0, enough).await.then_some(())
+    }
+
+    /// Waits for the end of a response that makes a call, and gives the call's id.
+    async fn call(&mut self, server: &Server, conversation: &str, response: &str) -> Option<String> {
+        let mut call = None;
+        let enough = |frame: &Value| {
+            if frame["type"] == "tool_call.requested" && frame["response_id"] == response {
+                call = frame["call_id"].as_str().map(str::to_owned);
+            }
+            frame["type"] == "response.completed" && frame["response_id"] == response
+        };
+        self.witness.read(server, conversation, 0, enough).await.then_some(())?;
+        call
+    }
+}
+
+/// How often each point is come to, undisturbed and in a recovery.
+async fn counted() -> BTreeMap<String, u64> {
+    let site = site();
+    let log = site.path().join("log");
+    std::fs::write(&log, "").unwrap();
+    let path = log.display().to_string();
+    let server = site.try_start(&[("MIDSTREAM_CRASH_LOG", &path)]).await.unwrap();
+    let mut workload = Workload::default();
+    workload.run(&server).await.expect("nothing disturbs it");
+    // What is folded is folded behind the last acknowledgement.
+    server.terminate().await;
+    let mut counts = BTreeMap::new();
+    for name in std::fs::read_to_string(log).unwrap().lines() {
+        *counts.entry(name.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+/// Dies at the n-th time at a point; then the workload is finished on the same folder.
+async fn dies_at(point: &str, nth: u64) -> Result<(), String> {
+    let (site, mut workload) = (site(), Workload::default());
+    let plan = format!("{point}:{nth}");
+    if let Some(server) = site.try_start(&[("MIDSTREAM_CRASH", &plan)]).await {
+        // The last time may not come again: then it is killed at the end.
+        workload.run(&server).await;
+        server.kill();
+    }
+    finish(&site, workload).await.map_err(|why| format!("MIDSTREAM_CRASH={plan}: {why}"))
+}
+
+/// Killed in the middle, then dies three times in its recovery.
+async fn dies_recovering(point: &str) -> Result<(), String> {
+    let (site, mut workload) = (site(), Workload::default());
+    let server = site.start().await;
+    workload.create(&server, "c1", "tell", None, None).await.unwrap();
+    let conversation = workload.conversation("c1");
+    workload.some(&server, &conversation, 6).await.unwrap();
+    server.kill();
+    let plan = format!("{point}:1");
+    for _ in 0..3 {
+        if site.try_start(&[("MIDSTREAM_CRASH", &plan)]).await.is_some() {
+            return Err(format!("{point} is not on the way to serving"));
+        }
+    }
+    finish(&site, workload).await.map_err(|why| format!("three times MIDSTREAM_CRASH={plan}: {why}"))
+}
+
+async fn finish(site: &Site, mut workload: Workload) -> Result<(), String> {
+    let server = site.start().await;
+    workload.run(&server).await.ok_or("the workload did not come to its end after the restart")?;
+    workload.witness.audit(site, server).await
+}
+
+#[tokio::test]
+async fn dead_at_any_point_nothing_that_was_acknowledged_or_seen_is_lost() {
+    let counts = counted().await;
+    let mut cases = Vec::new();
+    for point in SERVING {
+        let last = counts.get(*point).copied().unwrap_or_default();
+        assert!(last > 0, "the workload never comes to {point}");
+        let mut times = vec![1, 2, last];
+        times.dedup();
+        cases.extend(times.into_iter().filter(|nth| *nth <= last).map(|nth| (*point, nth)));
+    }
+    let mut broken = Vec::new();
+    let mut running: JoinSet<Result<(), String>> = JoinSet::new();
+    for (point, nth) in cases {
+        if running.len() == AT_ONCE {
+            broken.extend(running.join_next().await.unwrap().unwrap().err());
+        }
+        running.spawn(dies_at(point, nth));
+    }
+    broken.extend(running.join_all().await.into_iter().filter_map(Result::err));
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[tokio::test]
+async fn dead_three_times_in_its_recovery_it_recovers() {
+    let broken: Vec<String> = futures_util::future::join_all(RECOVERING.iter().map(|point| dies_recovering(point)))
+        .await
+        .into_iter()
+        .filter_map(Result::err)
+        .collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}

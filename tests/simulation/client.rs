@@ -1,0 +1,322 @@
+//! Clients: requests with keys as the API makes them, and readers that are quick, slow, or gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use midstream::actors::{Cancelled, Claim, ConversationHandle, Cursor, DirectoryHandle, KeyClaim, Keys, Open, Reader};
+use midstream::conversation::{
+    CallRef, CancelOutcome, Create, Input, Intervene, Item, ItemBody, ItemStatus, Policy, Reject, ResponseConfig,
+    SamplingConfig, ToolPolicy,
+};
+use midstream::error::Code;
+use midstream::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
+use midstream::prompt::Role;
+use midstream::store::KeyScope;
+use serde_json::{Map, Value, json};
+
+use crate::dice::Dice;
+use crate::requests::{Ask, How, Place, Request, answered, cancelled, claimed, intervened, replayed};
+use crate::world::World;
+
+/// Whose conversations these are.
+pub(crate) const PRINCIPAL: &str = "ann";
+
+/// A client's side of one server process.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) world: Arc<World>,
+    pub(crate) directory: DirectoryHandle,
+    pub(crate) keys: Keys,
+    pub(crate) model: (String, String),
+}
+
+impl Client {
+    /// Sends a request and notes what came of it.
+    pub(crate) async fn send(&self, request: Request, dice: Dice) {
+        let number = self.world.number();
+        self.world.note(json!({
+            "kind": "request",
+            "request": number,
+            "principal": PRINCIPAL,
+            "operation": request.name(),
+            "conversation": request.conversation().map(|id| id.to_string()),
+            "key": request.key,
+            "input": request.text(),
+        }));
+        match self.answer(&request, dice).await {
+            Ok(answer) => self.world.note(json!({"kind": "answer", "request": number, "answer": answer})),
+            Err(reject) => {
+                let (status, code) = (reject.code.status(), reject.code.as_str());
+                self.world.note(json!({"kind": "refused", "request": number, "status": status, "code": code}));
+            }
+        }
+    }
+
+    fn claim(&self, request: &Request) -> Result<Claim, Reject> {
+        let (Some(key), Some(operation)) = (request.key.clone(), request.operation()) else {
+            return Ok(Claim::InProgress);
+        };
+        let conversation = request.conversation();
+        let scope = KeyScope { principal: PRINCIPAL.to_owned(), conversation, operation, key };
+        self.keys.claim(scope, request.fingerprint())
+    }
+
+    async fn answer(&self, request: &Request, dice: Dice) -> Result<Value, Reject> {
+        let claim = match self.claim(request)? {
+            Claim::Fresh(claim) => Some(claim),
+            Claim::Replay(answer) => return Ok(replayed(request, &answer)),
+            Claim::InProgress if request.key.is_some() && request.operation().is_some() => {
+                return Err(Reject::new(Code::IdempotencyInProgress, "the first request runs"));
+            }
+            Claim::InProgress => None,
+        };
+        self.perform(request, claim, dice).await
+    }
+
+    async fn perform(&self, request: &Request, claim: Option<KeyClaim>, dice: Dice) -> Result<Value, Reject> {
+        if let Ask::Create { place, text, results, max_tokens, policies } = &request.what {
+            let mut create = self.create(text, results, *max_tokens, dice.clone());
+            create.policies = *policies;
+            create.in_conversation = matches!(place, Place::In(_));
+            return self.place(request, *place, create, claim, dice).await;
+        }
+        let Some(conversation) = request.conversation() else {
+            let open = Open { principal: PRINCIPAL.to_owned(), ..Open::default() };
+            let handle = self.directory.open(open, claim).await?;
+            self.created(handle.id(), None);
+            return Ok(json!({"conversation": handle.id().to_string()}));
+        };
+        let handle = self.directory.conversation(conversation, PRINCIPAL).await?;
+        let call = |call_id: &CallId| CallRef { response_id: None, call_id: call_id.clone(), attempt: None };
+        match &request.what {
+            Ask::Intervene { response, text, how, .. } => {
+                let (intervention_id, items) = (InterventionId::draw(&mut FreshIds::random()), vec![said(text)]);
+                let How { when, on_multiple, on_late, tools } = *how;
+                let now = Intervene::now(intervention_id, *response, items);
+                let receipt = handle.intervene(Intervene { when, on_multiple, on_late, tools, ..now }, claim).await?;
+                let successor = receipt.successor_id;
+                self.created(conversation, successor);
+                self.world.clients.lock().unwrap().steers.push((conversation, receipt.intervention_id));
+                Ok(intervened(conversation, *response, receipt.intervention_id, successor, receipt.seq))
+            }
+            Ask::Cancel { response, cascade, .. } => {
+                let done = handle.cancel(*response, *cascade, claim).await?;
+                Ok(cancelled(conversation, done.response_id, self.outcome(&done)))
+            }
+            Ask::Claim { call: id, lease_ms, .. } => {
+                Ok(claimed(conversation, id, &handle.claim_call(call(id), *lease_ms, claim).await?))
+            }
+            Ask::Result { call: id, output, .. } => {
+                let done = handle.answer_call(call(id), output.clone(), false, claim).await?;
+                self.created(conversation, done.successor_id);
+                Ok(answered(conversation, id, &done))
+            }
+            _ => {
+                handle.change(change(&request.what)).await?;
+                Ok(done(conversation, &request.what))
+            }
+        }
+    }
+
+    fn outcome(&self, done: &Cancelled) -> &'static str {
+        if done.cascaded.is_some() {
+            self.world.note(json!({"kind": "cascaded"}));
+        }
+        match &done.outcome {
+            CancelOutcome::Requested => "requested",
+            CancelOutcome::AlreadyCancelled => "already_cancelled",
+            CancelOutcome::TooLate { successor_id, .. } => {
+                if successor_id.is_some() {
+                    self.world.note(json!({"kind": "cancel_behind_a_steer"}));
+                }
+                "too_late"
+            }
+        }
+    }
+
+    fn create(
+        &self,
+        text: &str,
+        results: &[(CallId, String)],
+        max_output_tokens: Option<u32>,
+        mut dice: Dice,
+    ) -> Create {
+        let mut input: Vec<Item> = results.iter().map(|(call_id, output)| result(call_id, output)).collect();
+        input.push(said(text));
+        let timeout_ms = dice.chance(30).then(|| 500 + dice.below(20_000));
+        let policy = ToolPolicy { timeout_ms, max_attempts: 3, idempotent: dice.chance(50) };
+        let config = ResponseConfig {
+            model: self.model.0.clone(),
+            fingerprint: self.model.1.clone(),
+            instructions: None,
+            tools: vec![],
+            sampling: SamplingConfig { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 },
+            max_output_tokens,
+            stop: vec![],
+            template_kwargs: Map::new(),
+            background: true,
+            store: true,
+            metadata: Map::new(),
+            echo: Map::new(),
+            policy: Policy::default(),
+            tool_policies: BTreeMap::from([("look".to_owned(), policy)]),
+            max_parallel_tool_calls: None,
+            thinking: None,
+        };
+        Create::new(ResponseId::draw(&mut FreshIds::random()), input, config)
+    }
+
+    /// As `POST /v1/responses` does: the end of a conversation, else a fork.
+    async fn place(
+        &self,
+        request: &Request,
+        place: Place,
+        mut create: Create,
+        claim: Option<KeyClaim>,
+        dice: Dice,
+    ) -> Result<Value, Reject> {
+        let response = create.response_id;
+        let (handle, reader) = match place {
+            Place::In(id) => {
+                let handle = self.directory.conversation(id, PRINCIPAL).await?;
+                let reader = handle.create(create, claim).await?;
+                (handle, reader)
+            }
+            Place::Behind(id, previous) => {
+                let handle = self.directory.conversation(id, PRINCIPAL).await?;
+                let state = handle.state().await?;
+                if state.responses.last().is_some_and(|last| last.id == previous) {
+                    create.previous = Some(previous);
+                    match handle.create(create.clone(), claim).await {
+                        Err(reject) if reject.code == Code::ResponseNotActive => {
+                            self.world.note(json!({"kind": "lost_the_end"}));
+                            let Claim::Fresh(claim) = self.claim(request)? else {
+                                return Err(Reject::new(Code::IdempotencyInProgress, "another was faster"));
+                            };
+                            self.directory.fork(PRINCIPAL, previous, create, Some(claim)).await?
+                        }
+                        created => (handle, created?),
+                    }
+                } else {
+                    self.directory.fork(PRINCIPAL, previous, create, claim).await?
+                }
+            }
+        };
+        self.created(handle.id(), Some(response));
+        let conversation = handle.id();
+        self.follow(handle, reader, dice);
+        Ok(json!({"conversation": conversation.to_string(), "response": response.to_string()}))
+    }
+
+    /// A client remembers what it was told.
+    fn created(&self, conversation: ConversationId, response: Option<ResponseId>) {
+        let mut clients = self.world.clients.lock().unwrap();
+        if !clients.conversations.iter().any(|(id, _)| *id == conversation) {
+            clients.conversations.push((conversation, Vec::new()));
+        }
+        let known = clients.conversations.iter_mut().find(|(id, _)| *id == conversation);
+        if let Some((_, responses)) = known {
+            responses.extend(response);
+        }
+    }
+
+    /// Attaches a reader at a random place.
+    pub(crate) async fn attach(&self, conversation: ConversationId, mut dice: Dice) {
+        let Ok(handle) = self.directory.conversation(conversation, PRINCIPAL).await else { return };
+        let Ok(state) = handle.state().await else { return };
+        let after = dice.below(state.last_seq + 2);
+        match handle.attach(Cursor { epoch: None, seq: after }).await {
+            Ok(reader) => self.read(handle, reader, after, dice).await,
+            Err(reject) => {
+                // Events may have come since the look: then the cursor is no longer in the future.
+                let expected = [Code::CursorInFuture, Code::Recovering, Code::StorageUnavailable];
+                let known = expected.contains(&reject.code) || reject.code == Code::ConversationDamaged;
+                assert!(known, "a cursor within the journal was refused: {reject:?}");
+            }
+        }
+    }
+
+    fn follow(&self, handle: ConversationHandle, reader: Reader, dice: Dice) {
+        let (client, after) = (self.clone(), reader.attached().last_seq);
+        tokio::spawn(async move { client.read(handle, reader, after, dice).await });
+    }
+
+    /// Reads at its own pace, comes back when it was too slow, and leaves when it likes.
+    async fn read(&self, handle: ConversationHandle, mut reader: Reader, mut after: u64, mut dice: Dice) {
+        let (pace_ms, patience) = (if dice.chance(25) { 12 } else { 0 }, 1 + dice.below(60));
+        let mut stream = self.world.attached(handle.id(), after);
+        for _ in 0..patience {
+            if pace_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(dice.below(pace_ms))).await;
+            }
+            if let Some(recorded) = reader.next().await {
+                after = recorded.seq;
+                self.world.saw(stream, after, &serde_json::to_string(&*recorded).unwrap());
+            } else {
+                let Ok(next) = handle.attach(Cursor { epoch: None, seq: after }).await else { return };
+                self.world.note(json!({"kind": "dropped_reader"}));
+                reader = next;
+                stream = self.world.attached(handle.id(), after);
+            }
+        }
+    }
+
+    /// A reader that stays, and comes back when a batch was larger than its queue.
+    pub(crate) async fn stay(self, conversation: ConversationId) {
+        let Ok(handle) = self.directory.conversation(conversation, PRINCIPAL).await else { return };
+        let mut cursor = Cursor::default();
+        while let Ok(mut reader) = handle.attach(cursor).await {
+            while let Some(recorded) = reader.next().await {
+                cursor.seq = recorded.seq;
+            }
+        }
+    }
+
+    /// Reads everything, after all has settled.
+    pub(crate) async fn replay(&self, conversation: ConversationId) {
+        let handle = self.directory.conversation(conversation, PRINCIPAL).await.unwrap();
+        let last_seq = handle.state().await.unwrap().last_seq;
+        let mut reader = handle.attach(Cursor::default()).await.unwrap();
+        let stream = self.world.attached(conversation, 0);
+        for _ in 0..last_seq {
+            let recorded = reader.next().await.unwrap();
+            self.world.saw(stream, recorded.seq, &serde_json::to_string(&*recorded).unwrap());
+        }
+    }
+}
+
+fn said(text: &str) -> Item {
+    Item::message(ItemId::draw(&mut FreshIds::random()), Role::User, text)
+}
+
+fn result(call_id: &CallId, output: &str) -> Item {
+    let body = ItemBody::FunctionCallOutput {
+        call_id: call_id.clone(),
+        output: output.to_owned(),
+        synthetic: false,
+        is_error: false,
+    };
+    Item { id: ItemId::draw(&mut FreshIds::random()), status: ItemStatus::Completed, body }
+}
+
+/// A request that is answered with nothing but that it is done, as the core's input.
+fn change(what: &Ask) -> Input {
+    match *what {
+        Ask::Withdraw { intervention: intervention_id, .. } => Input::Withdraw { intervention_id },
+        Ask::Interrupt { response: response_id, .. } => Input::Interrupt { response_id },
+        Ask::AddItem { ref text, .. } => Input::AddItems { items: vec![said(text)] },
+        Ask::DeleteItem { item: item_id, .. } => Input::DeleteItem { item_id },
+        Ask::DeleteResponse { response: response_id, .. } => Input::DeleteResponse { response_id },
+        Ask::Delete { .. } => Input::Delete,
+        ref other => panic!("{other:?} has an answer of its own"),
+    }
+}
+
+fn done(conversation: ConversationId, what: &Ask) -> Value {
+    let intervention = match what {
+        Ask::Withdraw { intervention, .. } => Some(intervention.to_string()),
+        _ => None,
+    };
+    json!({"conversation": conversation.to_string(), "intervention": intervention})
+}

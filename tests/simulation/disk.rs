@@ -1,0 +1,136 @@
+//! The disk under a simulated server: what is written is durable only behind a flush that takes time, and a crash in
+//! between loses it, keeps it or tears it between two decisions.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use midstream::conversation::{Event, Recorded};
+use midstream::ids::{ConversationId, InterventionId, ResponseId};
+use midstream::store::{
+    Batch, Epoch, Error, Failure, Journal, KeyRecord, KeyScope, ManualWriter, MemoryJournal, Record, Unflushed,
+};
+
+use crate::dice::Dice;
+
+/// The durable image, and what is on its way there.
+#[derive(Default)]
+pub(crate) struct Disk {
+    pub(crate) durable: MemoryJournal,
+    written: Mutex<Vec<Batch>>,
+    damaged: Mutex<BTreeSet<ConversationId>>,
+    /// The journals of deleted conversations, as they were at last: the server cannot read them any more, the auditor
+    /// can.
+    pub(crate) deleted: Mutex<Vec<(ConversationId, Vec<Recorded>)>>,
+}
+
+impl Disk {
+    /// Fails from the next append on.
+    pub(crate) fn fail(&self, failure: Failure) {
+        self.durable.fail(failure);
+    }
+
+    /// Reads of this conversation fail until the next start.
+    pub(crate) fn damage(&self, id: ConversationId) {
+        self.damaged.lock().unwrap().insert(id);
+    }
+
+    /// The power is gone: settles what was not flushed, and gives what of it is lost.
+    pub(crate) fn crash(&self, dice: &mut Dice) -> Vec<Batch> {
+        self.damaged.lock().unwrap().clear();
+        let mut written = std::mem::take(&mut *self.written.lock().unwrap());
+        self.durable.crash(if dice.chance(50) { Unflushed::Lost } else { Unflushed::Kept });
+        let lost = written.split_off(dice.place(written.len() + 1));
+        // What does not continue the image was refused before it was written.
+        for batch in written {
+            let _ = self.append(&[batch]);
+        }
+        lost
+    }
+}
+
+/// Writes until nobody appends any more; each flush takes as long as the dice say.
+pub(crate) async fn write(mut writer: ManualWriter, disk: Arc<Disk>, mut dice: Dice) {
+    while let Some(batches) = writer.gather().await {
+        *disk.written.lock().unwrap() = batches;
+        tokio::time::sleep(Duration::from_millis(dice.below(4))).await;
+        disk.written.lock().unwrap().clear();
+        writer.commit();
+    }
+}
+
+impl Journal for Disk {
+    fn append(&self, batches: &[Batch]) -> Result<(), Error> {
+        let ends = |batch: &&Batch| {
+            batch.events.last().is_some_and(|recorded| matches!(recorded.event, Event::ConversationDeleted {}))
+        };
+        let mut gone = Vec::new();
+        for batch in batches.iter().filter(ends) {
+            let before = self.durable.read(batch.conversation, 0, usize::MAX)?;
+            let of_it = batches.iter().filter(|other| other.conversation == batch.conversation);
+            gone.push((batch.conversation, before.into_iter().chain(of_it.flat_map(|it| it.events.clone())).collect()));
+        }
+        self.durable.append(batches)?;
+        self.deleted.lock().unwrap().append(&mut gone);
+        Ok(())
+    }
+
+    fn purge(&self) -> Result<bool, Error> {
+        self.durable.purge()
+    }
+
+    fn last_at_ms(&self, conversation: ConversationId) -> Result<u64, Error> {
+        self.durable.last_at_ms(conversation)
+    }
+
+    fn event_bytes(&self, conversation: ConversationId) -> Result<u64, Error> {
+        self.durable.event_bytes(conversation)
+    }
+
+    fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error> {
+        self.durable.epoch(conversation)
+    }
+
+    fn is_deleted(&self, conversation: ConversationId) -> Result<bool, Error> {
+        self.durable.is_deleted(conversation)
+    }
+
+    fn fold(&self, conversation: ConversationId, up_to: u64) -> Result<bool, Error> {
+        self.durable.fold(conversation, up_to)
+    }
+
+    fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
+        if self.damaged.lock().unwrap().contains(&conversation) {
+            return Err(Error::Damaged { conversation, seq: after + 1, why: "the simulated disk lost it".into() });
+        }
+        self.durable.read(conversation, after, limit)
+    }
+
+    fn last_seq(&self, conversation: ConversationId) -> Result<u64, Error> {
+        self.durable.last_seq(conversation)
+    }
+
+    fn conversation_of_response(&self, response: ResponseId) -> Result<Option<ConversationId>, Error> {
+        self.durable.conversation_of_response(response)
+    }
+
+    fn conversation_of_intervention(&self, intervention: InterventionId) -> Result<Option<ConversationId>, Error> {
+        self.durable.conversation_of_intervention(intervention)
+    }
+
+    fn key(&self, scope: &KeyScope) -> Result<Option<KeyRecord>, Error> {
+        self.durable.key(scope)
+    }
+
+    fn active(&self) -> Result<Vec<ConversationId>, Error> {
+        self.durable.active()
+    }
+
+    fn conversations(&self, after: Option<ConversationId>, limit: usize) -> Result<Vec<ConversationId>, Error> {
+        self.durable.conversations(after, limit)
+    }
+
+    fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<usize, Error> {
+        self.durable.records(visit)
+    }
+}

@@ -1,0 +1,64 @@
+//! The auditor: reads what was journaled (a dump's JSON lines) and what clients saw (a history), and says which
+//! promises are broken. It knows the stored form only; it must never use the server's own types or its fold.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a journal of another form fails the test")]
+
+mod effects;
+mod history;
+mod journal;
+mod readers;
+mod story;
+mod turn;
+
+use std::fmt;
+
+use serde_json::Value;
+
+pub(crate) use history::History;
+pub(crate) use journal::Journal;
+
+/// A broken promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    /// Which invariant of the protocol's list; `form` for a journal that cannot be read, `number` for the numbers of
+    /// a response's own stream.
+    pub(crate) invariant: &'static str,
+    /// Where.
+    pub(crate) conversation: String,
+    /// The event that breaks it, or the last one; 0 where there is none.
+    pub(crate) seq: u64,
+    /// What is wrong.
+    pub(crate) what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} in {} at {}: {}", self.invariant, self.conversation, self.seq, self.what)
+    }
+}
+
+/// Reads a journal and a history, and gives what is broken. In a `settled` run nothing has anything left to do.
+pub(crate) fn audit(journal: &Journal, history: &History, settled: bool) -> Vec<Violation> {
+    let mut found = journal.damage.clone();
+    let stories: Vec<_> =
+        journal.conversations.iter().map(|(id, events)| story::Story::of(id, events, settled, &mut found)).collect();
+    readers::check(journal, history, &mut found);
+    effects::check(journal, &stories, history, &mut found);
+    found
+}
+
+/// What was found, a line each.
+pub(crate) fn report(found: &[Violation]) -> String {
+    let lines: Vec<String> = found.iter().map(Violation::to_string).collect();
+    lines.join("\n")
+}
+
+/// A field's text; empty where there is none.
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_default()
+}
+
+/// A field's elements; none where it is no array.
+fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value[field].as_array().map_or(&[], Vec::as_slice)
+}

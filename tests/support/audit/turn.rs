@@ -1,0 +1,186 @@
+//! One response as the auditor folds it: its input, its output with token counts, and how the model sees both.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{list, text};
+
+/// A response.
+pub(super) struct Turn {
+    pub(super) id: String,
+    pub(super) previous: Option<String>,
+    /// Once its turn has come: results of calls, what was staged, its own.
+    pub(super) input: Vec<Value>,
+    pub(super) output: Vec<Made>,
+    pub(super) instructions: Option<String>,
+    pub(super) tool_policies: Value,
+    /// How it ended, once it has.
+    pub(super) ended: Option<String>,
+    pub(super) cancelled_at: Option<u64>,
+    /// The next number of its own stream.
+    pub(super) next_number: u64,
+}
+
+/// An output item and the tokens it was made from.
+pub(super) struct Made {
+    pub(super) item: Value,
+    pub(super) first_token: u64,
+    pub(super) tokens: u64,
+    /// An interrupt threw it away.
+    pub(super) discarded: bool,
+}
+
+impl Made {
+    /// A call that was cut never runs and is never seen by the model, nor what was thrown away.
+    fn is_kept(&self) -> bool {
+        !self.discarded && (self.item["body"]["kind"] != "function_call" || self.item["status"] == "completed")
+    }
+}
+
+impl Turn {
+    /// A response as it is created, with its own input only.
+    pub(super) fn new(event: &Value) -> Self {
+        let config = &event["config"];
+        Self {
+            id: text(event, "id").to_owned(),
+            previous: event["previous"].as_str().map(str::to_owned),
+            input: list(event, "input").to_vec(),
+            output: Vec::new(),
+            instructions: config["instructions"].as_str().map(str::to_owned),
+            tool_policies: config["tool_policies"].clone(),
+            ended: None,
+            cancelled_at: None,
+            next_number: 0,
+        }
+    }
+
+    pub(super) fn made(&mut self, item_id: &str) -> Option<&mut Made> {
+        self.output.iter_mut().rev().find(|made| made.item["id"] == item_id)
+    }
+
+    /// Grows an item by a delta.
+    pub(super) fn grow(&mut self, event: &Value) {
+        let (delta, tokens) = (text(event, "text").to_owned(), list(event, "tokens").len() as u64);
+        let Some(made) = self.made(text(event, "item_id")) else { return };
+        made.tokens += tokens;
+        let body = &mut made.item["body"];
+        let grown = |old: &Value| json!(format!("{}{delta}", old.as_str().unwrap_or_default()));
+        match body["kind"].as_str() {
+            Some("message") => {
+                let old = body["content"][0]["text"].clone();
+                body["content"] = json!([{"kind": "text", "text": grown(&old)}]);
+            }
+            Some("reasoning") => body["text"] = grown(&body["text"]),
+            _ => body["arguments"] = grown(&body["arguments"]),
+        }
+    }
+
+    /// Where a cut may lie: behind the last token, or in front of an unfinished call.
+    pub(super) fn cut_at(&self) -> u64 {
+        match self.output.last() {
+            Some(made) if !made.is_kept() => made.first_token,
+            _ => self.output.iter().map(|made| made.tokens).sum(),
+        }
+    }
+
+    /// What of it stays in the transcript once it has ended.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &Value> {
+        self.output.iter().filter(|made| made.is_kept()).map(|made| &made.item)
+    }
+
+    /// A whole call that it made.
+    pub(super) fn call(&self, call_id: &str) -> Option<&Value> {
+        self.kept().find(|item| item["body"]["kind"] == "function_call" && item["body"]["call_id"] == call_id)
+    }
+}
+
+/// The text of an item.
+pub(super) fn item_text(item: &Value) -> String {
+    let body = &item["body"];
+    match text(body, "kind") {
+        "message" => list(body, "content").iter().map(|part| text(part, "text")).collect(),
+        "reasoning" => text(body, "text").to_owned(),
+        "function_call" => text(body, "arguments").to_owned(),
+        _ => text(body, "output").to_owned(),
+    }
+}
+
+/// What the model reads, entry by entry: `[who, what, which call]`. Neighbouring texts of one kind are one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ModelInput(Vec<Arc<[String; 3]>>);
+
+impl ModelInput {
+    fn push(&mut self, who: &str, what: &str, call: &str) {
+        let joins = matches!(who, "assistant" | "reasoning");
+        if joins && what.is_empty() {
+            return;
+        }
+        match self.0.last_mut() {
+            Some(last) if joins && last[0] == who => Arc::make_mut(last)[1].push_str(what),
+            _ => self.0.push(Arc::new([who.to_owned(), what.to_owned(), call.to_owned()])),
+        }
+    }
+
+    /// What joins it in front of the next turn.
+    pub(super) fn extend<'a>(&mut self, items: impl IntoIterator<Item = &'a Value>) {
+        items.into_iter().for_each(|item| self.push_item(item));
+    }
+
+    /// With the system text of the response that reads it in front.
+    pub(super) fn instructed(&self, instructions: Option<&str>) -> Self {
+        let mut input = Self::default();
+        if let Some(instructions) = instructions {
+            input.push("system", instructions, "");
+        }
+        input.0.extend(self.0.iter().cloned());
+        input
+    }
+
+    fn push_item(&mut self, item: &Value) {
+        let (body, what) = (&item["body"], item_text(item));
+        let call = text(body, "call_id");
+        match text(body, "kind") {
+            "message" => self.push(text(body, "role"), &what, ""),
+            "reasoning" => self.push("reasoning", &what, ""),
+            "function_call" => self.push("call", &what, call),
+            _ => self.push("result", &what, call),
+        }
+    }
+
+    /// What an engine was given: messages with `role`, `content`, `reasoning_content`, `tool_calls`, `tool_call_id`.
+    pub(super) fn of_messages(messages: &[Value]) -> Self {
+        let mut input = Self::default();
+        for message in messages {
+            match text(message, "role") {
+                "assistant" => {
+                    input.push("reasoning", text(message, "reasoning_content"), "");
+                    input.push("assistant", text(message, "content"), "");
+                    for call in list(message, "tool_calls") {
+                        input.push("call", text(call, "arguments"), text(call, "id"));
+                    }
+                }
+                "tool" => input.push("result", text(message, "content"), text(message, "tool_call_id")),
+                role => input.push(role, text(message, "content"), ""),
+            }
+        }
+        input
+    }
+
+    /// The calls that have no answer, and the results that answer no open call.
+    pub(super) fn unbalanced(&self) -> (Vec<&str>, Vec<&str>) {
+        let (mut open, mut stray): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+        for entry in &self.0 {
+            let [who, _, call] = &**entry;
+            match who.as_str() {
+                "call" => open.push(call),
+                "result" => match open.iter().position(|id| id == call) {
+                    Some(place) => drop(open.remove(place)),
+                    None => stray.push(call),
+                },
+                _ => {}
+            }
+        }
+        (open, stray)
+    }
+}
