@@ -97,6 +97,7 @@ pub(crate) fn read_steer(frame: &Value) -> Result<Intervene, Reject> {
         on_multiple: OnMultiple::Merge,
         on_late: OnLate::Fail,
         tools: ToolsOnSteer::Await,
+        thinking: None,
     })
 }
 
