@@ -22,7 +22,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the scripted model says. Every text is several deltas; `slow` takes its time, `endless` never ends by itself,
-/// `muse` does not either but thinks first, `ponder` thinks for a while, `typhoon` writes a long call.
+/// `muse` does not either but thinks first, `typhoon` writes a long call.
 fn script() -> Value {
     let endless: Vec<String> = (0..4000).map(|number| format!("{number} ")).collect();
     let mut ponder: Vec<String> = (0..400).map(|number| format!("{number}? ")).collect();
@@ -33,13 +33,10 @@ fn script() -> Value {
     let behind =
         |first: &[&str], rest: &[String]| [first.iter().map(|it| (*it).to_owned()).collect(), rest.to_vec()].concat();
     let musing = behind(&["<think>", "hm", "</think>"], &endless);
-    let pondering =
-        [behind(&["<think>"], &vec!["hm ".to_owned(); 300]), behind(&["</think>", "so ", "it is"], &[])].concat();
     let opening = r#"<tool_call>{"name": "weather", "arguments": {"city": ""#;
     let typing = [behind(&[opening], &vec!["O".to_owned(); 20]), behind(&[r#""}}</tool_call>"#], &[])].concat();
     json!([
         {"match": "muse", "deltas": musing, "delay_ms": 5},
-        {"match": "ponder", "deltas": pondering, "delay_ms": 5},
         {"match": "typhoon", "deltas": typing, "delay_ms": 10},
         {"match": "endless", "deltas": endless, "delay_ms": 5},
         {"match": "slow", "deltas": ["one ", "two ", "three ", "four"], "delay_ms": 60},
