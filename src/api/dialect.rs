@@ -77,6 +77,17 @@ pub(crate) struct Request<'a> {
     pub(crate) key: Option<&'a Key>,
 }
 
+/// Whether a socket gets a conversation's events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hears {
+    /// It does.
+    Now,
+    /// It has asked for them.
+    Soon,
+    /// It has not.
+    Never,
+}
+
 /// What a `response.steer` frame asks for: cut behind the open item, join others, wait for calls, fail if late.
 pub(crate) fn read_steer(frame: &Value) -> Result<Intervene, Reject> {
     let request: wire::Steer = decode(frame)?;
@@ -315,14 +326,14 @@ impl Dialect {
         asked.due(state)
     }
 
-    /// Steers. `None`: events tell of it, as `is_told` said when the steer was noted; else the frame that answers it.
+    /// Steers. The frame that answers it, unless events do.
     pub(crate) async fn steer(
         &self,
         app: &App,
         handle: &ConversationHandle,
         intervene: Result<Intervene, Reject>,
         request: &Request<'_>,
-        is_told: impl Fn() -> bool,
+        hears: impl Fn() -> Hears,
     ) -> Result<Option<Value>, Reject> {
         let id = intervene.as_ref().ok().map(|intervene| intervene.intervention_id);
         if let Some(id) = id {
@@ -330,43 +341,60 @@ impl Dialect {
             let steer = Steer { input, event_id, accepted_told: false, pending_told: false };
             self.asked().steers.insert(id, steer);
         }
-        let told = is_told();
         let done = interventions::perform(app, handle, intervene, request.key, request.frame).await;
-        if matches!(done, Ok((_, false))) && told {
-            return Ok(None);
-        }
-        if let Some(id) = id {
+        if let Some(id) = id
+            && !matches!(done, Ok((_, false)))
+        {
             self.asked().steers.remove(&id);
         }
         let (receipt, replayed) = done?;
+        if !replayed && self.is_told(receipt.intervention_id, hears()) {
+            return Ok(None);
+        }
         let state = handle.state().await?;
         let mut answer = accepted(&state, receipt.intervention_id, receipt.response_id, request.event_id);
         echo(&mut answer, None, replayed);
         Ok(Some(answer))
     }
 
-    /// Interrupts. As for [`Self::steer`].
+    /// Whether events told of this steer's acceptance, or will; else it is to be told now.
+    fn is_told(&self, id: InterventionId, hears: Hears) -> bool {
+        let mut asked = self.asked();
+        // One that is not noted any more was told of to its end.
+        let Some(steer) = asked.steers.get_mut(&id) else { return true };
+        if steer.accepted_told || hears == Hears::Now {
+            return true;
+        }
+        steer.accepted_told = true;
+        if hears == Hears::Never {
+            asked.steers.remove(&id);
+        }
+        false
+    }
+
+    /// Interrupts. The frame that answers it, unless events do.
     pub(crate) async fn interrupt(
         &self,
         handle: &ConversationHandle,
         id: ResponseId,
         request: &Request<'_>,
-        is_told: impl Fn() -> bool,
+        hears: impl Fn() -> Hears,
     ) -> Result<Option<Value>, Reject> {
         let interrupt = Interrupt { event_id: request.event_id.map(str::to_owned), told: false };
         self.asked().interrupts.insert(id, interrupt);
-        let told = is_told();
         let before = handle.state().await;
         let done = handle.change(Input::Interrupt { response_id: id }).await;
-        if done.is_ok() && told {
-            return Ok(None);
-        }
-        let noted = self.asked().interrupts.remove(&id);
+        let hears = hears();
+        let mut asked = self.asked();
+        let is_told = asked.interrupts.get(&id).is_none_or(|interrupt| interrupt.told);
         match done {
+            Ok(()) if is_told || hears == Hears::Now => return Ok(None),
             // Another interrupt was faster, and this one joined it.
-            Err(_) if noted.is_some_and(|noted| noted.told) => Ok(None),
-            Err(reject) => Err(reject),
-            Ok(()) => Ok(Some(interrupt_accepted(id, last_number(&*before?, id), request.event_id))),
+            Err(_) if is_told => return Ok(None),
+            _ => drop(asked.interrupts.remove(&id)),
         }
+        drop(asked);
+        done?;
+        Ok(Some(interrupt_accepted(id, last_number(&*before?, id), request.event_id)))
     }
 }

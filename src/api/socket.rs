@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::body::object;
-use super::{App, Phase};
+use super::{App, Phase, errors, idempotency};
 use crate::conversation::Reject;
 use crate::error::Code;
 
@@ -41,11 +41,6 @@ pub(crate) enum Out {
 }
 
 impl Out {
-    /// One frame.
-    pub(crate) fn frame(frame: Value) -> Self {
-        Self::Frames(vec![frame])
-    }
-
     /// The stream of events was cut, and its client is to come back.
     pub(crate) fn cut() -> Self {
         Self::Close(close_code::AGAIN)
@@ -53,6 +48,7 @@ impl Out {
 }
 
 /// Where answers are queued.
+#[derive(Clone)]
 pub(crate) struct Outbox(mpsc::Sender<Out>);
 
 impl Outbox {
@@ -64,17 +60,57 @@ impl Outbox {
 
 /// What the frames of a socket mean.
 pub(crate) trait Speaker: Send + Sync + 'static {
-    /// A frame, and what is decided about it in the order in which frames are read.
-    type Begun: Send;
+    /// Decides what depends on the order in which frames are read. True: the request took what only one may have.
+    fn begin(&self, frame: &Value) -> Result<bool, Reject>;
 
-    /// A frame was read, or what came is none.
-    fn begin(&self, frame: Result<Value, Reject>) -> Self::Begun;
+    /// Does what the frame asks for. The frame that answers it, unless it was answered otherwise.
+    fn perform(
+        self: &Arc<Self>,
+        frame: &Value,
+        event_id: Option<&str>,
+        took: bool,
+    ) -> impl Future<Output = Result<Option<Value>, Reject>> + Send;
 
-    /// Does what the frame asks for and answers it.
-    fn answer(self: Arc<Self>, begun: Self::Begun) -> impl Future<Output = ()> + Send;
+    /// A request that took what only one may have is done.
+    fn give_back(&self, succeeded: bool);
 
     /// Whether no response is followed: the socket may close when the server stops.
     fn is_idle(&self) -> bool;
+}
+
+/// A frame as it was read.
+struct Begun {
+    event_id: Option<String>,
+    /// The frame, and what [`Speaker::begin`] said of it.
+    frame: Result<(Value, bool), Reject>,
+}
+
+impl Begun {
+    fn new(speaker: &impl Speaker, frame: Result<Value, Reject>) -> Self {
+        let read = frame.and_then(|frame| Ok((idempotency::event_id(&frame)?, frame)));
+        match read {
+            Ok((event_id, frame)) => Self { event_id, frame: speaker.begin(&frame).map(|took| (frame, took)) },
+            Err(reject) => Self { event_id: None, frame: Err(reject) },
+        }
+    }
+
+    /// Works on the request. A refused one is an `error` frame; the socket stays.
+    async fn answer<S: Speaker>(self, speaker: Arc<S>, outbox: Outbox) {
+        let event_id = self.event_id.as_deref();
+        let done = match self.frame {
+            Ok((frame, took)) => {
+                let done = speaker.perform(&frame, event_id, took).await;
+                if took {
+                    speaker.give_back(done.is_ok());
+                }
+                done
+            }
+            Err(reject) => Err(reject),
+        };
+        if let Some(answer) = done.unwrap_or_else(|reject| Some(errors::frame(reject, event_id))) {
+            outbox.send(Out::Frames(vec![answer])).await;
+        }
+    }
 }
 
 /// Takes the upgrade; the socket lives on by itself.
@@ -123,7 +159,7 @@ async fn read<S: Speaker>(mut stream: SplitStream<WebSocket>, speaker: &Arc<S>, 
                         return tokio::time::sleep(CLOSE_TIMEOUT).await;
                     }
                 };
-                requests.push(Arc::clone(speaker).answer(speaker.begin(frame)));
+                requests.push(Begun::new(&**speaker, frame).answer(Arc::clone(speaker), outbox.clone()));
             }
             Some(()) = requests.next() => {}
         }

@@ -12,12 +12,12 @@ use axum::response::Response;
 use futures_util::{StreamExt, future, stream};
 use serde_json::Value;
 
-use super::ws_requests::{self, Begun};
+use super::ws_requests;
 use crate::actors::{ConversationHandle, Reader};
 use crate::api::auth::Principal;
 use crate::api::body::PathId;
 use crate::api::create::conversation_id;
-use crate::api::dialect::Dialect;
+use crate::api::dialect::{Dialect, Hears};
 use crate::api::errors::NativeError;
 use crate::api::frame::frame;
 use crate::api::socket::{self, Out, Outbox, Speaker};
@@ -40,6 +40,7 @@ pub(crate) async fn upgrade(
         handle,
         dialect: Dialect::default(),
         outbox,
+        asked: AtomicBool::new(false),
         subscribed: AtomicBool::new(false),
         tags: Mutex::default(),
     };
@@ -53,36 +54,43 @@ pub(super) struct Session {
     pub(super) handle: ConversationHandle,
     pub(super) dialect: Dialect,
     outbox: Outbox,
-    /// Events are sent, or will be: set as soon as a request that subscribes is read.
+    /// Events are asked for: set as soon as a request that subscribes is read.
+    asked: AtomicBool,
+    /// Events are sent.
     subscribed: AtomicBool,
     /// The `event_id`s that events of the stream answer, by the id of the response or intervention.
     tags: Mutex<HashMap<String, String>>,
 }
 
 impl Speaker for Session {
-    type Begun = Begun;
-
-    fn begin(&self, frame: Result<Value, Reject>) -> Begun {
-        Begun::new(self, frame)
+    /// Events are brought by one request only.
+    fn begin(&self, frame: &Value) -> Result<bool, Reject> {
+        let brings = matches!(frame["type"].as_str(), Some("conversation.subscribe" | "response.create"));
+        Ok(brings && !self.asked.swap(true, Ordering::SeqCst))
     }
 
-    fn answer(self: Arc<Self>, begun: Begun) -> impl Future<Output = ()> + Send {
-        ws_requests::answer(self, begun)
+    async fn perform(
+        self: &Arc<Self>,
+        frame: &Value,
+        event_id: Option<&str>,
+        took: bool,
+    ) -> Result<Option<Value>, Reject> {
+        ws_requests::perform(self, frame, event_id, took).await
+    }
+
+    fn give_back(&self, succeeded: bool) {
+        self.asked.store(succeeded, Ordering::SeqCst);
     }
 
     fn is_idle(&self) -> bool {
-        !self.is_subscribed()
+        !self.asked.load(Ordering::SeqCst)
     }
 }
 
 impl Session {
-    /// Queues an answer.
-    pub(super) async fn send(&self, frame: Value) {
-        self.outbox.send(Out::frame(frame)).await;
-    }
-
     /// Sends events from where the reader stands, behind the snapshot of a place.
     pub(super) async fn send_events(self: &Arc<Self>, snapshot: Value, reader: Reader, types: Types) {
+        self.subscribed.store(true, Ordering::SeqCst);
         let mut first = vec![snapshot];
         first.extend(self.dialect.catch_up(reader.attached()));
         let session = Arc::clone(self);
@@ -102,18 +110,12 @@ impl Session {
     }
 
     /// Whether events are sent.
-    pub(super) fn is_subscribed(&self) -> bool {
-        self.subscribed.load(Ordering::SeqCst)
-    }
-
-    /// Takes the subscription for a request; true if there was none.
-    pub(super) fn take_subscription(&self) -> bool {
-        !self.subscribed.swap(true, Ordering::SeqCst)
-    }
-
-    /// The request that took the subscription failed.
-    pub(super) fn release_subscription(&self) {
-        self.subscribed.store(false, Ordering::SeqCst);
+    pub(super) fn hears(&self) -> Hears {
+        match (self.subscribed.load(Ordering::SeqCst), self.asked.load(Ordering::SeqCst)) {
+            (true, _) => Hears::Now,
+            (false, true) => Hears::Soon,
+            (false, false) => Hears::Never,
+        }
     }
 
     /// The events that name `id` answer this request.

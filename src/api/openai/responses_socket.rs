@@ -20,16 +20,16 @@ use crate::actors::{ConversationHandle, Cursor, Reader};
 use crate::api::auth::Principal;
 use crate::api::body::decode;
 use crate::api::create::{self, Done, Key};
-use crate::api::dialect::{self, Dialect, Request};
+use crate::api::dialect::{self, Dialect, Hears, Request};
 use crate::api::errors::{self, OpenAiError, invalid, wrong_operation};
 use crate::api::frame::{frame, openai};
-use crate::api::idempotency::{self, echo, fingerprint};
+use crate::api::idempotency::{echo, fingerprint};
 use crate::api::socket::{self, Out, Outbox, Speaker};
 use crate::api::stream::follow;
 use crate::api::{App, object, operations};
 use crate::conversation::{Event, Recorded, Reject, State as Conversation};
 use crate::error::Code;
-use crate::ids::{ConversationId, ResponseId};
+use crate::ids::{ConversationId, InterventionId, ResponseId};
 use crate::protocol::conversations::Cancel;
 use crate::protocol::responses::{CreateResponse, StreamBody, StreamEvent};
 use crate::store::{KeyedAnswer, Operation};
@@ -81,47 +81,32 @@ struct Place {
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// A frame as it was read.
-struct Begun {
-    frame: Result<Value, Reject>,
-    event_id: Option<String>,
-    /// The socket's turn is this request's: decided when it is read, so that it is never two's.
-    creates: bool,
-}
-
 impl Speaker for Session {
-    type Begun = Begun;
-
-    fn begin(&self, frame: Result<Value, Reject>) -> Begun {
-        let read = frame.and_then(|frame| Ok((idempotency::event_id(&frame)?, frame)));
-        let (event_id, frame) = match read {
-            Ok((event_id, frame)) => (event_id, frame),
-            Err(reject) => return Begun { frame: Err(reject), event_id: None, creates: false },
-        };
-        if frame["type"] != "response.create" {
-            return Begun { frame: Ok(frame), event_id, creates: false };
+    fn begin(&self, frame: &Value) -> Result<bool, Reject> {
+        let creates = frame["type"] == "response.create";
+        if creates {
+            self.take_turn()?;
         }
-        match self.take_turn() {
-            Ok(()) => Begun { frame: Ok(frame), event_id, creates: true },
-            Err(reject) => Begun { frame: Err(reject), event_id, creates: false },
+        Ok(creates)
+    }
+
+    async fn perform(
+        self: &Arc<Self>,
+        frame: &Value,
+        event_id: Option<&str>,
+        _took: bool,
+    ) -> Result<Option<Value>, Reject> {
+        match frame["type"].as_str() {
+            Some("response.create") => self.create(frame, event_id).await.map(|()| None),
+            Some("response.steer") => Ok(self.steer(frame, event_id).await),
+            Some("response.interrupt") => Ok(self.interrupt(frame, event_id).await),
+            Some("response.cancel") => self.cancel(frame, event_id).await,
+            kind => Err(errors::unknown_frame(kind)),
         }
     }
 
-    async fn answer(self: Arc<Self>, begun: Begun) {
-        let Begun { frame, event_id, creates } = begun;
-        let event_id = event_id.as_deref();
-        let done = match frame {
-            Ok(frame) => self.perform(&frame, event_id).await,
-            Err(reject) => Err(reject),
-        };
-        if creates {
-            self.place().begins = false;
-        }
-        match done {
-            Ok(None) => {}
-            Ok(Some(answer)) => self.outbox.send(Out::frame(answer)).await,
-            Err(reject) => self.outbox.send(Out::frame(errors::frame(reject, event_id))).await,
-        }
+    fn give_back(&self, _succeeded: bool) {
+        self.place().begins = false;
     }
 
     fn is_idle(&self) -> bool {
@@ -145,17 +130,6 @@ impl Session {
         let text = "a response runs on this socket: wait for its end, steer it, or use another socket";
         let active = place.live.last().map(ToString::to_string);
         Err(Reject::new(Code::ConversationBusy, text).detail("active_id", active))
-    }
-
-    /// The frame that answers, unless events do.
-    async fn perform(self: &Arc<Self>, frame: &Value, event_id: Option<&str>) -> Result<Option<Value>, Reject> {
-        match frame["type"].as_str() {
-            Some("response.create") => self.create(frame, event_id).await.map(|()| None),
-            Some("response.steer") => Ok(self.steer(frame, event_id).await),
-            Some("response.interrupt") => Ok(self.interrupt(frame, event_id).await),
-            Some("response.cancel") => self.cancel(frame, event_id).await,
-            kind => Err(errors::unknown_frame(kind)),
-        }
     }
 
     async fn create(self: &Arc<Self>, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
@@ -227,7 +201,7 @@ impl Session {
             place.unstored = (!stored).then(|| handle.clone());
             place.permit = permit;
         }
-        let first = self.dialect.catch_up(reader.attached());
+        let first = self.dialect.catch_up(reader.state());
         let (session, ended) = (Arc::clone(self), Arc::clone(self));
         let events = follow(reader, move |state, recorded| session.show(state, recorded, &mut shown)).map(Out::Frames);
         // One that was given up has said all; one that was cut has not.
@@ -290,13 +264,11 @@ impl Session {
             let key = event_id.map(str::to_owned);
             let key = Key::new(&self.principal, Some(handle.id()), Operation::Intervene, key, fingerprint(frame, None));
             let request = Request { frame, event_id, key: key.as_ref() };
-            // Its events must be read from before it is decided.
-            let reader = self.reader_of(&handle).await?;
-            let told = self.dialect.steer(&self.app, &handle, Ok(intervene), &request, || true).await?;
-            if told.is_none()
-                && let Some((reader, stored)) = reader
-            {
-                self.follow(&handle, reader, None, None, stored).await;
+            self.check_followed(&handle)?;
+            let id = intervene.intervention_id;
+            let told = self.dialect.steer(&self.app, &handle, Ok(intervene), &request, || Hears::Now).await?;
+            if told.is_none() && self.place().followed.is_none() {
+                self.follow_steer(&handle, id).await?;
             }
             Ok(told)
         };
@@ -304,20 +276,24 @@ impl Session {
         done.await.unwrap_or_else(|reject| Some(dialect::steer_refused(&request, reject)))
     }
 
-    /// A reader of this conversation, unless it is followed already. While another one is, its events would be lost.
-    async fn reader_of(&self, handle: &ConversationHandle) -> Result<Option<(Reader, bool)>, Reject> {
-        let followed = self.place().followed;
-        if followed == Some(handle.id()) {
-            return Ok(None);
-        }
-        if followed.is_some() {
+    /// While another conversation is followed, what comes of a steer of this one would not be seen.
+    fn check_followed(&self, handle: &ConversationHandle) -> Result<(), Reject> {
+        if self.place().followed.is_some_and(|followed| followed != handle.id()) {
             let text = "this socket follows another conversation; steer this response on another socket";
             return Err(Reject::new(Code::ResponseNotActive, text));
         }
+        Ok(())
+    }
+
+    /// Follows the conversation from where this steer was accepted.
+    async fn follow_steer(self: &Arc<Self>, handle: &ConversationHandle, id: InterventionId) -> Result<(), Reject> {
         let state = handle.state().await?;
-        let stored = state.responses.last().is_none_or(|last| last.config.store);
-        let reader = handle.attach(Cursor { epoch: None, seq: state.last_seq }).await?;
-        Ok(Some((reader, stored)))
+        let Some(steer) = state.interventions.get(&id) else { return Ok(()) };
+        let stored = state.response(steer.response_id).is_none_or(|response| response.config.store);
+        let before = Cursor { epoch: None, seq: steer.accepted_seq.saturating_sub(1) };
+        let reader = handle.attach(before).await?;
+        self.follow(handle, reader, None, None, stored).await;
+        Ok(())
     }
 
     async fn interrupt(&self, frame: &Value, event_id: Option<&str>) -> Option<Value> {
@@ -325,8 +301,11 @@ impl Session {
         let done = async {
             let id = dialect::read_interrupt(frame)?;
             let handle = self.app.directory.of_response(id, &self.principal).await?;
-            let told = || self.place().followed == Some(handle.id());
-            self.dialect.interrupt(&handle, id, &request, told).await
+            let hears = || match self.place().followed {
+                Some(followed) if followed == handle.id() => Hears::Now,
+                _ => Hears::Never,
+            };
+            self.dialect.interrupt(&handle, id, &request, hears).await
         };
         done.await.unwrap_or_else(|reject| Some(dialect::interrupt_refused(&request, reject)))
     }
