@@ -63,7 +63,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
             return Ok(());
         }
     };
-    let kv = keep_kv(&config)?;
+    let kv = keep_kv(&config, &*journal)?;
     let config = Arc::new(config);
     let parts = Parts {
         journal: journal.clone(),
@@ -127,10 +127,14 @@ async fn drain(config: &Config, parts: &Parts, root: &RootHandle) {
 }
 
 /// Opens the KV files; the journal has locked their folder.
-fn keep_kv(config: &Config) -> anyhow::Result<KvKeeper> {
+fn keep_kv(config: &Config, journal: &dyn Journal) -> anyhow::Result<KvKeeper> {
     let files = KvFiles::open(&config.data_dir, config.kv_files_bytes_max)?;
-    let idle = Duration::from_millis(config.kv_file_idle_ms);
-    Ok(if config.kv_files_bytes_max > 0 { KvKeeper::new(files, idle, Clock::System) } else { KvKeeper::default() })
+    if config.kv_files_bytes_max == 0 {
+        return Ok(KvKeeper::default());
+    }
+    let kv = KvKeeper::new(files, Duration::from_millis(config.kv_file_idle_ms), Clock::System);
+    kv.sweep(journal);
+    Ok(kv)
 }
 
 fn open_journal(config: &Config) -> anyhow::Result<(Arc<dyn Journal>, WriterHandle)> {

@@ -111,6 +111,8 @@ codes! {
     ResponseCancelled = "response_cancelled", 409;
     /// The response failed before the intervention was decided.
     ResponseFailed = "response_failed", 409;
+    /// The response had closed its reasoning before its budget could change.
+    ReasoningAlreadyEnded = "reasoning_already_ended", 409;
     /// The response ended because nobody read it.
     Disconnected = "disconnected", 409;
     /// The conversation was deleted before the intervention was decided.

@@ -322,19 +322,17 @@ impl Live {
             self.work.perform(effect, &self.state, &self.parts, myself);
         }
         if self.state.deleted {
-            self.be_gone().await;
+            self.be_gone();
         }
         Ok(answer)
     }
 
     /// The conversation was deleted: nothing of it stays, and its readers have seen the last event.
-    async fn be_gone(&mut self) {
+    fn be_gone(&mut self) {
         self.readers = Fanout::default();
         self.work.abort_all();
-        let (kv, id) = (self.parts.kv.clone(), self.id);
-        // An error says that the server stops; the next start finds a file without a conversation.
-        let _ = tokio::task::spawn_blocking(move || kv.remove(id)).await;
-        let _ = self.directory.cast(super::directory::DirectoryMsg::Retire { id });
+        self.parts.kv.remove(self.id);
+        let _ = self.directory.cast(super::directory::DirectoryMsg::Retire { id: self.id });
     }
 
     /// Makes a decision durable.

@@ -187,13 +187,16 @@ impl Awake {
                 && self.parts.journal.last_seq(conversation) == Ok(last_seq)
                 && let Ok(ack) = self.parts.writer.enqueue(Batch::deletion(conversation)).await
             {
-                waiting.push(ack);
+                waiting.push((conversation, ack));
             }
         }
         let mut deleted = 0;
-        for ack in waiting {
+        for (conversation, ack) in waiting {
             // What the journal refuses stays for the next round.
-            deleted += usize::from(ack.await.is_ok());
+            if ack.await.is_ok() {
+                deleted += 1;
+                self.parts.kv.remove(conversation);
+            }
         }
         deleted
     }

@@ -11,9 +11,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 use crate::clock::Clock;
+use crate::conversation::Event;
 use crate::engine::{Engine, KvImage};
 use crate::ids::ConversationId;
-use crate::store::{KvContent, KvFileError, KvFiles, KvReader};
+use crate::store::{Journal, KvContent, KvFileError, KvFiles, KvReader};
 
 /// KV is shared between sequences of equal salt only; all conversations have this one.
 pub(super) const CACHE_SALT: u64 = 0;
@@ -33,7 +34,7 @@ struct Keeper {
     clock: Clock,
     saves: Arc<Semaphore>,
     restores: Arc<Semaphore>,
-    /// Files that are being written or wait for it.
+    /// Files that are being written or removed, or wait for it.
     saving: watch::Sender<usize>,
 }
 
@@ -45,21 +46,42 @@ impl KvKeeper {
         Self(Some(Arc::new(Keeper { files, idle, clock, saves, restores, saving })))
     }
 
-    /// Removes the file of a conversation that is deleted; none appears afterwards, whatever still runs. It blocks
-    /// for as long as the system takes to remove a file.
+    /// Removes the file of a conversation that is deleted; none appears afterwards, whatever still runs. It never
+    /// waits.
     pub fn remove(&self, conversation: ConversationId) {
-        if let Some(keeper) = &self.0 {
+        let Some(keeper) = self.0.clone() else { return };
+        let removing = Saving::begin(&keeper);
+        let remove = move || {
+            let _removing = removing;
             keeper.files.remove(conversation);
+        };
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_) => remove(),
         }
     }
 
-    /// Returns once every file that was to be written is written.
+    /// Removes the files of conversations that are gone: the last process may have ended before it came to that.
+    /// Blocks.
+    pub fn sweep(&self, journal: &dyn Journal) {
+        let Some(keeper) = &self.0 else { return };
+        keeper.files.retain(|conversation| !is_gone(journal, conversation));
+    }
+
+    /// Returns once every file that was to be written or removed is.
     pub async fn settled(&self) {
         if let Some(keeper) = &self.0 {
             // The sender lives in `self`: waiting cannot fail.
             let _ = keeper.saving.subscribe().wait_for(|count| *count == 0).await;
         }
     }
+}
+
+/// Whether the conversation never was or is deleted. One that cannot be read is neither.
+fn is_gone(journal: &dyn Journal, conversation: ConversationId) -> bool {
+    let Ok(last_seq) = journal.last_seq(conversation) else { return false };
+    let last = journal.read(conversation, last_seq.saturating_sub(1), 1);
+    last.is_ok_and(|events| events.last().is_none_or(|last| matches!(last.event, Event::ConversationDeleted {})))
 }
 
 /// One conversation's part: the last sequence it had in an engine.
@@ -274,7 +296,7 @@ fn content(image: KvImage) -> KvContent {
     KvContent { fingerprint, salt, tokens: tokens.to_vec(), blocks }
 }
 
-/// Counts one file until it is written or will not be.
+/// Counts one file until it is written or removed, or will not be.
 struct Saving(Arc<Keeper>);
 
 impl Saving {

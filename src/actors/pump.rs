@@ -5,7 +5,7 @@
 //! shown is always a whole number of tokens.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
@@ -24,7 +24,7 @@ use crate::engine::{
 };
 use crate::error::Code;
 use crate::ids::ResponseId;
-use crate::parse::{Piece, Pipeline, PipelineConfig, is_marker};
+use crate::parse::{Piece, Pipeline, PipelineConfig, closes_reasoning, is_marker};
 
 /// Tokens that may wait in the pump for a busy conversation; then the engine's channel fills, and the sequence
 /// pauses.
@@ -42,12 +42,24 @@ pub(super) struct Job {
     pub(super) running: RunningGuard,
 }
 
-/// Aborts a generation wherever it is: before it is submitted, in the queue, in the batch.
-#[derive(Default)]
+/// Reaches a generation wherever it is: before it is submitted, in the queue, in the batch.
 pub(super) struct PumpControl {
     aborted: AtomicBool,
     abort: Notify,
     sequence: Mutex<Option<AbortHandle>>,
+    /// Tokens of reasoning that it may have.
+    thinking_tokens: AtomicU64,
+}
+
+impl Default for PumpControl {
+    fn default() -> Self {
+        Self {
+            aborted: AtomicBool::default(),
+            abort: Notify::default(),
+            sequence: Mutex::default(),
+            thinking_tokens: AtomicU64::new(u64::MAX),
+        }
+    }
 }
 
 impl PumpControl {
@@ -71,6 +83,15 @@ impl PumpControl {
 
     fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::SeqCst)
+    }
+
+    /// Sets how long it may think; none sets no bound. It holds from the next token on.
+    pub(super) fn limit_thinking(&self, budget_tokens: Option<u32>) {
+        self.thinking_tokens.store(budget_tokens.map_or(u64::MAX, u64::from), Ordering::SeqCst);
+    }
+
+    fn thinking_tokens(&self) -> u64 {
+        self.thinking_tokens.load(Ordering::SeqCst)
     }
 
     /// The engine has the sequence now. An abort that came in between is passed on.
@@ -167,12 +188,12 @@ async fn begin(
         return Err(GenerationEnd::Aborted);
     }
     crash::point("prompt_rendered");
-    let pipeline = resumed_pipeline(engine.model(), &config, &rendered, &resumed);
-    if pipeline.stopped() {
+    let parsed = Parsed::behind(engine.model(), &config, &rendered, &resumed);
+    if parsed.pipeline.stopped() {
         // The stop string is durable, only the end was not: nothing is left to generate.
         return Err(GenerationEnd::Stop);
     }
-    let (prompt_tokens, stop_tokens) = (rendered.tokens.len() as u32, engine.model().tokenizer.end_of_generation());
+    let prompt_tokens = rendered.tokens.len() as u32;
     let recorder = match home {
         Some(home) => {
             let tokens = rendered.tokens.iter().chain(&resumed).copied().collect();
@@ -183,28 +204,22 @@ async fn begin(
         }
         None => None,
     };
-    let request = request(&config, rendered, resumed, stop_tokens, parts.config.token_channel_capacity);
-    let sequence = engine.submit(request).map_err(|error| match error {
-        EngineError::Overloaded => failed(Code::Overloaded, error.to_string()),
-        EngineError::ContextLengthExceeded { .. } => failed(Code::ContextLengthExceeded, error.to_string()),
-        EngineError::Unavailable(_) => failed(Code::EngineFailed, error.to_string()),
-    })?;
-    control.submitted(sequence.abort.clone());
-    crash::point("sequence_submitted");
-    Ok(Begun { pump: Pump::new(engine, sequence, pipeline, recorder), prompt_tokens })
+    let stop_tokens = engine.model().tokenizer.end_of_generation();
+    let request = request(&config, rendered, stop_tokens, parts.config.token_channel_capacity);
+    let source = Source { engine, request, tokens: resumed, control: control.clone() };
+    Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt_tokens })
 }
 
 fn request(
     config: &ResponseConfig,
     rendered: Rendered,
-    resumed: Vec<u32>,
     stop_tokens: &[u32],
     channel_capacity: usize,
 ) -> GenerationRequest {
     let sampling = &config.sampling;
     GenerationRequest {
         prompt: rendered.tokens.into(),
-        resumed: resumed.into(),
+        resumed: Arc::default(),
         sampling: Sampling {
             temperature: sampling.temperature,
             top_k: sampling.top_k,
@@ -221,21 +236,68 @@ fn request(
     }
 }
 
-/// The parser as it stood behind the durable tokens: they are read again, and what they say was shown already.
-fn resumed_pipeline(model: &ModelInfo, config: &ResponseConfig, rendered: &Rendered, resumed: &[u32]) -> Pipeline {
-    let mut pipeline = Pipeline::new(PipelineConfig {
-        tool_format: model.tool_format,
-        reasoning: model.reasoning,
-        starts_in_reasoning: rendered.starts_in_reasoning,
-        stop: config.stop.clone(),
-        tools: config.tools.iter().map(|tool| tool.name.clone()).collect(),
-    });
-    let mut shown = Vec::new();
-    for &token in resumed {
-        pipeline.push(token_text(model, token), &mut shown);
-        shown.clear();
+/// Where a pump's tokens come from: the engine, the request, and the answer so far.
+struct Source {
+    engine: Arc<dyn Engine>,
+    request: GenerationRequest,
+    /// The answer's tokens so far.
+    tokens: Vec<u32>,
+    control: Arc<PumpControl>,
+}
+
+impl Source {
+    /// Queues a sequence that goes on behind the answer so far.
+    fn submit(&self) -> Result<Generation, GenerationEnd> {
+        let request = GenerationRequest { resumed: self.tokens.as_slice().into(), ..self.request.clone() };
+        let failed = |code, error: &EngineError| GenerationEnd::Failed { code, message: error.to_string() };
+        let sequence = self.engine.submit(request).map_err(|error| match error {
+            EngineError::Overloaded => failed(Code::Overloaded, &error),
+            EngineError::ContextLengthExceeded { .. } => failed(Code::ContextLengthExceeded, &error),
+            EngineError::Unavailable(_) => failed(Code::EngineFailed, &error),
+        })?;
+        self.control.submitted(sequence.abort.clone());
+        crash::point("sequence_submitted");
+        Ok(sequence)
     }
-    pipeline
+}
+
+/// The parser, and how many tokens it has read as reasoning.
+struct Parsed {
+    pipeline: Pipeline,
+    thought: u64,
+    /// The tokens that close reasoning.
+    closing: Vec<u32>,
+}
+
+impl Parsed {
+    /// The parser as it stood behind the durable tokens: they are read again, and what they say was shown already.
+    fn behind(model: &ModelInfo, config: &ResponseConfig, rendered: &Rendered, resumed: &[u32]) -> Self {
+        let pipeline = Pipeline::new(PipelineConfig {
+            tool_format: model.tool_format,
+            reasoning: model.reasoning,
+            starts_in_reasoning: rendered.starts_in_reasoning,
+            stop: config.stop.clone(),
+            tools: config.tools.iter().map(|tool| tool.name.clone()).collect(),
+        });
+        let closing = closes_reasoning(model.reasoning).map(|text| model.tokenizer.encode(text, true));
+        let mut parsed = Self { pipeline, thought: 0, closing: closing.unwrap_or_default() };
+        let mut shown = Vec::new();
+        for &token in resumed {
+            parsed.push(model, token, &mut shown);
+            shown.clear();
+        }
+        parsed
+    }
+
+    fn push(&mut self, model: &ModelInfo, token: u32, pieces: &mut Vec<Piece>) {
+        self.pipeline.push(token_text(model, token), pieces);
+        self.thought += u64::from(self.pipeline.in_reasoning());
+    }
+
+    /// Whether the model has thought as long as it may, and still thinks.
+    fn is_over(&self, budget_tokens: u64) -> bool {
+        self.pipeline.in_reasoning() && self.thought >= budget_tokens && !self.closing.is_empty()
+    }
 }
 
 /// What a token says to the parser: its bytes, or the text of a control token that is a marker.
@@ -246,42 +308,84 @@ fn token_text(model: &ModelInfo, token: u32) -> &[u8] {
     }
 }
 
-/// A sequence in the engine and what was gathered from it.
-struct Pump {
-    engine: Arc<dyn Engine>,
-    sequence: Generation,
-    pipeline: Pipeline,
+/// What was read of an answer and is not told yet.
+struct Gathered {
+    source: Source,
+    parsed: Parsed,
     /// Absent where nothing is kept of the conversation.
     recorder: Option<Recorder>,
     /// Groups of whole tokens that can be shown.
-    gathered: Vec<Output>,
-    gathered_tokens: usize,
+    groups: Vec<Output>,
+    /// Tokens in them.
+    count: usize,
     /// Tokens of the group that is still held back.
     tokens: Vec<u32>,
     pieces: Vec<Piece>,
-    /// A stop string was reached: what the engine still sends is dropped.
-    stopped: bool,
+}
+
+impl Gathered {
+    fn read(&mut self, token: u32) {
+        if let Some(recorder) = &self.recorder {
+            recorder.push(token);
+        }
+        self.source.tokens.push(token);
+        self.tokens.push(token);
+        self.parsed.push(self.source.engine.model(), token, &mut self.pieces);
+        // A token that says nothing joins the group behind it.
+        if !self.parsed.pipeline.held() && !self.pieces.is_empty() {
+            self.close_group();
+        }
+    }
+
+    fn close_group(&mut self) {
+        self.count += self.tokens.len();
+        let (tokens, pieces) = (std::mem::take(&mut self.tokens), std::mem::take(&mut self.pieces));
+        self.groups.push(Output { tokens, pieces });
+    }
+
+    /// Whether the model has thought enough; then the answer goes on as if it had closed its reasoning here.
+    fn close_reasoning(&mut self) -> bool {
+        let is_over = self.parsed.is_over(self.source.control.thinking_tokens());
+        if is_over {
+            for token in self.parsed.closing.clone() {
+                self.read(token);
+            }
+        }
+        is_over
+    }
+}
+
+/// A sequence in the engine and what was gathered from it.
+struct Pump {
+    gathered: Gathered,
+    sequence: Generation,
+    /// What the engine still sends of this sequence is dropped, and why.
+    dropping: Option<Dropping>,
+}
+
+/// Why a sequence is not read to its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dropping {
+    /// A stop string was reached.
+    Stopped,
+    /// Its reasoning was closed for it: another sequence goes on behind that.
+    ThoughtEnough,
 }
 
 impl Pump {
-    fn new(engine: Arc<dyn Engine>, sequence: Generation, pipeline: Pipeline, recorder: Option<Recorder>) -> Self {
-        Self {
-            engine,
-            sequence,
-            pipeline,
-            recorder,
-            gathered: Vec::new(),
-            gathered_tokens: 0,
-            tokens: Vec::new(),
-            pieces: Vec::new(),
-            stopped: false,
-        }
+    /// Submits the sequence. A model that may not think at all begins behind its reasoning.
+    fn begin(source: Source, parsed: Parsed, recorder: Option<Recorder>) -> Result<Self, GenerationEnd> {
+        let (groups, tokens, pieces) = (Vec::new(), Vec::new(), Vec::new());
+        let mut gathered = Gathered { source, parsed, recorder, groups, count: 0, tokens, pieces };
+        gathered.close_reasoning();
+        let sequence = gathered.source.submit()?;
+        Ok(Self { gathered, sequence, dropping: None })
     }
 
     /// Carries tokens until the sequence has ended. `None`: the conversation takes no news any more.
     async fn carry(mut self, courier: &mut Courier, prompt_tokens: u32) -> Option<Ended> {
         loop {
-            let may_gather = self.gathered_tokens < GATHERED_TOKENS_MAX;
+            let may_gather = self.gathered.count < GATHERED_TOKENS_MAX;
             tokio::select! {
                 biased;
                 () = courier.taken(), if courier.outstanding.is_some() => {}
@@ -292,62 +396,75 @@ impl Pump {
                         courier.send(Input::GenerationStarted { generation, prompt_tokens, cached_tokens }).await;
                     }
                     Some(EngineEvent::Token(token)) => self.take(token),
-                    Some(EngineEvent::Finished(reason)) => return self.end(courier, reason).await,
-                    None => return self.end(courier, FinishReason::Failed("the engine stopped".to_owned())).await,
+                    Some(EngineEvent::Finished(reason)) => if let Err(end) = self.finished(reason) {
+                        return self.end(courier, end).await;
+                    },
+                    None => {
+                        let (code, message) = (Code::EngineFailed, "the engine stopped".to_owned());
+                        return self.end(courier, GenerationEnd::Failed { code, message }).await;
+                    }
                 },
             }
             if courier.gone {
                 self.sequence.abort.abort();
                 return None;
             }
-            if courier.outstanding.is_none() && !self.gathered.is_empty() {
-                self.gathered_tokens = 0;
-                let (generation, outputs) = (courier.generation, std::mem::take(&mut self.gathered));
+            if courier.outstanding.is_none() && !self.gathered.groups.is_empty() {
+                self.gathered.count = 0;
+                let (generation, outputs) = (courier.generation, std::mem::take(&mut self.gathered.groups));
                 courier.send(Input::Generated { generation, outputs }).await;
             }
         }
     }
 
     fn take(&mut self, token: u32) {
-        if self.stopped {
+        if self.dropping.is_some() {
             return;
         }
         crash::point("token_sampled");
-        if let Some(recorder) = &self.recorder {
-            recorder.push(token);
-        }
-        self.tokens.push(token);
-        self.pipeline.push(token_text(self.engine.model(), token), &mut self.pieces);
-        if self.pipeline.stopped() {
-            self.stopped = true;
-            self.sequence.abort.abort();
-        }
-        // A token that says nothing joins the group behind it.
-        if !self.pipeline.held() && !self.pieces.is_empty() {
-            self.gathered_tokens += self.tokens.len();
-            let (tokens, pieces) = (std::mem::take(&mut self.tokens), std::mem::take(&mut self.pieces));
-            self.gathered.push(Output { tokens, pieces });
+        self.gathered.read(token);
+        if self.gathered.parsed.pipeline.stopped() {
+            self.drop_rest(Dropping::Stopped);
+        } else if self.gathered.close_reasoning() {
+            self.drop_rest(Dropping::ThoughtEnough);
         }
     }
 
-    async fn end(mut self, courier: &mut Courier, reason: FinishReason) -> Option<Ended> {
+    fn drop_rest(&mut self, why: Dropping) {
+        self.dropping = Some(why);
+        self.sequence.abort.abort();
+    }
+
+    async fn end(mut self, courier: &mut Courier, end: GenerationEnd) -> Option<Ended> {
         courier.taken().await;
         crash::point("generation_ended");
-        let end = match reason {
-            FinishReason::Aborted if self.stopped => GenerationEnd::Stop,
+        let gathered = &mut self.gathered;
+        if end != GenerationEnd::Aborted {
+            gathered.parsed.pipeline.finish(&mut gathered.pieces, end != GenerationEnd::Stop);
+        }
+        if !gathered.pieces.is_empty() {
+            gathered.close_group();
+        }
+        let Gathered { groups, tokens, .. } = self.gathered;
+        Some(Ended { outputs: groups, tail_tokens: tokens, end })
+    }
+
+    /// The sequence has left the engine: how the generation ends with it, or goes on in another.
+    fn finished(&mut self, reason: FinishReason) -> Result<(), GenerationEnd> {
+        let dropping = self.dropping.take();
+        if dropping == Some(Dropping::Stopped) {
+            return Err(GenerationEnd::Stop);
+        }
+        if dropping == Some(Dropping::ThoughtEnough) && !self.gathered.source.control.is_aborted() {
+            self.sequence = self.gathered.source.submit()?;
+            return Ok(());
+        }
+        Err(match reason {
             FinishReason::Stop => GenerationEnd::Stop,
             FinishReason::Length => GenerationEnd::Length,
             FinishReason::Aborted => GenerationEnd::Aborted,
             FinishReason::Failed(message) => GenerationEnd::Failed { code: Code::EngineFailed, message },
-        };
-        if end != GenerationEnd::Aborted {
-            self.pipeline.finish(&mut self.pieces, end != GenerationEnd::Stop);
-        }
-        if !self.pieces.is_empty() {
-            let (tokens, pieces) = (std::mem::take(&mut self.tokens), std::mem::take(&mut self.pieces));
-            self.gathered.push(Output { tokens, pieces });
-        }
-        Some(Ended { outputs: self.gathered, tail_tokens: self.tokens, end })
+        })
     }
 }
 

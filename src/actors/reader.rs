@@ -100,7 +100,14 @@ impl Tail {
         }
         let history = match (self.history, self.state.id) {
             (Some(history), _) => history,
-            (None, Some(id)) => read_history(journal, id, last_seq).await?,
+            (None, Some(id)) => {
+                let history = read_history(journal, id, last_seq).await?;
+                if (history.len() as u64) < last_seq {
+                    // Deleted while it was read: a reader must not see a gap.
+                    return Err(Reject::new(Code::ConversationNotFound, format!("no conversation {id}")));
+                }
+                history
+            }
             (None, None) => Vec::new(),
         };
         let mut state = State::default();

@@ -63,6 +63,7 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         policy: Policy::default(),
         tool_policies: std::collections::BTreeMap::new(),
         max_parallel_tool_calls: None,
+        thinking: None,
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
     Create::new(ResponseId::draw(fresh), input, config)

@@ -125,6 +125,7 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
         policy: Policy::default(),
         tool_policies: input::tool_policies(request.tools.as_deref())?,
         max_parallel_tool_calls: input::parallel_limit(body)?,
+        thinking: None,
     };
     let input = input::items(request.input.as_ref(), "input", fresh)?;
     Ok(Create {

@@ -185,13 +185,14 @@ fn native_to_part(state: &State, event: &Event) -> Value {
 /// Frames about an instruction.
 fn native_to_instruction(state: &State, event: &Event) -> Value {
     match event {
-        Event::InterventionAccepted { intervention_id, items, when, tools, enqueued, .. } => json!({
+        Event::InterventionAccepted { intervention_id, items, when, tools, enqueued, thinking, .. } => json!({
             "type": "intervention.accepted",
             "intervention_id": intervention_id,
             "input": object::items(items),
             "when": when,
             "tools": tools,
             "enqueued": enqueued,
+            "reasoning": thinking,
         }),
         Event::InterventionPending { intervention_id, .. } => json!({
             "type": "intervention.pending",

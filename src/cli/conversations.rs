@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::config::{Config, Flags};
 use crate::ids::ConversationId;
 use crate::store::{
-    Batch, DamageReport, Error, Journal, SledJournal, compact, dump, find_damage, holds_journal, load,
+    Batch, DamageReport, Error, Journal, KvFiles, SledJournal, compact, dump, find_damage, holds_journal, load,
     repair as repair_store,
 };
 
@@ -97,7 +97,12 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.action {
         Action::List(folder) => list(&folder.open()?),
         Action::Show(One { id, folder }) => show(&folder.open()?, id),
-        Action::Delete(One { id, folder }) => delete(&folder.open()?, id),
+        Action::Delete(One { id, folder }) => {
+            let path = folder.existing()?;
+            delete(&SledJournal::open(&path)?, id)?;
+            KvFiles::open(&path, u64::MAX)?.discard(id);
+            Ok(())
+        }
         Action::Dump(folder) => {
             let mut out = BufWriter::new(io::stdout().lock());
             let summary = dump(&folder.open()?, &mut out)?;

@@ -200,13 +200,16 @@ impl State {
     }
 
     fn apply_to_intervention(&mut self, event: &Event, seq: u64) {
-        if let Event::InterventionAccepted { intervention_id, response_id, items, when, tools, enqueued } = event {
+        if let Event::InterventionAccepted { intervention_id, response_id, items, when, tools, enqueued, thinking } =
+            event
+        {
             let accepted = Intervention {
                 response_id: *response_id,
                 items: items.clone(),
                 when: *when,
                 tools: *tools,
                 enqueued: *enqueued,
+                thinking: thinking.clone(),
                 accepted_seq: seq,
                 status: InterventionStatus::Accepted,
                 seq,
@@ -232,9 +235,13 @@ impl State {
         (intervention.status, intervention.seq) = (status, seq);
         if let InterventionStatus::Committed { successor_id, .. } = intervention.status {
             self.staged.extend_from_slice(&intervention.items);
-            let response_id = intervention.response_id;
+            let (response_id, thinking) = (intervention.response_id, intervention.thinking.clone());
             if let Some(response) = self.response_mut(response_id) {
-                response.successor = Some(successor_id);
+                if response_id == successor_id {
+                    response.config.thinking = thinking;
+                } else {
+                    response.successor = Some(successor_id);
+                }
             }
         }
     }

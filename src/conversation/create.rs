@@ -79,7 +79,8 @@ impl Draft {
         let Some(response_id) = self.state.active().map(|active| active.id) else { return Ok(()) };
         let intervention_id = InterventionId::draw(&mut self.now.fresh);
         let (items, when, tools) = (create.input, When::Now, ToolsOnSteer::Cancel);
-        self.push(Event::InterventionAccepted { intervention_id, response_id, items, when, tools, enqueued: false });
+        let (enqueued, thinking) = (false, None);
+        self.push(Event::InterventionAccepted { intervention_id, response_id, items, when, tools, enqueued, thinking });
         self.cut_for(response_id, create.response_id, create.config);
         Ok(())
     }

@@ -101,6 +101,12 @@ impl Draft {
         self.effects.extend(generation.map(|generation| Effect::AbortGeneration { generation }));
     }
 
+    /// The response may think this long from now on.
+    pub(super) fn limit_thinking(&mut self, generation: Option<u64>, budget_tokens: Option<u32>) {
+        let effect = |generation| Effect::LimitThinking { generation, budget_tokens };
+        self.effects.extend(generation.map(effect));
+    }
+
     /// Writes the terminal of a response that ended by itself, and in the same batch what follows: its steers'
     /// successor, the turn that takes its calls' results, or the next turn that waits.
     pub(super) fn end_naturally(&mut self, id: ResponseId, item: ItemStatus, ending: Ending, tail_tokens: Vec<u32>) {

@@ -15,6 +15,13 @@ pub enum Effect {
         /// The response to generate.
         response_id: ResponseId,
     },
+    /// The response may think this long from now on.
+    LimitThinking {
+        /// Names the generation.
+        generation: u64,
+        /// Tokens of reasoning; none sets no bound.
+        budget_tokens: Option<u32>,
+    },
     /// Take the sequence out of the engine; the confirmation is an input.
     AbortGeneration {
         /// Names the generation.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::item::{Item, ItemStatus};
-use super::policy::{Policies, Policy, ToolPolicy, ToolsOnSteer, When};
+use super::policy::{Policies, Policy, Thinking, ToolPolicy, ToolsOnSteer, When};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 use crate::prompt::ToolDefinition;
@@ -283,6 +283,9 @@ pub enum Event {
         /// It came late and waits as a turn of its own.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         enqueued: bool,
+        /// How long its answer may think; without items, how long the response itself may.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        thinking: Option<Thinking>,
     },
     /// The instruction waits until the calls have their results.
     InterventionPending {
@@ -322,7 +325,7 @@ pub enum Event {
         intervention_id: InterventionId,
         /// The response it was meant for.
         response_id: ResponseId,
-        /// The response that answers it.
+        /// The response that answers it; the same one, where only its thinking changes.
         successor_id: ResponseId,
         /// Where the old response was cut; absent when it ended by itself.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -391,6 +394,9 @@ pub struct ResponseConfig {
     /// The most calls that may be claimed at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_parallel_tool_calls: Option<u32>,
+    /// How long it may think.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<Thinking>,
 }
 
 /// How tokens are chosen: see `engine::Sampling`.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::event::ResponseConfig;
 use super::item::Item;
-use super::policy::{OnLate, OnMultiple, Policies, ToolsOnSteer, When};
+use super::policy::{OnLate, OnMultiple, Policies, Thinking, ToolsOnSteer, When};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use crate::parse::Piece;
@@ -227,6 +227,8 @@ pub struct Intervene {
     pub on_late: OnLate,
     /// What it does to open calls.
     pub tools: ToolsOnSteer,
+    /// How long its answer may think; without items, how long the response itself may.
+    pub thinking: Option<Thinking>,
 }
 
 impl Intervene {
@@ -240,6 +242,7 @@ impl Intervene {
             on_multiple: OnMultiple::default(),
             on_late: OnLate::default(),
             tools: ToolsOnSteer::default(),
+            thinking: None,
         }
     }
 }

@@ -40,7 +40,8 @@ pub use input::{
 };
 pub use item::{Content, Item, ItemBody, ItemStatus};
 pub use policy::{
-    FlushPolicy, IfBusy, OnDisconnect, OnLate, OnMultiple, OnRestart, Policies, Policy, ToolPolicy, ToolsOnSteer, When,
+    FlushPolicy, IfBusy, OnDisconnect, OnLate, OnMultiple, OnRestart, Policies, Policy, Thinking, ToolPolicy,
+    ToolsOnSteer, When,
 };
 pub use state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,

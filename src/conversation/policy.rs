@@ -145,6 +145,17 @@ pub struct Policy {
     pub max_unattended_tokens: Option<u32>,
 }
 
+/// How long a model may think.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thinking {
+    /// Tokens of reasoning; then the reasoning is closed. None sets no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_tokens: Option<u32>,
+    /// The word that the client said it with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
+}
+
 /// How calls of one tool are watched over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::event::{Cut, Ending, ResponseConfig, ResponseError, Usage};
 use super::item::{Item, ItemBody, ItemStatus};
-use super::policy::{FlushPolicy, OnDisconnect, Policies, ToolPolicy, ToolsOnSteer, When};
+use super::policy::{FlushPolicy, OnDisconnect, Policies, Thinking, ToolPolicy, ToolsOnSteer, When};
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 
 /// A conversation. Cheap to clone: responses are shared until they change.
@@ -212,6 +212,8 @@ pub struct Intervention {
     pub tools: ToolsOnSteer,
     /// It came late and waits as a turn of its own.
     pub enqueued: bool,
+    /// How long its answer may think; without items, how long the response itself may.
+    pub thinking: Option<Thinking>,
     /// Seq of its acceptance: its place among the others.
     pub accepted_seq: u64,
     /// What became of it.
@@ -376,6 +378,13 @@ impl Response {
             return self.tokens();
         }
         self.output.iter().take_while(|output| output.is_kept()).flat_map(|output| &output.tokens).copied().collect()
+    }
+
+    /// Whether it has begun to say something that is no reasoning, or has closed its reasoning.
+    pub fn has_thought(&self) -> bool {
+        self.output.last().is_some_and(|output| {
+            !matches!(output.item.body, ItemBody::Reasoning { .. }) || output.item.status != ItemStatus::InProgress
+        })
     }
 
     /// Whether it ends when nobody reads it, and does so at once.

@@ -21,7 +21,10 @@ const WAITING_BYTES_MAX: usize = 64 << 10;
 
 impl Draft {
     pub(super) fn intervene(&mut self, intervene: Intervene) -> Result<Answer, Reject> {
-        let Intervene { intervention_id, response_id, items, when, on_multiple, on_late, tools } = intervene;
+        if intervene.items.is_empty() {
+            return self.change_thinking(intervene);
+        }
+        let Intervene { intervention_id, response_id, items, when, on_multiple, on_late, tools, thinking } = intervene;
         let Some(response) = self.state.response(response_id) else {
             return Err(response_not_found(response_id));
         };
@@ -48,7 +51,7 @@ impl Draft {
         if enqueued || when != When::Now || tools == ToolsOnSteer::Await && has_open_calls {
             self.check_room(&items, &replaced)?;
         }
-        self.push(Event::InterventionAccepted { intervention_id, response_id, items, when, tools, enqueued });
+        self.push(Event::InterventionAccepted { intervention_id, response_id, items, when, tools, enqueued, thinking });
         for earlier in replaced {
             self.push(Event::InterventionSuperseded { intervention_id: earlier, response_id, by: intervention_id });
         }
@@ -58,6 +61,32 @@ impl Draft {
             self.commit(response_id, None, None);
         } else if when == When::Now || when == When::Item && at_boundary {
             self.cut(response_id);
+        }
+        Ok(self.receipt(intervention_id, response_id))
+    }
+
+    /// Without items only the thinking of the response that runs changes, and nothing is cut.
+    fn change_thinking(&mut self, intervene: Intervene) -> Result<Answer, Reject> {
+        let Intervene { intervention_id, response_id, when, tools, thinking, .. } = intervene;
+        let Some(response) = self.state.response(response_id) else {
+            return Err(response_not_found(response_id));
+        };
+        let active = self.state.active().filter(|active| active.id == response_id);
+        let Some(active) = active.filter(|active| !active.cancel_requested) else {
+            return Err(already_completed(response, &[]));
+        };
+        let (generation, has_thought) = (active.generation, active.has_thought());
+        let budget_tokens = thinking.as_ref().and_then(|thinking| thinking.budget_tokens);
+        let (items, enqueued) = (Vec::new(), false);
+        self.push(Event::InterventionAccepted { intervention_id, response_id, items, when, tools, enqueued, thinking });
+        if has_thought {
+            let message = "the response has closed its reasoning; nothing is left to change".to_owned();
+            let error = ResponseError { code: Code::ReasoningAlreadyEnded, message };
+            self.push(Event::InterventionFailed { intervention_id, response_id, error });
+        } else {
+            let successor_id = response_id;
+            self.push(Event::InterventionCommitted { intervention_id, response_id, successor_id, cut: None });
+            self.limit_thinking(generation, budget_tokens);
         }
         Ok(self.receipt(intervention_id, response_id))
     }
@@ -187,6 +216,7 @@ impl Draft {
             self.push(Event::ResponseEnded { response_id: id, ending, tail_tokens });
         }
         if !waits && let Some(config) = self.state.response(id).map(|response| response.config.clone()) {
+            let config = self.with_thinking(config, successor_id);
             self.succeed(id, successor_id, config);
         }
     }
@@ -217,6 +247,7 @@ impl Draft {
         self.close_calls("steered", |_| true);
         self.commit_pending(successor_id);
         self.commit_all(vec![id], successor_id, None);
+        let config = self.with_thinking(config, successor_id);
         self.succeed(previous, successor_id, config);
     }
 
@@ -226,6 +257,17 @@ impl Draft {
         let pending = undecided.filter(|(_, waiting)| waiting.status == InterventionStatus::Pending);
         let pending = pending.map(|(id, _)| id).collect();
         self.commit_all(pending, successor_id, None);
+    }
+
+    /// The settings of a successor: inherited, but for the thinking that its instructions ask for; the last one wins.
+    pub(super) fn with_thinking(&self, mut config: ResponseConfig, successor_id: ResponseId) -> ResponseConfig {
+        let answers = |waiting: &&Intervention| matches!(waiting.status, InterventionStatus::Committed { successor_id: id, .. } if id == successor_id);
+        let mut committed: Vec<_> = self.state.interventions.values().filter(answers).collect();
+        committed.sort_by_key(|intervention| intervention.accepted_seq);
+        if let Some(thinking) = committed.into_iter().rev().find_map(|intervention| intervention.thinking.clone()) {
+            config.thinking = Some(thinking);
+        }
+        config
     }
 
     fn commit_all(&mut self, steers: Vec<InterventionId>, successor_id: ResponseId, cut: Option<Cut>) {

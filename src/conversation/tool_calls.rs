@@ -213,6 +213,7 @@ impl Draft {
         let previous = self.state.responses.last().map(|last| last.id);
         let id = ResponseId::draw(&mut self.now.fresh);
         self.commit_pending(id);
+        let config = self.with_thinking(config, id);
         self.start(NewResponse { id, previous, input: Vec::new(), config, enqueued: false });
         Some(id)
     }

@@ -17,6 +17,7 @@ mod tests;
 
 pub use piece::{Piece, ReasoningFormat, ToolFormat};
 pub use pipeline::{Pipeline, PipelineConfig};
+pub use reasoning::closes_reasoning;
 
 /// Whether a control token of this text is a marker of the formats, so that the pipeline must see it; other control
 /// tokens are silent.

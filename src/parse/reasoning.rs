@@ -9,6 +9,11 @@ pub(super) struct Markers {
     pub(super) close: &'static str,
 }
 
+/// What closes reasoning in this format, if it marks it at all.
+pub fn closes_reasoning(format: ReasoningFormat) -> Option<&'static str> {
+    markers(format).map(|markers| markers.close)
+}
+
 /// The markers of a format, if it has any.
 pub(super) fn markers(format: ReasoningFormat) -> Option<Markers> {
     match format {

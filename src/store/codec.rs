@@ -189,20 +189,6 @@ fn decode_two(body: &[u8]) -> Result<(u64, u64), String> {
     Ok(((both >> 64) as u64, both as u64))
 }
 
-/// The body of a tombstone: whether nothing of the conversation is left in the store.
-pub(super) fn encode_tombstone(is_purged: bool) -> [u8; 1] {
-    [u8::from(is_purged)]
-}
-
-/// What a tombstone says.
-pub(super) fn decode_tombstone(body: &[u8]) -> Result<bool, String> {
-    match body {
-        [0] => Ok(false),
-        [1] => Ok(true),
-        _ => Err("not a tombstone".into()),
-    }
-}
-
 /// The body of a record that is a seq.
 pub(super) fn encode_seq(seq: u64) -> [u8; 8] {
     seq.to_be_bytes()

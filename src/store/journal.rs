@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
-use crate::conversation::Recorded;
+use crate::conversation::{Event, Recorded};
 use crate::ids::{CallId, ConversationId, InterventionId, ResponseId};
 
 /// One decision: all of it becomes durable, or nothing.
@@ -25,6 +25,19 @@ impl Batch {
     /// One that deletes the conversation.
     pub fn deletion(conversation: ConversationId) -> Self {
         Self { conversation, events: Vec::new(), records: vec![Record::Deleted], durability: Durability::Group }
+    }
+
+    /// What it says of the conversation's epoch: a record of its own, or the event that begins one.
+    pub(super) fn epoch(&self) -> Option<Epoch> {
+        let of_events = self.events.iter().filter_map(|recorded| match recorded.event {
+            Event::ConversationRewound { seq, epoch } => Some(Epoch { epoch, rewound_seq: seq }),
+            _ => None,
+        });
+        let of_records = self.records.iter().filter_map(|record| match record {
+            Record::Epoch(epoch) => Some(*epoch),
+            _ => None,
+        });
+        of_events.chain(of_records).last()
     }
 
     /// Whether it deletes its conversation.
@@ -61,7 +74,7 @@ pub enum Record {
     Key(KeyRecord),
     /// The key is free again.
     ForgetKey(KeyScope),
-    /// The journal was cut, and its next owner must say so.
+    /// The journal was cut, and its next owner must say so. Who has said so needs none: the event counts as one.
     Epoch(Epoch),
     /// The response is no longer found; its conversation stays.
     ResponseDeleted(ResponseId),
@@ -231,10 +244,11 @@ pub trait Journal: Send + Sync + 'static {
     /// How many bytes the events take, before whatever the store keeps around them.
     fn event_bytes(&self, conversation: ConversationId) -> Result<u64, Error>;
 
-    /// What the last cut left, as [`Record::Epoch`] said.
+    /// What the last loss left. It is ahead of the events' own epoch where a reader has not been told yet.
     fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error>;
 
-    /// Whether the conversation was deleted. One that never was is not.
+    /// Whether the conversation was deleted, as far as that matters: to whoever may still want to write to it. Once
+    /// nothing is left of it, a restart forgets it.
     fn is_deleted(&self, conversation: ConversationId) -> Result<bool, Error>;
 
     /// Where a response lives.

@@ -231,6 +231,12 @@ impl KvFiles {
         self.discard(conversation);
     }
 
+    /// Removes the files of conversations that are not known: their deletion was cut short.
+    pub fn retain(&self, is_known: impl Fn(ConversationId) -> bool) {
+        let all: Vec<_> = self.index().entries.keys().copied().collect();
+        all.into_iter().filter(|id| !is_known(*id)).for_each(|id| self.discard(id));
+    }
+
     /// Removes the conversation's file because it is of no use.
     pub fn discard(&self, conversation: ConversationId) {
         let mut index = self.index();

@@ -127,6 +127,9 @@ impl Image {
             let events = self.conversations.entry(conversation).or_default();
             events.extend(batch.events.iter().cloned());
         }
+        if let Some(epoch) = batch.epoch() {
+            self.epochs.insert(conversation, epoch);
+        }
         for record in &batch.records {
             match record {
                 Record::Response(id) => {
@@ -147,14 +150,11 @@ impl Image {
                 Record::ForgetKey(scope) => {
                     self.keys.remove(&keys::idempotency(scope));
                 }
-                Record::Epoch(epoch) => {
-                    self.epochs.insert(conversation, *epoch);
-                }
                 Record::ResponseDeleted(id) => {
                     self.responses.remove(id);
                 }
-                // The whole batch was one.
-                Record::Deleted => {}
+                // Seen to already.
+                Record::Epoch(_) | Record::Deleted => {}
             }
         }
     }

@@ -77,6 +77,7 @@ pub fn repair(journal: &SledJournal) -> Result<DamageReport, Error> {
 struct Whole {
     head: Head,
     is_active: bool,
+    epoch: u64,
     responses: HashSet<ResponseId>,
     interventions: HashSet<InterventionId>,
 }
@@ -181,7 +182,8 @@ impl SledJournal {
         if let Err(error) = self.epoch(conversation) {
             why = Some(told(error)?);
         }
-        whole.is_active = state.active().is_some();
+        whole.is_active = state.is_outstanding();
+        whole.epoch = state.epoch();
         Ok((whole, why))
     }
 
@@ -212,7 +214,7 @@ impl SledJournal {
         let mut writes = Writes::default();
         writes.journal.push((keys::folded(conversation), None));
         writes.put(keys::head(conversation), &codec::encode_head(whole.head));
-        let epoch = self.epoch(conversation).unwrap_or_default().epoch + 1;
+        let epoch = self.epoch(conversation).unwrap_or_default().epoch.max(whole.epoch) + 1;
         writes.put(keys::epoch(conversation), &codec::encode_epoch(Epoch { epoch, rewound_seq: whole.head.seq }));
         if whole.is_active {
             writes.put(keys::active(conversation), &[]);
@@ -299,13 +301,10 @@ impl Whole {
     fn holds(&self, answer: &KeyedAnswer) -> bool {
         match answer {
             KeyedAnswer::Opened { .. } => true,
-            KeyedAnswer::Created { response, .. }
-            | KeyedAnswer::Cancelled { response, .. }
-            | KeyedAnswer::Claimed { response, .. } => self.responses.contains(response),
-            // What was answered may name a response that a cut took away.
-            KeyedAnswer::Answered { successor, .. } => {
-                successor.is_none_or(|successor| self.responses.contains(&successor))
-            }
+            KeyedAnswer::Created { response, .. } => self.responses.contains(response),
+            // They do not say which event it was; who asks again is answered anew.
+            KeyedAnswer::Cancelled { .. } | KeyedAnswer::Claimed { .. } => false,
+            KeyedAnswer::Answered { accepted_seq, .. } => *accepted_seq <= self.head.seq,
             KeyedAnswer::Intervened { intervention, .. } => self.interventions.contains(intervention),
         }
     }

@@ -14,7 +14,7 @@ use super::codec::{self, Entry, Head, PartialEntry};
 use super::error::Error;
 use super::folder::{Folder, Lock};
 use super::journal::{Batch, Epoch, Journal, KeyRecord, KeyScope, Record, Sequence};
-use super::sled_purge::Purge;
+use super::sled_purge::{Buried, Purge};
 use super::writes::Writes;
 use super::{keys, migrate, rebuild};
 use crate::conversation::Recorded;
@@ -40,6 +40,8 @@ pub struct SledJournal {
     acknowledged: Acknowledged,
     /// Deleted conversations of which rows are left.
     pub(super) purge: Mutex<Purge>,
+    /// Deleted conversations of which nothing is left.
+    pub(super) buried: RwLock<Buried>,
     /// What the store was written with.
     pub(super) schema: u32,
 }
@@ -78,6 +80,7 @@ impl SledJournal {
             tally: Mutex::default(),
             acknowledged: Acknowledged::open(root)?,
             purge: Mutex::default(),
+            buried: RwLock::default(),
             schema: migrate::SCHEMA,
         };
         match journal.stored_schema()? {
@@ -337,8 +340,9 @@ impl Journal for SledJournal {
     }
 
     fn is_deleted(&self, conversation: ConversationId) -> Result<bool, Error> {
-        // What it says matters to the purge only: a tombstone is a tombstone, damaged or not.
-        Ok(self.durable(&keys::deleted(conversation))?.is_some())
+        // In this order: a tombstone goes when its conversation is noted as buried.
+        Ok(self.durable(&keys::deleted(conversation))?.is_some()
+            || self.buried.read().unwrap_or_else(PoisonError::into_inner).contains(conversation))
     }
 
     fn conversation_of_response(&self, response: ResponseId) -> Result<Option<ConversationId>, Error> {

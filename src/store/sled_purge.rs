@@ -1,18 +1,18 @@
 //! Removing what is left of deleted conversations: their events, then what the index still says of them.
 //!
 //! The deletion itself is one small batch that hides everything, so that no size of a conversation holds up others
-//! or the flush they share. What is done here changes nothing that can be read; a restart goes on with it, since a
-//! tombstone says whether rows are left.
+//! or the flush they share. What is done here changes nothing that can be read; a restart goes on with it where there
+//! is a tombstone. The tombstone goes last: one that stayed would keep the segment of the log that it lies in.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::{MutexGuard, PoisonError};
 
 use super::error::Error;
 use super::journal::Record;
+use super::keys;
 use super::sled_journal::{SledJournal, decode_record};
 use super::writes::Writes;
-use super::{codec, keys};
 use crate::ids::ConversationId;
 
 /// Rows of journals removed in one part: few enough that an append which comes meanwhile hardly waits.
@@ -23,6 +23,34 @@ const PART_INDEX_ROWS: usize = 4096;
 
 /// The kinds whose rows name a conversation in their value.
 const SWEPT: [u8; 3] = [keys::RESPONSE, keys::INTERVENTION, keys::IDEMPOTENCY];
+
+/// Conversations that are remembered as deleted when nothing is left of them, until the process ends: more than can
+/// still be about to write.
+const BURIED_MAX: usize = 1 << 16;
+
+/// Deleted conversations of which nothing is left, the latest.
+#[derive(Debug, Default)]
+pub(super) struct Buried {
+    known: HashSet<ConversationId>,
+    order: VecDeque<ConversationId>,
+}
+
+impl Buried {
+    pub(super) fn contains(&self, conversation: ConversationId) -> bool {
+        self.known.contains(&conversation)
+    }
+
+    fn add(&mut self, conversation: ConversationId) {
+        if self.known.insert(conversation) {
+            self.order.push_back(conversation);
+        }
+        if self.order.len() > BURIED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+}
 
 /// How far the purge is.
 #[derive(Debug, Default)]
@@ -46,13 +74,8 @@ impl SledJournal {
     pub(super) fn find_unpurged(&self) -> Result<(), Error> {
         let mut purge = self.purging();
         for row in self.db.scan_prefix([keys::DELETED]) {
-            let (key, value) = row?;
-            let is_purged = codec::unseal(&key, &value).and_then(codec::decode_tombstone);
-            if is_purged != Ok(true)
-                && let Some(id) = keys::id(&key)
-            {
-                purge.pending.insert(ConversationId::from_bytes(id));
-            }
+            // Only the key counts: a tombstone is a tombstone, damaged or not.
+            purge.pending.extend(keys::id(&row?.0).map(ConversationId::from_bytes));
         }
         Ok(())
     }
@@ -140,13 +163,16 @@ impl SledJournal {
         Ok(true)
     }
 
-    /// Notes that nothing is left, and makes all of it durable.
+    /// Removes the tombstones, since nothing is left, and makes all of it durable.
     fn bury(&self, gone: &BTreeSet<ConversationId>) -> Result<(), Error> {
         let mut writes = Writes::default();
+        let mut buried = self.buried.write().unwrap_or_else(PoisonError::into_inner);
         for conversation in gone {
+            buried.add(*conversation);
             writes.journal.push((keys::folded(*conversation), None));
-            writes.put(keys::deleted(*conversation), &codec::encode_tombstone(true));
+            writes.remove(keys::deleted(*conversation));
         }
+        drop(buried);
         self.write_unseen(writes)?;
         self.flush()
     }

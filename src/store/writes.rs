@@ -57,6 +57,9 @@ impl Writes {
             let head = Head { seq: last.seq, at_ms: last.at_ms };
             self.put(keys::head(conversation), &codec::encode_head(head));
         }
+        if let Some(epoch) = batch.epoch() {
+            self.put(keys::epoch(conversation), &codec::encode_epoch(epoch));
+        }
         for record in &batch.records {
             match record {
                 Record::Response(id) => self.put(keys::response(*id), &conversation.to_bytes()),
@@ -68,10 +71,9 @@ impl Writes {
                     let body = codec::encode_key(conversation, record)?;
                     self.put(keys::idempotency(&record.scope), &body);
                 }
-                Record::Epoch(epoch) => self.put(keys::epoch(conversation), &codec::encode_epoch(*epoch)),
                 Record::ResponseDeleted(id) => self.remove(keys::response(*id)),
-                // The whole batch was one.
-                Record::Deleted => {}
+                // Seen to already.
+                Record::Epoch(_) | Record::Deleted => {}
             }
         }
         Ok(())
@@ -79,7 +81,7 @@ impl Writes {
 
     /// Hides everything of the conversation; the purge removes what is left.
     fn delete(&mut self, conversation: ConversationId) {
-        self.put(keys::deleted(conversation), &codec::encode_tombstone(false));
+        self.put(keys::deleted(conversation), &[]);
         self.remove(keys::head(conversation));
         self.remove(keys::epoch(conversation));
         self.remove(keys::active(conversation));

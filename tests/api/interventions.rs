@@ -74,7 +74,7 @@ async fn what_this_version_does_not_do_is_refused_by_name() {
         ("on_multiple", json!("replaces")),
         ("on_late", json!("queue")),
         ("tools", json!("wait")),
-        ("reasoning", json!({"effort": "low"})),
+        ("reasoning", json!({"effort": "lots"})),
         ("input", json!("")),
     ] {
         let answer = server.post_keyed(&path(&id), "k", json!({"input": "a", name: value})).await;

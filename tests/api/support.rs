@@ -24,12 +24,16 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// What the scripted model says. Every text is several deltas; `slow` takes its time, `endless` never ends by itself.
 fn script() -> Value {
     let endless: Vec<String> = (0..4000).map(|number| format!("{number} ")).collect();
+    let mut ponder: Vec<String> = (0..400).map(|number| format!("{number}? ")).collect();
+    ponder.insert(0, "<think>".to_owned());
+    ponder.push("</think>Done".to_owned());
     let call =
         |city: &str| format!(r#"<tool_call>{{"name": "weather", "arguments": {{"city": "{city}"}}}}</tool_call>"#);
     json!([
         {"match": "endless", "deltas": endless, "delay_ms": 5},
         {"match": "slow", "deltas": ["one ", "two ", "three ", "four"], "delay_ms": 60},
         {"match": "think", "deltas": ["<think>", "hm, ", "well", "</think>", "so ", "it is"]},
+        {"match": "ponder", "deltas": ponder, "delay_ms": 5},
         {"match": "broken", "deltas": [], "finish": "error"},
         {"match": "breaks late", "deltas": ["so ", "far"], "finish": "error"},
         {"match": "long", "deltas": ["cut ", "off"], "finish": "length"},

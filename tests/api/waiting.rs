@@ -154,3 +154,26 @@ async fn an_unread_response_follows_the_policy_it_was_created_with() {
         assert_eq!(refused.assert_error(400, "invalid_input")["param"], name);
     }
 }
+
+#[tokio::test]
+async fn a_model_that_thinks_is_told_to_stop_thinking_while_it_does() {
+    let server = Server::start().await;
+    let conversation = server.conversation().await;
+    let body = json!({"input": "ponder", "conversation": conversation, "stream": true});
+    let mut stream = server.post_stream("/v1/responses", body).await;
+    let id = stream.until("response.created").await["response"]["id"].as_str().unwrap().to_owned();
+    stream.until("response.reasoning_text.delta").await;
+    let receipt = server.post_keyed(&path(&id), "k", json!({"reasoning": {"effort": "none"}})).await;
+    assert_eq!((receipt.status, &receipt.body["status"]), (202, &json!("committed")), "{}", receipt.body);
+    assert_eq!(receipt.body["successor_id"], json!(id), "the response itself answers it");
+    let done = stream.until("response.completed").await["response"].clone();
+    let reasoning = done["output"][0]["content"][0]["text"].as_str().unwrap();
+    assert!(reasoning.starts_with("0? ") && !reasoning.contains("399?"), "{reasoning}");
+    assert_eq!(done["output"][1]["type"], "message");
+    let late = server.post_keyed(&path(&id), "k2", json!({"reasoning": {"budget_tokens": 5}})).await;
+    late.assert_error(409, "response_already_completed");
+    for wrong in [json!({"effort": "much"}), json!({"budget_tokens": -1}), json!({})] {
+        let refused = server.post_keyed(&path(&id), "k3", json!({"reasoning": wrong})).await;
+        refused.assert_error(400, "invalid_input");
+    }
+}

@@ -115,3 +115,19 @@ async fn the_next_turn_after_a_kill_reuses_what_was_written_when_the_conversatio
     let server = site.start().await;
     assert_eq!(next_turn(&server, &conversation).await.cached, blocks);
 }
+
+#[tokio::test]
+async fn a_fork_from_an_older_response_reuses_every_full_block_of_the_common_prefix() {
+    let site = site(3_600_000);
+    let server = site.start().await;
+    let (first, conversation) = server.begin("first", question()).await;
+    let turn = ended(&server, &first, &conversation).await;
+    next_turn(&server, &conversation).await;
+    let body = json!({
+        "input": "What does he see at dawn?", "max_output_tokens": 30, "temperature": 0, "previous_response_id": first,
+    });
+    let (response, fork) = server.begin("fork", body).await;
+    assert_ne!(fork, conversation);
+    let forked = ended(&server, &response, &fork).await;
+    assert_eq!(forked.cached, (turn.input + turn.output - 1) / BLOCK * BLOCK);
+}

@@ -40,3 +40,46 @@ async fn what_an_operator_deletes_is_gone_and_what_stays_survives_a_compaction()
     let after = server.until_ended(&kept_in, &kept, 0).await;
     assert_eq!(journaled(&after), journaled(&before));
 }
+
+/// Takes one event out of the journal, as a bad sector might.
+fn lose_event(site: &Site, conversation: &str, seq: u64) {
+    let journal = sled::Config::new().path(site.path().join("data/journal")).flush_every_ms(None).open().unwrap();
+    let id: u128 = u128::from_str_radix(conversation.trim_start_matches("conv_"), 16).unwrap();
+    let key = [b"j".as_slice(), &id.to_be_bytes(), &seq.to_be_bytes(), &0_u16.to_be_bytes()].concat();
+    journal.remove(key).unwrap().expect("the event has a row of its own");
+    journal.flush().unwrap();
+}
+
+#[tokio::test]
+async fn a_repaired_conversation_goes_on_in_a_new_epoch_and_old_cursors_go_back_with_it() {
+    let words: Vec<_> = (0..10).map(|word| format!("word{word} ")).collect();
+    let site = Site::scripted(&json!([{"deltas": words}]));
+    let server = site.start().await;
+    let (response, conversation) = server.begin("1", json!({"input": "go"})).await;
+    let before = server.until_ended(&conversation, &response, 0).await;
+    let terminal = before.last().unwrap()["seq"].as_u64().unwrap();
+    server.kill();
+
+    // The terminal is the last event, and never folded.
+    lose_event(&site, &conversation, terminal);
+    let path = format!("/v1/conversations/{conversation}/events?after=0");
+    let server = site.start().await;
+    assert_eq!(server.get(&path).await["error"]["code"], "conversation_damaged");
+    server.kill();
+    let refused = site.refused(&["conversations", "repair"]);
+    assert!(refused.contains("nothing was changed"), "{refused}");
+    let said = String::from_utf8(site.run(&["conversations", "repair", "--apply"], b"")).unwrap();
+    let expected = format!("{conversation} is damaged at seq {terminal}: ");
+    assert!(said.starts_with(&expected) && said.contains("loses 1 events, 0 responses"), "{said}");
+
+    let server = site.start().await;
+    let after = journaled(&server.until_ended(&conversation, &response, 0).await);
+    let (cut, before) = (terminal as usize - 1, journaled(&before));
+    assert_eq!(after[..cut], before[..cut]);
+    assert_eq!(after[cut]["type"], "conversation.rewound");
+    assert_eq!((&after[cut]["epoch"], &after[cut]["seq"]), (&json!(1), &json!(terminal)));
+    let mut resumed = server.follow(&format!("/v1/conversations/{conversation}/events?after=0-{terminal}")).await;
+    let snapshot = resumed.next().await.unwrap();
+    assert_eq!((&snapshot["type"], &snapshot["epoch"]), (&json!("conversation.snapshot"), &json!(1)));
+    assert_eq!(resumed.next().await.as_ref(), Some(&after[cut]), "a cursor of the old epoch skips what is new");
+}

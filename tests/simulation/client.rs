@@ -162,6 +162,7 @@ impl Client {
             policy: Policy::default(),
             tool_policies: BTreeMap::from([("look".to_owned(), policy)]),
             max_parallel_tool_calls: None,
+            thinking: None,
         };
         Create::new(ResponseId::draw(&mut FreshIds::random()), input, config)
     }

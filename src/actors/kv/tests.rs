@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::super::{ConversationHandle, Open, Parts, RootHandle, Running, Unstored, start};
 use super::*;
 use crate::config::Config;
-use crate::conversation::{Create, Item, Response, ResponseConfig};
+use crate::conversation::{Create, Input, Item, Response, ResponseConfig};
 use crate::engine::{Catalog, LoadOptions, LocalEngine, tiny::Tiny};
 use crate::ids::{FreshIds, ItemId, ResponseId};
 use crate::prompt::Role;
@@ -311,18 +311,41 @@ async fn a_file_of_another_model_or_salt_is_no_reuse() {
 }
 
 #[tokio::test]
-async fn a_removed_conversation_leaves_no_file_whatever_still_runs() {
+async fn a_deleted_conversation_leaves_no_file_whether_it_was_written_or_was_to_be() {
     let site = Site::new();
     let process = site.start().await;
-    let (handle, _) = process.first_turn().await;
-    let (other, _) = process.first_turn().await;
-    process.parts.kv.remove(handle.id());
+    let (deleted, _) = process.first_turn().await;
+    let (kept, _) = process.first_turn().await;
+    deleted.request(vec![Input::Delete], None, false).await.unwrap();
     process.stop().await;
-    assert!(!site.path(handle.id()).exists());
-    assert!(site.path(other.id()).exists());
+    assert!(!site.path(deleted.id()).exists());
+    assert!(site.path(kept.id()).exists());
     let process = site.start().await;
-    process.parts.kv.remove(other.id());
+    let kept = process.root.directory().conversation(kept.id(), "").await.unwrap();
+    kept.request(vec![Input::Delete], None, false).await.unwrap();
+    soon(process.parts.kv.settled()).await;
     assert_eq!(site.file_count(), 0);
+}
+
+#[tokio::test]
+async fn a_start_removes_the_files_of_conversations_that_are_gone() {
+    let (site, conversation, _) = stopped().await;
+    let process = site.start().await;
+    let (deleted, _) = process.first_turn().await;
+    process.stop().await;
+    let whole = fs::read(site.path(deleted.id())).unwrap();
+    let process = site.start().await;
+    let again = process.root.directory().conversation(deleted.id(), "").await.unwrap();
+    again.request(vec![Input::Delete], None, false).await.unwrap();
+    process.stop().await;
+    // As a kill between the deletion and the removal leaves it; and one that this journal never had.
+    let unknown = ConversationId::draw(&mut FreshIds::random());
+    fs::write(site.path(deleted.id()), &whole).unwrap();
+    fs::write(site.path(unknown), &whole).unwrap();
+    let process = site.start().await;
+    process.parts.kv.sweep(&*site.journal);
+    let left = [conversation, deleted.id(), unknown].map(|id| site.path(id).exists());
+    assert_eq!(left, [true, false, false]);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use crate::api::body::{JsonBody, PathId, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{NativeError, invalid, wrong_operation};
 use crate::api::{idempotency, input, object};
-use crate::conversation::{Input, Intervene, ItemBody, Receipt, Reject};
+use crate::conversation::{Input, Intervene, ItemBody, Receipt, Reject, Thinking};
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
 use crate::protocol::conversations as wire;
@@ -58,13 +58,10 @@ pub(crate) async fn get(
 
 /// The core's request, or why the fields ask for something that cannot be done.
 pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -> Result<Intervene, Reject> {
-    if request.reasoning.as_ref().is_some_and(|reasoning| !reasoning.is_null()) {
-        let text = "reasoning: changing the thinking budget is not supported by this version";
-        return Err(invalid("reasoning", text));
-    }
+    let thinking = thinking(request.reasoning.as_ref())?;
     let fresh = &mut FreshIds::random();
     let items = input::items(request.input.as_ref(), "input", fresh)?;
-    if items.is_empty() {
+    if items.is_empty() && thinking.is_none() {
         return Err(invalid("input", "the input is empty; say what the model should do instead"));
     }
     if let Some(place) = items.iter().position(|item| !matches!(item.body, ItemBody::Message { .. })) {
@@ -79,7 +76,37 @@ pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -
         on_multiple: choice(request.on_multiple.as_deref(), "on_multiple", &["merge", "replace"])?,
         on_late: choice(request.on_late.as_deref(), "on_late", &["fail", "enqueue"])?,
         tools: choice(request.tools.as_deref(), "tools", &["cancel", "await"])?,
+        thinking,
     })
+}
+
+/// Tokens of reasoning that the words for effort stand for; the last sets no bound.
+const EFFORTS: [(&str, Option<u32>); 6] = [
+    ("none", Some(0)),
+    ("minimal", Some(256)),
+    ("low", Some(1024)),
+    ("medium", Some(4096)),
+    ("high", Some(16_384)),
+    ("xhigh", None),
+];
+
+/// How long the model may think: a word, or a number of tokens.
+fn thinking(asked: Option<&Value>) -> Result<Option<Thinking>, Reject> {
+    let Some(asked) = asked.filter(|asked| !asked.is_null()) else { return Ok(None) };
+    if let Some(tokens) = asked.get("budget_tokens").filter(|tokens| !tokens.is_null()) {
+        let tokens = tokens.as_u64().and_then(|tokens| u32::try_from(tokens).ok());
+        let text = "reasoning.budget_tokens must be a whole number of tokens";
+        let budget_tokens = Some(tokens.ok_or_else(|| invalid("reasoning.budget_tokens", text))?);
+        return Ok(Some(Thinking { budget_tokens, effort: None }));
+    }
+    let word = asked.get("effort").and_then(Value::as_str);
+    let known = EFFORTS.iter().find(|(name, _)| Some(*name) == word);
+    let (name, budget_tokens) = known.ok_or_else(|| {
+        let names = EFFORTS.map(|(name, _)| name).join(", ");
+        let text = format!("reasoning takes budget_tokens, or effort as one of {names}");
+        invalid("reasoning", text)
+    })?;
+    Ok(Some(Thinking { budget_tokens: *budget_tokens, effort: Some((*name).to_owned()) }))
 }
 
 /// One of the words that a field takes; its absence is the default.

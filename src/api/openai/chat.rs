@@ -92,6 +92,7 @@ fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
         policy: Policy::default(),
         tool_policies: BTreeMap::new(),
         max_parallel_tool_calls: None,
+        thinking: None,
     };
     let input = input::chat_items(messages, fresh)?;
     Ok(Create::new(ResponseId::draw(fresh), input, config))

@@ -154,6 +154,7 @@ fn config() -> ResponseConfig {
         policy: Policy::default(),
         tool_policies: std::collections::BTreeMap::new(),
         max_parallel_tool_calls: None,
+        thinking: None,
     }
 }
 

@@ -61,7 +61,7 @@ fn play(talk: &mut Talk, act: &Act) -> Result<Vec<Event>, Reject> {
         .rev()
         .filter_map(|effect| match effect {
             Effect::StartGeneration { generation, .. } => Some(*generation),
-            Effect::AbortGeneration { .. } => None,
+            Effect::AbortGeneration { .. } | Effect::LimitThinking { .. } => None,
         })
         .collect();
     let response = |which: usize| responses.get(which).copied();

@@ -150,7 +150,9 @@ impl Real {
             Act::Steer { target, when, on_multiple, on_late, tools } => {
                 let intervention_id = InterventionId::draw(&mut self.talk.fresh);
                 let (response_id, items) = (self.responses[target], vec![self.user(format!("steer {}", self.clock))]);
-                let intervene = Intervene { intervention_id, response_id, items, when, on_multiple, on_late, tools };
+                let thinking = None;
+                let intervene =
+                    Intervene { intervention_id, response_id, items, when, on_multiple, on_late, tools, thinking };
                 self.say(Input::Intervene(intervene))
             }
             Act::Withdraw(steer) => self.say(Input::Withdraw { intervention_id: self.steers[steer] }),

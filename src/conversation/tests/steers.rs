@@ -350,3 +350,37 @@ fn items_change_between_turns_only_and_a_call_goes_with_its_result() {
     talk.ended(GenerationEnd::Stop);
     assert_eq!(talk.say(gone).unwrap_err().code, Code::NotFound);
 }
+
+#[test]
+fn thinking_alone_changes_the_response_that_runs_and_cuts_nothing() {
+    let (mut talk, id) = Talk::generating(&[]);
+    talk.generated(vec![output(1, Piece::Reasoning("hm".to_owned()))]);
+    let (generation, budget_tokens) = (talk.generation(), Some(64));
+    talk.effects.clear();
+    let intervention_id = InterventionId::draw(&mut talk.fresh);
+    let thinking = Some(Thinking { budget_tokens, effort: None });
+    let change = Intervene { thinking, ..Intervene::now(intervention_id, id, vec![]) };
+    let events = talk.say(Input::Intervene(change.clone())).unwrap();
+    assert_eq!(names(&events), ["intervention_accepted", "intervention_committed"]);
+    assert_eq!(talk.effects, [Effect::LimitThinking { generation, budget_tokens }]);
+    let active = talk.state.active().unwrap();
+    assert_eq!((active.id, active.config.thinking.as_ref().unwrap().budget_tokens), (id, budget_tokens));
+
+    talk.generated(vec![output(2, Piece::Text("So".to_owned()))]);
+    let intervention_id = InterventionId::draw(&mut talk.fresh);
+    talk.say(Input::Intervene(Intervene { intervention_id, ..change.clone() })).unwrap();
+    let InterventionStatus::Failed { error } = &talk.state.interventions[&intervention_id].status else { panic!() };
+    assert_eq!(error.code, Code::ReasoningAlreadyEnded);
+    talk.ended(GenerationEnd::Stop);
+    let late = talk.say(Input::Intervene(change)).unwrap_err();
+    assert_eq!(late.code, Code::ResponseAlreadyCompleted);
+}
+
+#[test]
+fn thinking_with_an_instruction_is_the_successors() {
+    let (mut talk, id) = Talk::generating(&["The"]);
+    let thinking = Thinking { budget_tokens: Some(0), effort: Some("none".to_owned()) };
+    talk.steer_as(id, "quickly", |steer| steer.thinking = Some(thinking.clone())).unwrap();
+    assert_eq!(talk.state.active().unwrap().config.thinking, Some(thinking));
+    assert_eq!(talk.state.response(id).unwrap().config.thinking, None);
+}

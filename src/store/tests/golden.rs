@@ -7,7 +7,8 @@ use serde_json::{Map, json};
 
 use crate::conversation::{
     Content, Cut, Ending, Event, FlushPolicy, Item, ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart,
-    Policies, Policy, Recorded, ResponseConfig, ResponseError, SamplingConfig, ToolPolicy, ToolsOnSteer, When,
+    Policies, Policy, Recorded, ResponseConfig, ResponseError, SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer,
+    When,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -161,6 +162,7 @@ fn config() -> ResponseConfig {
         )]
         .into(),
         max_parallel_tool_calls: Some(4),
+        thinking: Some(Thinking { budget_tokens: Some(1024), effort: Some("low".into()) }),
     }
 }
 
@@ -219,6 +221,7 @@ fn beginnings() -> Vec<Event> {
         policy: Policy::default(),
         tool_policies: BTreeMap::new(),
         max_parallel_tool_calls: None,
+        thinking: None,
         ..config()
     };
     vec![
@@ -308,6 +311,7 @@ fn endings() -> Vec<Event> {
             when: When::Now,
             tools: ToolsOnSteer::Cancel,
             enqueued: false,
+            thinking: None,
         },
         Event::InterventionAccepted {
             intervention_id,
@@ -316,6 +320,7 @@ fn endings() -> Vec<Event> {
             when: When::After,
             tools: ToolsOnSteer::Await,
             enqueued: true,
+            thinking: Some(Thinking { budget_tokens: None, effort: Some("xhigh".into()) }),
         },
         Event::InterventionPending { intervention_id, response_id },
         Event::InterventionFailed {

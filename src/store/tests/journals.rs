@@ -1,7 +1,8 @@
 //! What both journals promise.
 
-use super::super::{Error, Journal, KeyRecord, KeyScope, MemoryJournal, Record, SledJournal, expired_keys};
+use super::super::{Epoch, Error, Journal, KeyRecord, KeyScope, MemoryJournal, Record, SledJournal, expired_keys};
 use super::{Ids, batch, delta, key_record, with_records};
+use crate::conversation::Event;
 
 fn on_both(check: impl Fn(&dyn Journal)) {
     check(&MemoryJournal::new());
@@ -193,4 +194,21 @@ fn an_event_of_any_size_survives() {
     assert_eq!(journal.read(conversation, 6, 1).unwrap(), events[6..7]);
     let blobs = std::fs::read_dir(folder.path().join("journal/blobs")).unwrap().count();
     assert_eq!(blobs, 0, "a leaf grew so large that sled wrote it to a file it does not sync");
+}
+
+#[test]
+fn an_epoch_is_kept_as_the_event_or_the_record_that_begins_it_says() {
+    on_both(|journal| {
+        let conversation = Ids::new().conversation();
+        journal.append(&[batch(conversation, 1..=3)]).unwrap();
+        assert_eq!(journal.epoch(conversation).unwrap(), Epoch::default());
+        let mut rewound = batch(conversation, [4]);
+        rewound.events[0].event = Event::ConversationRewound { seq: 3, epoch: 1 };
+        journal.append(&[rewound]).unwrap();
+        assert_eq!(journal.epoch(conversation).unwrap(), Epoch { epoch: 1, rewound_seq: 3 });
+        let cut = Epoch { epoch: 2, rewound_seq: 4 };
+        journal.append(&[with_records(batch(conversation, []), vec![Record::Epoch(cut)])]).unwrap();
+        assert_eq!(journal.epoch(conversation).unwrap(), cut);
+        assert_eq!(journal.last_seq(conversation).unwrap(), 4);
+    });
 }

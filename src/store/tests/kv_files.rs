@@ -227,6 +227,20 @@ fn a_removed_file_does_not_come_back_from_a_draft_begun_before_or_after() {
 }
 
 #[test]
+fn files_of_conversations_that_are_not_known_go_and_the_others_stay() {
+    let folder = TempDir::new().unwrap();
+    let files = KvFiles::open(folder.path(), ROOMY).unwrap();
+    for number in 1..=3 {
+        write(&files, number, &content(1, 4)).unwrap();
+    }
+    files.retain(|conversation| conversation != id(2));
+    assert_eq!([1, 2, 3].map(|number| path(&folder, number).exists()), [true, false, true]);
+    assert_eq!(files.total_bytes(), bytes_on_disk(&folder));
+    // Nothing speaks against a later file, as there would after a deletion.
+    write(&files, 2, &content(1, 4)).unwrap();
+}
+
+#[test]
 fn the_newest_draft_of_a_conversation_wins() {
     let folder = TempDir::new().unwrap();
     let files = KvFiles::open(folder.path(), ROOMY).unwrap();

@@ -191,3 +191,19 @@ fn a_repair_that_is_cut_short_is_done_again() {
     assert_whole(&journal);
     assert_eq!(journal.last_seq(hurt).unwrap(), 99);
 }
+
+#[test]
+fn a_cut_begins_an_epoch_behind_those_of_the_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = SledJournal::open(folder.path()).unwrap();
+    let conversation = Ids::new().conversation();
+    journal.append(&[batch(conversation, 1..=9)]).unwrap();
+    let mut rewound = batch(conversation, [10]);
+    rewound.events[0].event = Event::ConversationRewound { seq: 9, epoch: 7 };
+    journal.append(&[rewound, batch(conversation, 11..=20)]).unwrap();
+    journal.db.insert(keys::epoch(conversation), "torn").unwrap();
+    journal.db.insert(keys::event(conversation, 15, 0), "torn").unwrap();
+    repair(&journal).unwrap();
+    assert_eq!(journal.epoch(conversation).unwrap(), Epoch { epoch: 8, rewound_seq: 14 });
+    assert_eq!(journal.read(conversation, 0, usize::MAX).unwrap().len(), 14);
+}
