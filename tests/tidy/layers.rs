@@ -50,7 +50,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         crates: &["crc32fast", "sha2", "thiserror", "tracing"], pure: false,
     },
     Layer {
-        path: "src/engine/", modules: &["clock", "config", "parse", "prompt"],
+        path: "src/engine/", modules: &["clock", "config", "crash", "parse", "prompt"],
         crates: &[
             "futures_util", "midstream_kernels", "serde", "serde_json", "sha2", "thiserror", "tokenizers", "tokio",
             "tracing",
