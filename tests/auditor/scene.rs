@@ -321,5 +321,6 @@ fn config() -> ResponseConfig {
         policy: Policy::default(),
         tool_policies: BTreeMap::new(),
         max_parallel_tool_calls: None,
+        thinking: None,
     }
 }
