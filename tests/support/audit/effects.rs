@@ -127,7 +127,7 @@ impl Check<'_> {
                 let Some(steer) = story.steers.get(id) else {
                     return Some(format!("the instruction {id} was acknowledged"));
                 };
-                let other = steer.items.iter().all(|item| item_text(item) != said);
+                let other = !said.is_empty() && steer.items.iter().all(|item| item_text(item) != said);
                 other.then(|| format!("{id} was acknowledged with the input {said:?}")).or_else(|| {
                     let successor = answer["successor"].as_str()?;
                     story.turn(successor).is_none().then(|| format!("{id}'s successor {successor} was acknowledged"))

@@ -417,7 +417,9 @@ impl Story {
         {
             at.broken("I9", format!("{response_id} was cut at token {cut}, but {} are durable", turn.cut_at()));
         }
-        if let Some(steer) = self.steers.get_mut(id) {
+        // One that says nothing changes its own response in place.
+        let in_place = text(event, "successor_id") == response_id;
+        if let Some(steer) = self.steers.get_mut(id).filter(|_| !in_place) {
             steer.cut_in = !event["cut"].is_null();
             self.staged.extend_from_slice(&steer.items);
             self.due.push((at.seq, id.to_owned(), text(event, "successor_id").to_owned()));
