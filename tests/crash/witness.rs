@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::audit::{self, History, Journal};
+use crate::audit::{self, History, Journal, Run};
 use crate::support::{Frames, Server, Site, is_terminal};
 
 /// Whose conversations an unprotected server serves.
@@ -119,7 +119,7 @@ impl Witness {
             return Err(format!("the server ended with {code:?}"));
         }
         let dump = String::from_utf8(site.run(&["conversations", "dump"], b"")).unwrap();
-        let found = audit::audit(&Journal::read(&dump), &self.history, true);
+        let found = audit::audit(&Journal::read(&dump), &self.history, Run { settled: true, answers: None });
         if found.is_empty() { Ok(()) } else { Err(audit::report(&found)) }
     }
 }

@@ -292,10 +292,14 @@ impl Reference {
         let waits = has_open && steers.iter().all(|steer| self.steers[*steer].awaits);
         let successor = self.turns.len();
         if waits {
-            steers.iter().for_each(|steer| self.steers[*steer].outcome = Outcome::Pending);
+            for steer in steers {
+                self.steers[steer].outcome = Outcome::Pending;
+            }
         } else {
             self.close_calls(None, false);
-            steers.iter().for_each(|steer| self.commit_steer(*steer, successor));
+            for steer in steers {
+                self.commit_steer(steer, successor);
+            }
         }
         if let Some(status) = ending {
             self.turns[turn].status = status;
