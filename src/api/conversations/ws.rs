@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use super::ws_requests::{self, Begun};
 use crate::actors::{ConversationHandle, Reader};
 use crate::api::auth::Principal;
-use crate::api::body::PathId;
+use crate::api::body::{PathId, Seated};
 use crate::api::create::conversation_id;
 use crate::api::errors::NativeError;
 use crate::api::stream::frames;
@@ -40,6 +40,7 @@ pub(crate) async fn upgrade(
     State(app): State<App>,
     Principal(principal): Principal,
     PathId(id): PathId,
+    Seated(seat): Seated,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, NativeError> {
     let handle = app.directory.conversation(conversation_id(&id)?, &principal).await?;
@@ -50,7 +51,10 @@ pub(crate) async fn upgrade(
     let upgrade = upgrade.max_message_size(bound).max_frame_size(bound);
     // A client that writes and never reads must not make us hold our answers for it: the socket closes instead.
     let upgrade = upgrade.max_write_buffer_size(bound + WRITE_BUFFER_BYTES);
-    Ok(upgrade.on_upgrade(move |socket| serve(socket, app, principal, handle)))
+    Ok(upgrade.on_upgrade(async move |socket| {
+        serve(socket, app, principal, handle).await;
+        drop(seat);
+    }))
 }
 
 /// What a socket may hold back before it writes, beside its largest frame.
