@@ -17,6 +17,7 @@ use super::shared::Parts;
 use super::unflushed::Unflushed;
 use crate::conversation::decide;
 use crate::conversation::{Answer, CancelOutcome, Effect, Event, FlushPolicy, Input, Now, Recorded, Reject, State};
+use crate::crash;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
 use crate::store::{Batch, Durability, KeyedAnswer, Record};
@@ -306,7 +307,10 @@ impl Live {
             answer = step.answer;
         }
         let record = key.as_ref().and_then(|key| Some(key.record(unix_ms, keyed_answer(self.id, &answer)?)));
+        let way = way(&decided.events);
+        crash::point(way.decided);
         self.journal(&decided, record.map(Record::Key)).await?;
+        crash::point(way.journaled);
         // Its answer is durable: from here on the journal answers for the key.
         drop(key);
         self.state = decided.state;
@@ -325,9 +329,11 @@ impl Live {
             }
         }
         self.answer_waiting();
+        crash::point(way.published);
         for effect in decided.effects {
             self.work.perform(effect, &self.state, &self.parts, myself);
         }
+        crash::point(way.performed);
         if self.state.deleted {
             self.be_gone();
         }
@@ -467,6 +473,36 @@ impl Drop for Live {
             self.state.responses.iter().for_each(|response| self.parts.unstored.remove(response.id));
         }
     }
+}
+
+/// The crash points on the way of a decision; those that promise most have their own.
+struct Way {
+    decided: &'static str,
+    journaled: &'static str,
+    published: &'static str,
+    performed: &'static str,
+}
+
+macro_rules! way {
+    ($what:literal) => {
+        Way {
+            decided: concat!($what, "_decided"),
+            journaled: concat!($what, "_journaled"),
+            published: concat!($what, "_published"),
+            performed: concat!($what, "_performed"),
+        }
+    };
+}
+
+fn way(events: &[Recorded]) -> Way {
+    let special = events.iter().find_map(|recorded| match recorded.event {
+        Event::InterventionCommitted { .. } => Some(way!("steer")),
+        Event::ToolCallClaimed { .. } => Some(way!("claim")),
+        Event::ToolResultAccepted { .. } => Some(way!("result")),
+        Event::ConversationDeleted {} => Some(way!("deletion")),
+        _ => None,
+    });
+    special.unwrap_or(way!("other"))
 }
 
 /// A decision that is not durable yet.

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::crash;
 use crate::ids::ConversationId;
 use header::Header;
 
@@ -249,6 +250,7 @@ impl KvFiles {
 
     fn unlink(&self, conversation: ConversationId) {
         let path = self.path(conversation);
+        crash::point("kv_removing");
         if let Err(error) = fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -317,8 +319,10 @@ impl KvDraft {
         if index.drafts.get(&self.conversation) != Some(&self.number) {
             return Err(KvFileError::Unwanted);
         }
+        crash::point("kv_written");
         fs::rename(path, self.files.path(self.conversation))
             .map_err(|error| KvFileError::io("rename", path, &error))?;
+        crash::point("kv_renamed");
         let used = index.next_use();
         index.entries.insert(self.conversation, Entry { bytes, used });
         Ok(())

@@ -13,6 +13,7 @@ use super::journal::Record;
 use super::keys;
 use super::sled_journal::{SledJournal, decode_record};
 use super::writes::Writes;
+use crate::crash;
 use crate::ids::ConversationId;
 
 /// Rows of journals removed in one part: few enough that an append which comes meanwhile hardly waits.
@@ -127,7 +128,9 @@ impl SledJournal {
         }
         // A reader that began before the deletion ends first.
         let _alone = self.folding.write().unwrap_or_else(PoisonError::into_inner);
+        crash::point("purge_before");
         self.db.apply_batch(batch)?;
+        crash::point("purge_after");
         Ok(true)
     }
 
@@ -165,6 +168,7 @@ impl SledJournal {
 
     /// Removes the tombstones, since nothing is left, and makes all of it durable.
     fn bury(&self, gone: &BTreeSet<ConversationId>) -> Result<(), Error> {
+        crash::point("purge_burying");
         let mut writes = Writes::default();
         let mut buried = self.buried.write().unwrap_or_else(PoisonError::into_inner);
         for conversation in gone {

@@ -149,6 +149,10 @@ pub(crate) const BUGS: &[Bug] = &[
         let place = run.observed("attach", 0);
         run.history.observations[place]["principal"] = json!("eve");
     }),
+    bug("a resumed answer says something else", "I14", |run| {
+        let place = run.find("output_delta", 1);
+        run.lines[place]["event"]["event"]["tokens"] = json!([99]);
+    }),
     bug("a refused request has an effect", "I16", |run| {
         let place = run.find("response_created", 2);
         let mut refused = run.lines[place]["event"]["event"].clone();

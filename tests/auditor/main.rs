@@ -10,7 +10,8 @@ mod scene;
 use scene::Evidence;
 
 fn violations(evidence: &Evidence) -> Vec<audit::Violation> {
-    audit::audit(&audit::Journal::read(&evidence.dump()), &evidence.history, true)
+    let run = audit::Run { settled: true, answers: Some(&scene::answer) };
+    audit::audit(&audit::Journal::read(&evidence.dump()), &evidence.history, run)
 }
 
 #[test]

@@ -115,6 +115,12 @@ impl Server {
         self.child.wait().unwrap();
     }
 
+    /// Waits until the process has ended by itself.
+    pub(crate) async fn dead(mut self) {
+        let ended = tokio::task::spawn_blocking(move || self.child.wait().unwrap());
+        tokio::time::timeout(PATIENCE, ended).await.expect("the server lives on").unwrap();
+    }
+
     /// Asks the process to end, and waits for its exit code. Of a wrapped one the wrapper's child is asked.
     pub(crate) async fn terminate(mut self) -> Option<i32> {
         let id = self.child.id();
@@ -140,6 +146,14 @@ impl Server {
     pub(crate) async fn try_post(&self, path: &str, key: &str, body: &Value) -> Option<(u16, Value)> {
         let request = self.client.post(format!("{}{path}", self.base)).timeout(PATIENCE).json(body);
         let response = request.header("idempotency-key", key).send().await.ok()?;
+        let status = response.status().as_u16();
+        Some((status, response.json().await.ok()?))
+    }
+
+    /// Deletes; none when the server died before its answer was whole.
+    pub(crate) async fn try_delete(&self, path: &str) -> Option<(u16, Value)> {
+        let request = self.client.delete(format!("{}{path}", self.base)).timeout(PATIENCE);
+        let response = request.send().await.ok()?;
         let status = response.status().as_u16();
         Some((status, response.json().await.ok()?))
     }

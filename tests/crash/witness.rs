@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::audit::{self, History, Journal};
+use crate::audit::{self, History, Journal, Run};
 use crate::support::{Frames, Server, Site, is_terminal};
 
 /// Whose conversations an unprotected server serves.
@@ -50,6 +50,33 @@ impl Witness {
         Some(body)
     }
 
+    /// Whether a deletion was asked for, whatever came of it.
+    pub(crate) fn is_deleting(&self, conversation: &str) -> bool {
+        let asked = |seen: &Value| seen["operation"] == "delete" && seen["conversation"] == conversation;
+        self.history.observations.iter().any(asked)
+    }
+
+    /// Deletes a conversation; none when the server died. One that is gone already is a refusal.
+    pub(crate) async fn delete(&mut self, server: &Server, conversation: &str) -> Option<Value> {
+        self.requests += 1;
+        let request = self.requests;
+        self.history.note(json!({
+            "kind": "request",
+            "request": request,
+            "principal": PRINCIPAL,
+            "operation": "delete",
+            "conversation": conversation,
+        }));
+        let (status, body) = server.try_delete(&format!("/v1/conversations/{conversation}")).await?;
+        let told = if status == 200 {
+            json!({"kind": "answer", "request": request, "answer": {"conversation": conversation}})
+        } else {
+            json!({"kind": "refused", "request": request, "status": status})
+        };
+        self.history.note(told);
+        Some(body)
+    }
+
     /// Reads a conversation's events behind `after` until `enough`, the end, or the server's.
     pub(crate) async fn read(
         &mut self,
@@ -92,7 +119,7 @@ impl Witness {
             return Err(format!("the server ended with {code:?}"));
         }
         let dump = String::from_utf8(site.run(&["conversations", "dump"], b"")).unwrap();
-        let found = audit::audit(&Journal::read(&dump), &self.history, true);
+        let found = audit::audit(&Journal::read(&dump), &self.history, Run { settled: true, answers: None });
         if found.is_empty() { Ok(()) } else { Err(audit::report(&found)) }
     }
 }
@@ -102,6 +129,18 @@ fn answer(ask: &Ask<'_>, body: &Value) -> Value {
     match ask.operation {
         "open" => json!({"conversation": body["id"]}),
         "create" => json!({"conversation": body["conversation"]["id"], "response": body["id"]}),
+        "claim_call" => json!({
+            "conversation": ask.conversation,
+            "call": body["call_id"],
+            "attempt": body["attempt"],
+            "lease_until": body["lease_until"],
+        }),
+        "answer_call" => json!({
+            "conversation": ask.conversation,
+            "call": ask.body["call_id"],
+            "seq": body["accepted_seq"],
+            "successor": body["successor_id"],
+        }),
         "intervene" => json!({
             "conversation": ask.conversation,
             "response": body["response_id"],

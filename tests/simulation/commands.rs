@@ -52,7 +52,11 @@ pub(crate) fn command(client: &Client, dice: &mut Dice) {
             let request = sent[dice.place(sent.len())].clone();
             tokio::spawn(async move { client.send(request, dice).await });
         }
-        (93..95, Some(response)) => send(client, Ask::Interrupt { conversation: id, response }, dice),
+        (93..94, Some(response)) => send(client, Ask::Interrupt { conversation: id, response }, dice),
+        (94..95, Some(response)) => {
+            let budget_tokens = dice.below(6) as u32;
+            send(client, Ask::Think { conversation: id, response, budget_tokens }, dice);
+        }
         (95..96, _) => client.world.set_clock(|now_ms| now_ms + 3_600_000),
         (96..97, _) => client.world.set_clock(|now_ms| now_ms - 600_000),
         (97..98, _) => client.world.disk.damage(id),

@@ -29,14 +29,7 @@ pub(crate) struct SimEngine {
 
 impl SimEngine {
     pub(crate) fn new(world: Arc<World>, dice: Dice, calm: bool) -> Self {
-        static MODEL: OnceLock<ModelInfo> = OnceLock::new();
-        let model = MODEL.get_or_init(|| {
-            // The description is the scripted engine's; its thread plays nothing. What it answers follows from the
-            // messages: a long prompt would only take time.
-            let model = ScriptedEngine::from_json("[]").unwrap().model().clone();
-            ModelInfo { template: Arc::new(ChatTemplate::new("{{ messages | length }}", "", "").unwrap()), ..model }
-        });
-        let model = model.clone();
+        let model = model().clone();
         Self { model, world, dice: Mutex::new(dice), calm }
     }
 }
@@ -66,6 +59,17 @@ impl Engine for SimEngine {
     fn health(&self) -> Result<(), String> {
         Ok(())
     }
+}
+
+/// What the engine serves.
+fn model() -> &'static ModelInfo {
+    static MODEL: OnceLock<ModelInfo> = OnceLock::new();
+    MODEL.get_or_init(|| {
+        // The description is the scripted engine's; its thread plays nothing. What it answers follows from the
+        // messages: a long prompt would only take time.
+        let model = ScriptedEngine::from_json("[]").unwrap().model().clone();
+        ModelInfo { template: Arc::new(ChatTemplate::new("{{ messages | length }}", "", "").unwrap()), ..model }
+    })
 }
 
 /// A message as the auditor reads it.
@@ -110,6 +114,12 @@ pub(crate) fn reply(said: &str) -> Reply {
         () => None,
     };
     Reply { text, fault, stalls: has("stall") }
+}
+
+/// The tokens of the whole reply, with the one that ends it.
+pub(crate) fn tokens(said: &str) -> Vec<u64> {
+    let stop = model().tokenizer.end_of_generation()[0];
+    reply(said).text.bytes().map(u64::from).chain([u64::from(stop)]).collect()
 }
 
 async fn play(

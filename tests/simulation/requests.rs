@@ -20,6 +20,7 @@ pub(crate) enum Ask {
     Open,
     Create { place: Place, text: String, results: Vec<(CallId, String)>, max_tokens: Option<u32>, policies: Policies },
     Intervene { conversation: ConversationId, response: ResponseId, text: String, how: How },
+    Think { conversation: ConversationId, response: ResponseId, budget_tokens: u32 },
     Cancel { conversation: ConversationId, response: Option<ResponseId>, cascade: bool },
     Claim { conversation: ConversationId, call: CallId, lease_ms: u64 },
     Result { conversation: ConversationId, call: CallId, output: String },
@@ -55,7 +56,7 @@ impl Request {
         Some(match self.what {
             Ask::Open => Operation::Open,
             Ask::Create { .. } => Operation::Create,
-            Ask::Intervene { .. } => Operation::Intervene,
+            Ask::Intervene { .. } | Ask::Think { .. } => Operation::Intervene,
             Ask::Cancel { .. } => Operation::Cancel,
             Ask::Claim { .. } => Operation::ClaimCall,
             Ask::Result { .. } => Operation::AnswerCall,
@@ -68,7 +69,7 @@ impl Request {
         match self.what {
             Ask::Open => "open",
             Ask::Create { .. } => "create",
-            Ask::Intervene { .. } => "intervene",
+            Ask::Intervene { .. } | Ask::Think { .. } => "intervene",
             Ask::Cancel { .. } => "cancel",
             Ask::Claim { .. } => "claim_call",
             Ask::Result { .. } => "answer_call",
@@ -86,6 +87,7 @@ impl Request {
             Ask::Open | Ask::Create { place: Place::Behind(..), .. } => None,
             Ask::Create { place: Place::In(conversation), .. }
             | Ask::Intervene { conversation, .. }
+            | Ask::Think { conversation, .. }
             | Ask::Cancel { conversation, .. }
             | Ask::Claim { conversation, .. }
             | Ask::Result { conversation, .. }

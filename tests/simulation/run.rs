@@ -9,7 +9,7 @@ use midstream::actors::{Keys, KvKeeper, Parts, RootHandle, Running, Unstored, st
 use midstream::clock::Clock;
 use midstream::config::Config;
 use midstream::engine::{Catalog, Engine};
-use midstream::ids::FreshIds;
+use midstream::ids::{ConversationId, FreshIds};
 use midstream::store::{Failure, Journal, ManualWriter, WriterHandle, WriterStatus, dump};
 
 use crate::client::Client;
@@ -23,9 +23,9 @@ use crate::world::World;
 /// Commands of a seed, at least.
 const COMMANDS: u64 = 200;
 /// Steps of the wall clock.
-const TICK_MS: u64 = 100;
-/// Seconds after which everything has ended, or never will.
-const SETTLED_SECS: u64 = 3_600;
+const TICK_MS: u64 = 200;
+/// Seconds without an event after which nothing happens any more: longer than any timer, even one whose clock jumped.
+const QUIET_SECS: u64 = 700;
 
 /// What a seed left behind.
 pub(crate) struct Run {
@@ -130,7 +130,7 @@ fn live(world: &Arc<World>, dice: &mut Dice, commands: u64, end: End) -> u64 {
         let sent = life.commands(commands).await;
         match end {
             End::Killed(after_ms) => tokio::time::sleep(Duration::from_millis(after_ms)).await,
-            End::Stopped => drop(tokio::time::timeout(Duration::from_secs(SETTLED_SECS), life.root.stop()).await),
+            End::Stopped => drop(tokio::time::timeout(Duration::from_secs(QUIET_SECS), life.root.stop()).await),
             End::Settled => life.settle().await,
         }
         sent
@@ -203,11 +203,14 @@ impl Life {
         // Readers bring back what was paused because nobody read.
         let conversations = journal.conversations(None, usize::MAX).unwrap();
         let mut readers: Vec<_> = conversations.iter().map(|id| tokio::spawn(self.client.clone().stay(*id))).collect();
-        for _ in 0..SETTLED_SECS {
-            if journal.active().unwrap().is_empty() {
-                break;
-            }
+        let length = |id: &ConversationId| journal.last_seq(*id).unwrap();
+        let (mut before, mut quiet_secs) = (Vec::new(), 0);
+        // What waits for the results of calls that nobody answers waits for ever.
+        while !journal.active().unwrap().is_empty() && quiet_secs < QUIET_SECS {
             tokio::time::sleep(Duration::from_secs(1)).await;
+            let now: Vec<u64> = conversations.iter().map(length).collect();
+            quiet_secs = if now == before { quiet_secs + 1 } else { 0 };
+            before = now;
         }
         readers.drain(..).for_each(|reader| reader.abort());
         for id in conversations {

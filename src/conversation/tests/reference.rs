@@ -292,13 +292,13 @@ impl Reference {
         let waits = has_open && steers.iter().all(|steer| self.steers[*steer].awaits);
         let successor = self.turns.len();
         if waits {
-            for steer in &steers {
-                self.steers[*steer].outcome = Outcome::Pending;
+            for steer in steers {
+                self.steers[steer].outcome = Outcome::Pending;
             }
         } else {
             self.close_calls(None, false);
-            for steer in &steers {
-                self.commit_steer(*steer, successor);
+            for steer in steers {
+                self.commit_steer(steer, successor);
             }
         }
         if let Some(status) = ending {

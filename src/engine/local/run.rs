@@ -14,6 +14,7 @@ use super::super::sampling::sample;
 use super::super::scheduler::{Chunk, Outcome, Plan, Scheduler};
 use super::kv::KvWork;
 use super::{Shared, Submission};
+use crate::crash;
 
 /// Places a sequence's channel must have before it is planned: for a token, and for the end.
 const EVENTS_PER_STEP: usize = 2;
@@ -148,6 +149,9 @@ impl<B: Backend> Runner<B> {
         let context_length = self.scheduler.context_length();
         let mut results = Vec::with_capacity(plan.chunks.len());
         let mut finished = Vec::new();
+        if plan.chunks.iter().any(|chunk| !chunk.samples) {
+            crash::point("prefill_middle");
+        }
         match self.backend.forward(&plan.chunks) {
             Ok(logits) => {
                 let mut rows = logits.chunks_exact(vocabulary);

@@ -37,11 +37,31 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Reads a journal and a history, and gives what is broken. In a `settled` run nothing has anything left to do.
-pub(crate) fn audit(journal: &Journal, history: &History, settled: bool) -> Vec<Violation> {
+/// The tokens of a model's whole answer to a text.
+pub(crate) type Answers = dyn Fn(&str) -> Vec<u64>;
+
+/// What is known about a run beside its journal and its history.
+#[derive(Clone, Copy)]
+pub(crate) struct Run<'a> {
+    /// Nothing has anything left to do.
+    pub(crate) settled: bool,
+    /// The tokens with which the model answers what was said last, where that is known.
+    pub(crate) answers: Option<&'a Answers>,
+}
+
+/// Reads a journal and a history, and gives what is broken.
+pub(crate) fn audit(journal: &Journal, history: &History, run: Run<'_>) -> Vec<Violation> {
     let mut found = journal.damage.clone();
-    let stories: Vec<_> =
-        journal.conversations.iter().map(|(id, events)| story::Story::of(id, events, settled, &mut found)).collect();
+    let stories: Vec<_> = journal
+        .conversations
+        .iter()
+        .map(|(id, events)| story::Story::of(id, events, run.settled, &mut found))
+        .collect();
+    if let Some(answers) = run.answers {
+        for story in &stories {
+            story.check_answers(answers, &mut found);
+        }
+    }
     readers::check(journal, history, &mut found);
     effects::check(journal, &stories, history, &mut found);
     found

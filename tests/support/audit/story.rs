@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::turn::{Made, ModelInput, Turn, item_text};
-use super::{Violation, list, text};
+use super::turn::{Made, ModelInput, Turn, item_text, numbers};
+use super::{Answers, Violation, list, text};
 
 /// Events that a response's own stream shows, or that only a response that runs has.
 const ONLY_BEFORE_THE_END: [&str; 17] = [
@@ -378,6 +378,7 @@ impl Story {
         if turn.cancelled_at.is_some() && status != "cancelled" {
             at.broken("I4", format!("{} was cancelled and ended {status}", turn.id));
         }
+        turn.tokens.extend(numbers(event, "tail_tokens"));
         turn.ended.get_or_insert(status.to_owned());
         if let Some(place) = self.waiting.iter().position(|turn| turn.id == id) {
             self.unbegun.push(self.waiting.remove(place));
@@ -417,7 +418,12 @@ impl Story {
         {
             at.broken("I9", format!("{response_id} was cut at token {cut}, but {} are durable", turn.cut_at()));
         }
-        if let Some(steer) = self.steers.get_mut(id) {
+        // One that says nothing changes its own response in place.
+        let in_place = text(event, "successor_id") == response_id;
+        if let Some(turn) = self.turn_mut(response_id).filter(|_| in_place) {
+            turn.limited = true;
+        }
+        if let Some(steer) = self.steers.get_mut(id).filter(|_| !in_place) {
             steer.cut_in = !event["cut"].is_null();
             self.staged.extend_from_slice(&steer.items);
             self.due.push((at.seq, id.to_owned(), text(event, "successor_id").to_owned()));
@@ -459,6 +465,22 @@ impl Story {
             if steer.outcome.is_none() && !waits {
                 at.seq = steer.seq;
                 at.broken("I5", format!("{id} has no outcome"));
+            }
+        }
+    }
+
+    /// Whether a model that says `expected` to what was said last said that, whatever disturbed it.
+    pub(super) fn check_answers(&self, expected: &Answers, found: &mut Vec<Violation>) {
+        for turn in self.turns.iter().filter(|turn| !turn.limited) {
+            let said = self.inputs.get(&turn.id).map_or("", ModelInput::last_said);
+            let whole = expected(said);
+            let right = match turn.ended.as_deref() {
+                Some("completed") => turn.tokens == whole,
+                _ => whole.starts_with(&turn.tokens),
+            };
+            if !right {
+                let what = format!("{} said {:?} to {said:?}, and not {whole:?}", turn.id, turn.tokens);
+                found.push(Violation { invariant: "I14", conversation: self.id.clone(), seq: 0, what });
             }
         }
     }

@@ -15,6 +15,10 @@ pub(super) struct Turn {
     pub(super) output: Vec<Made>,
     pub(super) instructions: Option<String>,
     pub(super) tool_policies: Value,
+    /// Its tokens so far, in order.
+    pub(super) tokens: Vec<u64>,
+    /// How long it may think was limited, or changed.
+    pub(super) limited: bool,
     /// How it ended, once it has.
     pub(super) ended: Option<String>,
     pub(super) cancelled_at: Option<u64>,
@@ -49,6 +53,8 @@ impl Turn {
             output: Vec::new(),
             instructions: config["instructions"].as_str().map(str::to_owned),
             tool_policies: config["tool_policies"].clone(),
+            tokens: Vec::new(),
+            limited: !config["thinking"].is_null(),
             ended: None,
             cancelled_at: None,
             next_number: 0,
@@ -62,6 +68,7 @@ impl Turn {
     /// Grows an item by a delta.
     pub(super) fn grow(&mut self, event: &Value) {
         let (delta, tokens) = (text(event, "text").to_owned(), list(event, "tokens").len() as u64);
+        self.tokens.extend(numbers(event, "tokens"));
         let Some(made) = self.made(text(event, "item_id")) else { return };
         made.tokens += tokens;
         let body = &mut made.item["body"];
@@ -93,6 +100,11 @@ impl Turn {
     pub(super) fn call(&self, call_id: &str) -> Option<&Value> {
         self.kept().find(|item| item["body"]["kind"] == "function_call" && item["body"]["call_id"] == call_id)
     }
+}
+
+/// A list of numbers.
+pub(super) fn numbers<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = u64> + use<'a> {
+    list(value, field).iter().filter_map(Value::as_u64)
 }
 
 /// The text of an item.
@@ -165,6 +177,12 @@ impl ModelInput {
             }
         }
         input
+    }
+
+    /// What was said to the model last, by a user or a tool.
+    pub(super) fn last_said(&self) -> &str {
+        let said = self.0.iter().rev().find(|entry| matches!(entry[0].as_str(), "user" | "result"));
+        said.map_or("", |entry| &entry[1])
     }
 
     /// The calls that have no answer, and the results that answer no open call.
