@@ -46,7 +46,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         crates: &["crc32fast", "serde", "serde_json", "sha2", "sled", "thiserror", "tokio", "tracing"], pure: false,
     },
     Layer {
-        path: "src/store/kv_files", modules: &["ids"],
+        path: "src/store/kv_files", modules: &["crash", "ids"],
         crates: &["crc32fast", "sha2", "thiserror", "tracing"], pure: false,
     },
     Layer {
