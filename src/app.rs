@@ -170,7 +170,9 @@ fn limits(config: &Config) -> Limits {
     Limits {
         body_bytes_max: config.body_bytes_max,
         ws_frame_bytes_max: config.ws_frame_bytes_max,
+        control_body_bytes_max: config.control_body_bytes_max,
         requests_in_flight_max: config.requests_in_flight_max,
+        readers_max: config.readers_max,
         silence: Duration::from_millis(config.silence_ms),
         tool_lease_ms: config.tool_lease_ms,
         tool_lease_ms_max: config.tool_lease_ms_max,

@@ -45,8 +45,12 @@ pub struct Config {
     pub body_bytes_max: usize,
     /// Most bytes of one WebSocket frame.
     pub ws_frame_bytes_max: usize,
-    /// Most requests that are worked on at once; more get 503 `overloaded`.
+    /// Most bytes of a body that steers, cancels or answers what runs: such a request is never turned away for load.
+    pub control_body_bytes_max: usize,
+    /// Most requests that generate at once; more get 503 `overloaded` before their body is read.
     pub requests_in_flight_max: usize,
+    /// Most streams and sockets that only read; more get 503 `overloaded`.
+    pub readers_max: usize,
     /// Events that wait for one reader before it is dropped with a cursor to resume from.
     pub reader_queue_events: usize,
     /// Milliseconds without an event after which a reader gets a sign of life.
@@ -99,7 +103,9 @@ impl Default for Config {
             threads: 0,
             body_bytes_max: 32 << 20,
             ws_frame_bytes_max: 32 << 20,
+            control_body_bytes_max: 4 << 20,
             requests_in_flight_max: 256,
+            readers_max: 1024,
             reader_queue_events: 1024,
             silence_ms: 15_000,
             conversations_live_max: 4096,
@@ -192,7 +198,9 @@ impl Config {
         let bounds = [
             ("body_bytes_max", self.body_bytes_max),
             ("ws_frame_bytes_max", self.ws_frame_bytes_max),
+            ("control_body_bytes_max", self.control_body_bytes_max),
             ("requests_in_flight_max", self.requests_in_flight_max),
+            ("readers_max", self.readers_max),
             ("reader_queue_events", self.reader_queue_events),
             ("silence_ms", self.silence_ms as usize),
             ("conversations_live_max", self.conversations_live_max),

@@ -9,9 +9,10 @@ use std::time::Duration;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
 
+use super::checkpoints::Checkpoints;
 use super::effects::Work;
 use super::keys::KeyClaim;
-use super::reader::{Fanout, Tail, read_history, store_reject};
+use super::reader::{Fanout, Tail, replay, store_reject};
 use super::shared::Parts;
 use super::unflushed::Unflushed;
 use crate::conversation::decide;
@@ -90,6 +91,8 @@ pub(super) struct Live {
     timer_ms: Option<u64>,
     /// What was shown before it was flushed.
     unflushed: Unflushed,
+    /// Earlier states, for readers that come back.
+    checkpoints: Checkpoints,
 }
 
 impl Actor for ConversationActor {
@@ -116,6 +119,7 @@ impl Actor for ConversationActor {
             work: Work::default(),
             timer_ms: None,
             unflushed: Unflushed::default(),
+            checkpoints: Checkpoints::default(),
         })
     }
 
@@ -202,8 +206,8 @@ impl Live {
 
     /// Folds the journal, then goes on with what was running.
     async fn replay(&mut self, myself: &ActorRef<ConversationMsg>) {
-        match read_history(self.parts.journal.clone(), self.id, u64::MAX).await {
-            Ok(history) => history.iter().for_each(|recorded| self.state.apply(recorded)),
+        match replay(self.parts.journal.clone(), self.id, &mut self.checkpoints).await {
+            Ok(state) => self.state = state,
             Err(reject) => {
                 self.broken = Some(reject);
                 return;
@@ -306,6 +310,9 @@ impl Live {
         // Its answer is durable: from here on the journal answers for the key.
         drop(key);
         self.state = decided.state;
+        if self.stored {
+            self.checkpoints.note(&self.state);
+        }
         self.tell_working();
         for recorded in decided.events {
             let recorded = Arc::new(recorded);
@@ -384,7 +391,8 @@ impl Live {
         let (live, presence) = self.readers.join(myself, self.parts.config.reader_queue_events);
         self.tell_working();
         let history = (!self.stored).then(|| self.history.clone());
-        Tail { state: self.state.clone(), history, live, presence }
+        let (state, checkpoints) = (self.state.clone(), self.checkpoints.clone());
+        Tail { state, checkpoints, history, live, presence }
     }
 
     /// Tells the directory whether the conversation may be put to sleep.

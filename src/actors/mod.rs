@@ -3,6 +3,7 @@
 //! The outside sees handles and readers only; actor references and channels stay in here. Nothing a promise
 //! needs may sit in `post_stop`: a kill runs none.
 
+mod checkpoints;
 mod conversation;
 mod directory;
 mod effects;

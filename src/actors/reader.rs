@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ractor::ActorRef;
 use tokio::sync::mpsc;
 
+use super::checkpoints::Checkpoints;
 use super::conversation::ConversationMsg;
 use super::offload::offload;
 use crate::conversation::{Recorded, Reject, State};
@@ -24,6 +25,8 @@ pub struct Reader {
     state: State,
     attached: State,
     backlog: VecDeque<Arc<Recorded>>,
+    /// What lies between the backlog and the live tail is read from the journal when it is wanted.
+    pages: Option<Pages>,
     live: mpsc::Receiver<Arc<Recorded>>,
     _presence: Presence,
 }
@@ -32,6 +35,12 @@ impl Reader {
     /// The next event. `None`: the reader was too slow and is dropped, or the conversation's actor stopped;
     /// attach again behind the last event seen.
     pub async fn next(&mut self) -> Option<Arc<Recorded>> {
+        if self.backlog.is_empty()
+            && let Some(pages) = self.pages.as_mut().filter(|pages| pages.after < pages.upto)
+        {
+            // Deleted or damaged while it was read: the reader sees an end, and no gap.
+            self.backlog = pages.next().await.ok().filter(|page| !page.is_empty())?;
+        }
         let recorded = match self.backlog.pop_front() {
             Some(recorded) => recorded,
             None => self.live.recv().await?,
@@ -60,10 +69,50 @@ pub struct Cursor {
     pub seq: u64,
 }
 
+/// A stretch of a journal, read page by page.
+struct Pages {
+    journal: Arc<dyn Journal>,
+    conversation: ConversationId,
+    /// The last event that was read.
+    after: u64,
+    /// The last event of the stretch.
+    upto: u64,
+}
+
+impl Pages {
+    async fn next(&mut self) -> Result<VecDeque<Arc<Recorded>>, Reject> {
+        let (journal, conversation, after) = (self.journal.clone(), self.conversation, self.after);
+        let limit = PAGE_EVENTS.min(self.upto.saturating_sub(after) as usize);
+        let page = offload(move || journal.read(conversation, after, limit)).await.map_err(|_| interrupted())?;
+        let page: VecDeque<_> = page.map_err(|error| store_reject(&error))?.into_iter().map(Arc::new).collect();
+        self.after += page.len() as u64;
+        Ok(page)
+    }
+
+    /// Folds all up to `seq` into the state, and gives what was read beyond.
+    async fn fold(&mut self, state: &mut State, seq: u64) -> Result<VecDeque<Arc<Recorded>>, Reject> {
+        let mut page = VecDeque::new();
+        while state.last_seq < seq {
+            page = self.next().await?;
+            if page.is_empty() {
+                // Deleted while it was read: a reader must not see a gap.
+                let text = format!("no conversation {}", self.conversation);
+                return Err(Reject::new(Code::ConversationNotFound, text));
+            }
+            while let Some(recorded) = page.pop_front_if(|recorded| recorded.seq <= seq) {
+                state.apply(&recorded);
+            }
+        }
+        Ok(page)
+    }
+}
+
 /// The live tail of a conversation, as the actor hands it out.
 pub(super) struct Tail {
     /// The state in front of the tail's first event.
     pub(super) state: State,
+    /// Earlier states, to read on from.
+    pub(super) checkpoints: Checkpoints,
     /// Everything before it, for conversations that are not journaled.
     pub(super) history: Option<Vec<Arc<Recorded>>>,
     pub(super) live: mpsc::Receiver<Arc<Recorded>>,
@@ -77,6 +126,7 @@ impl Tail {
             attached: self.state.clone(),
             state: self.state,
             backlog: VecDeque::new(),
+            pages: None,
             live: self.live,
             _presence: self.presence,
         }
@@ -98,50 +148,45 @@ impl Tail {
         if after == last_seq {
             return Ok(self.follow());
         }
-        let history = match (self.history, self.state.id) {
-            (Some(history), _) => history,
-            (None, Some(id)) => {
-                let history = read_history(journal, id, last_seq).await?;
-                if (history.len() as u64) < last_seq {
-                    // Deleted while it was read: a reader must not see a gap.
-                    return Err(Reject::new(Code::ConversationNotFound, format!("no conversation {id}")));
+        let (mut state, mut backlog, mut pages) = (State::default(), VecDeque::new(), None);
+        match (self.history, self.state.id) {
+            (Some(history), _) => {
+                backlog = VecDeque::from(history);
+                while let Some(recorded) = backlog.pop_front_if(|recorded| recorded.seq <= after) {
+                    state.apply(&recorded);
                 }
-                history
             }
-            (None, None) => Vec::new(),
-        };
-        let mut state = State::default();
-        let mut backlog = VecDeque::from(history);
-        while let Some(recorded) = backlog.pop_front_if(|recorded| recorded.seq <= after) {
-            state.apply(&recorded);
+            (None, Some(conversation)) => {
+                state = self.checkpoints.before(after);
+                let (from, upto) = (state.last_seq, last_seq);
+                let pages = pages.insert(Pages { journal, conversation, after: from, upto });
+                backlog = pages.fold(&mut state, after).await?;
+            }
+            (None, None) => {}
         }
-        Ok(Reader { state, attached: self.state, backlog, live: self.live, _presence: self.presence })
+        Ok(Reader { state, attached: self.state, backlog, pages, live: self.live, _presence: self.presence })
     }
 }
 
-/// Reads a journal from its beginning, away from the async threads.
-pub(super) async fn read_history(
+/// Folds a whole journal, page by page, and keeps checkpoints on the way.
+pub(super) async fn replay(
     journal: Arc<dyn Journal>,
-    id: ConversationId,
-    upto: u64,
-) -> Result<Vec<Arc<Recorded>>, Reject> {
-    let read = move || {
-        let mut history = Vec::new();
-        while (history.len() as u64) < upto {
-            let page = journal.read(id, history.len() as u64, PAGE_EVENTS)?;
-            if page.is_empty() {
-                break;
-            }
-            history.extend(page.into_iter().map(Arc::new));
+    conversation: ConversationId,
+    checkpoints: &mut Checkpoints,
+) -> Result<State, Reject> {
+    let (mut state, mut pages) = (State::default(), Pages { journal, conversation, after: 0, upto: u64::MAX });
+    loop {
+        let page = pages.next().await?;
+        if page.is_empty() {
+            return Ok(state);
         }
-        history.truncate(upto as usize);
-        Ok(history)
-    };
-    match offload(read).await {
-        Ok(Ok(history)) => Ok(history),
-        Ok(Err(error)) => Err(store_reject(&error)),
-        Err(_) => Err(Reject::new(Code::Internal, "reading the journal was interrupted; try again")),
+        page.iter().for_each(|recorded| state.apply(recorded));
+        checkpoints.note(&state);
     }
+}
+
+fn interrupted() -> Reject {
+    Reject::new(Code::Internal, "reading the journal was interrupted; try again")
 }
 
 /// What a client is told when the store refuses.

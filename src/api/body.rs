@@ -6,12 +6,35 @@ use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::App;
 use super::errors::{OpenAiError, invalid};
 use crate::actors::Cursor;
 use crate::conversation::Reject;
 use crate::error::Code;
+
+/// Room for a request that generates, taken before its body is read: what is turned away costs nothing.
+pub(crate) struct Admitted(pub(crate) OwnedSemaphorePermit);
+
+impl FromRequestParts<App> for Admitted {
+    type Rejection = OpenAiError;
+
+    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Self, OpenAiError> {
+        Ok(app.admit().map(Self)?)
+    }
+}
+
+/// Room for one more reader.
+pub(crate) struct Seated(pub(crate) OwnedSemaphorePermit);
+
+impl FromRequestParts<App> for Seated {
+    type Rejection = OpenAiError;
+
+    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Self, OpenAiError> {
+        Ok(app.seat().map(Self)?)
+    }
+}
 
 /// A JSON object. An empty body is an empty object: some requests need none.
 pub(crate) struct JsonBody(pub(crate) Value);
@@ -27,8 +50,8 @@ impl FromRequest<App> for JsonBody {
         }
         let bytes = Bytes::from_request(request, app).await.map_err(|rejection| match rejection.status() {
             StatusCode::PAYLOAD_TOO_LARGE => {
-                let bound = app.limits.body_bytes_max;
-                Reject::new(Code::RequestTooLarge, format!("the body has more than {bound} bytes; send less"))
+                let text = "the body has more bytes than this route takes; send less";
+                Reject::new(Code::RequestTooLarge, text)
             }
             _ => Reject::new(Code::InvalidInput, format!("the body could not be read: {}", rejection.body_text())),
         })?;

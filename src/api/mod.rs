@@ -57,8 +57,12 @@ pub struct Limits {
     pub body_bytes_max: usize,
     /// Most bytes of a WebSocket message.
     pub ws_frame_bytes_max: usize,
-    /// Most requests that generate or stream at once.
+    /// Most bytes of a body that steers, cancels or answers what runs: such a request is never turned away for load.
+    pub control_body_bytes_max: usize,
+    /// Most requests that generate at once.
     pub requests_in_flight_max: usize,
+    /// Most streams and sockets that only read.
+    pub readers_max: usize,
     /// How long a stream may say nothing.
     pub silence: Duration,
     /// How long a claimed call is its worker's, in milliseconds, unless the worker says.
@@ -93,8 +97,10 @@ pub struct App {
     pub limits: Limits,
     /// Whether requests can be served.
     pub phase: watch::Receiver<Phase>,
-    /// Room for requests that generate or stream.
+    /// Room for requests that generate.
     admission: Arc<Semaphore>,
+    /// Room for streams and sockets that only read.
+    seats: Arc<Semaphore>,
 }
 
 impl App {
@@ -113,6 +119,7 @@ impl App {
             limits,
             phase,
             admission: Arc::new(Semaphore::new(limits.requests_in_flight_max)),
+            seats: Arc::new(Semaphore::new(limits.readers_max)),
         }
     }
 
@@ -126,6 +133,13 @@ impl App {
         })
     }
 
+    /// Takes room for a reader; it is given back when the permit is dropped.
+    fn seat(&self) -> Result<OwnedSemaphorePermit, Reject> {
+        let text = "as many streams and sockets are open as may be; try again soon";
+        let seats = Arc::clone(&self.seats);
+        seats.try_acquire_owned().map_err(|_| Reject::new(Code::Overloaded, text))
+    }
+
     /// Takes room for a request; it is given back when the permit is dropped, at the end of the stream.
     fn admit(&self) -> Result<OwnedSemaphorePermit, Reject> {
         let text = "the server works on as many requests as it may; try again soon";
@@ -137,21 +151,24 @@ impl App {
 /// Every route.
 pub fn router(app: App) -> Router {
     use conversations::{http, interventions};
+    let control = Router::new()
+        .route("/v1/responses/{id}/cancel", post(openai::cancel::cancel))
+        .route("/v1/responses/{id}/interventions", post(interventions::create))
+        .route("/v1/conversations/{id}/tool_results", post(conversations::tool_calls::result))
+        .route("/v1/conversations/{id}/tool_calls/{call_id}/claim", post(conversations::tool_calls::claim))
+        .layer(DefaultBodyLimit::max(app.limits.control_body_bytes_max));
     let served = Router::new()
+        .merge(control)
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*id}", get(openai::models::get))
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/responses", post(openai::responses::create).get(openai::responses_socket::upgrade))
         .route("/v1/responses/{id}", get(openai::responses::get).delete(openai::responses::delete))
-        .route("/v1/responses/{id}/cancel", post(openai::cancel::cancel))
-        .route("/v1/responses/{id}/interventions", post(interventions::create))
         .route("/v1/interventions/{id}", get(interventions::get).delete(interventions::withdraw))
         .route("/v1/conversations", post(http::create))
         .route("/v1/conversations/{id}", get(http::get).post(http::update).delete(http::delete))
         .route("/v1/conversations/{id}/items", get(http::items).post(http::add_items))
         .route("/v1/conversations/{id}/items/{item_id}", get(http::item).delete(http::delete_item))
-        .route("/v1/conversations/{id}/tool_results", post(conversations::tool_calls::result))
-        .route("/v1/conversations/{id}/tool_calls/{call_id}/claim", post(conversations::tool_calls::claim))
         .route("/v1/conversations/{id}/events", get(conversations::events::follow))
         .route("/v1/conversations/{id}/ws", get(conversations::ws::upgrade))
         .route_layer(from_fn_with_state(app.clone(), refuse_unless_ready));

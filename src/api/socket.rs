@@ -122,11 +122,15 @@ pub(crate) fn accept<S: Speaker>(
     let upgrade = upgrade.map_err(|rejection| {
         Reject::new(Code::InvalidInput, format!("this route is a WebSocket: {}", rejection.body_text()))
     })?;
+    let seat = app.seat()?;
     let bound = app.limits.ws_frame_bytes_max;
     let upgrade = upgrade.max_message_size(bound).max_frame_size(bound);
     // A client that writes and never reads must not make us hold our answers for it: the socket closes instead.
     let upgrade = upgrade.max_write_buffer_size(bound + WRITE_BUFFER_BYTES);
-    Ok(upgrade.on_upgrade(move |socket| serve(socket, app, speaker)))
+    Ok(upgrade.on_upgrade(async move |socket| {
+        serve(socket, app, speaker).await;
+        drop(seat);
+    }))
 }
 
 async fn serve<S: Speaker>(socket: WebSocket, app: App, speaker: impl FnOnce(App, Outbox) -> S) {

@@ -261,7 +261,10 @@ impl Draft {
 
     /// The settings of a successor: inherited, but for the thinking that its instructions ask for; the last one wins.
     pub(super) fn with_thinking(&self, mut config: ResponseConfig, successor_id: ResponseId) -> ResponseConfig {
-        let answers = |waiting: &&Intervention| matches!(waiting.status, InterventionStatus::Committed { successor_id: id, .. } if id == successor_id);
+        let answers = |steer: &&Intervention| match steer.status {
+            InterventionStatus::Committed { successor_id: id, .. } => id == successor_id,
+            _ => false,
+        };
         let mut committed: Vec<_> = self.state.interventions.values().filter(answers).collect();
         committed.sort_by_key(|intervention| intervention.accepted_seq);
         if let Some(thinking) = committed.into_iter().rev().find_map(|intervention| intervention.thinking.clone()) {

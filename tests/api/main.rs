@@ -8,6 +8,7 @@ mod deletion;
 mod errors;
 mod idempotency;
 mod interventions;
+mod load;
 mod responses;
 mod responses_socket;
 mod sockets;

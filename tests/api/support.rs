@@ -67,6 +67,7 @@ pub(crate) struct Setup {
     pub(crate) body_bytes_max: usize,
     pub(crate) ws_frame_bytes_max: usize,
     pub(crate) requests_in_flight_max: usize,
+    pub(crate) readers_max: usize,
     pub(crate) silence: Duration,
 }
 
@@ -76,6 +77,7 @@ impl Default for Setup {
             body_bytes_max: 2 << 20,
             ws_frame_bytes_max: 1 << 16,
             requests_in_flight_max: 100,
+            readers_max: 100,
             silence: Duration::from_secs(15),
         }
     }
@@ -96,7 +98,9 @@ impl Server {
         let limits = Limits {
             body_bytes_max: setup.body_bytes_max,
             ws_frame_bytes_max: setup.ws_frame_bytes_max,
+            control_body_bytes_max: 1 << 18,
             requests_in_flight_max: setup.requests_in_flight_max,
+            readers_max: setup.readers_max,
             silence: setup.silence,
             tool_lease_ms: 60_000,
             tool_lease_ms_max: 3_600_000,
@@ -139,7 +143,10 @@ impl Server {
 
     /// The response object once it has ended, without reading its stream.
     pub(crate) async fn ended(&self, id: &str) -> Value {
-        self.once(&format!("/v1/responses/{id}"), |body| body["status"] == "incomplete").await
+        let response = id.parse().unwrap();
+        let home = self.root.directory().of_response(response, "local").await.unwrap();
+        timeout(PATIENCE, home.ended(response)).await.expect("it ends").unwrap();
+        self.get(&format!("/v1/responses/{id}")).await.body
     }
 
     /// Waits until the conversation's response is paused, without reading its stream, and names it.
@@ -155,18 +162,6 @@ impl Server {
             }
         });
         paused.await.expect("it is paused")
-    }
-
-    async fn once(&self, path: &str, is_it: impl Fn(&Value) -> bool) -> Value {
-        let found = timeout(PATIENCE, async {
-            loop {
-                let body = self.get(path).await.body;
-                if is_it(&body) {
-                    return body;
-                }
-            }
-        });
-        found.await.expect("this happens, or never will")
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::actors::Cursor;
 use crate::api::App;
 use crate::api::auth::Principal;
-use crate::api::body::{PathId, cursor};
+use crate::api::body::{PathId, Seated, cursor};
 use crate::api::create::conversation_id;
 use crate::api::errors::NativeError;
 use crate::api::frame::frame;
@@ -26,6 +26,7 @@ pub(crate) async fn follow(
     State(app): State<App>,
     Principal(principal): Principal,
     PathId(id): PathId,
+    Seated(seat): Seated,
     Query(query): Query<HashMap<String, String>>,
     headers: HeaderMap,
 ) -> Result<Response, NativeError> {
@@ -54,7 +55,7 @@ pub(crate) async fn follow(
     });
     let events = stream::once(future::ready(first)).chain(events);
     let ping = Event::default().comment("ping");
-    Ok(sse(events, app.limits.silence, ping, None))
+    Ok(sse(events, app.limits.silence, ping, Some(seat)))
 }
 
 /// The id is a cursor: it says which events the client has seen, and in which epoch.

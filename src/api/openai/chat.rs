@@ -13,7 +13,7 @@ use super::chat_stream::ChatStream;
 use crate::actors::{ConversationHandle, Reader};
 use crate::api::App;
 use crate::api::auth::Principal;
-use crate::api::body::{JsonBody, decode};
+use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
 use crate::api::idempotency;
@@ -32,10 +32,10 @@ use crate::store::{KeyedAnswer, Operation};
 pub(crate) async fn create(
     State(app): State<App>,
     Principal(principal): Principal,
+    Admitted(permit): Admitted,
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Result<Response, OpenAiError> {
-    let permit = app.admit()?;
     let request: ChatRequest = decode(&body)?;
     unserved::refuse(&body)?;
     let stored = request.store == Some(true);

@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::actors::{ConversationHandle, Reader};
 use crate::api::App;
 use crate::api::auth::Principal;
-use crate::api::body::{JsonBody, PathId, decode, flag};
+use crate::api::body::{Admitted, JsonBody, PathId, decode, flag};
 use crate::api::create::{self, Done};
 use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
 use crate::api::frame::silent_failure;
@@ -48,10 +48,10 @@ impl Delivery {
 pub(crate) async fn create(
     State(app): State<App>,
     Principal(principal): Principal,
+    Admitted(permit): Admitted,
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Result<Response, OpenAiError> {
-    let permit = app.admit()?;
     let request: CreateResponse = decode(&body)?;
     let delivery = Delivery::of(&request);
     match create::perform(&app, &principal, &request, &body, idempotency::key(&headers)?).await? {
@@ -147,8 +147,9 @@ pub(crate) async fn get(
         let text = format!("starting_after is {after}, but the last event is {}", response.next_number - 1);
         return Err(Reject::new(Code::CursorInFuture, text).param("starting_after").into());
     }
+    let seat = app.seat()?;
     let reader = handle.attach_response(id).await?;
-    Ok(stream(&app, Follow::new(reader, id, after), None))
+    Ok(stream(&app, Follow::new(reader, id, after), Some(seat)))
 }
 
 /// `DELETE /v1/responses/{id}`: the object goes, the transcript stays.
