@@ -398,3 +398,112 @@ impl Dialect {
         Ok(Some(interrupt_accepted(id, last_number(&*before?, id), request.event_id)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::frame_tests::Play;
+    use crate::parse::Piece;
+    use crate::prompt::Role;
+
+    const CODES: [&str; 7] = [
+        "response_not_found",
+        "invalid_input",
+        "steering_not_supported",
+        "too_many_pending_steers",
+        "response_already_completed",
+        "response_not_active",
+        "successor_creation_failed",
+    ];
+
+    /// A dialect whose socket has sent this steer.
+    fn noted(play: &mut Play, previous: ResponseId, text: &str) -> (Dialect, Input) {
+        let frame = json!({"previous_response_id": previous, "input": text});
+        let intervene = read_steer(&frame).unwrap();
+        let dialect = Dialect::default();
+        let input = frame["input"].clone();
+        let steer = Steer { input, event_id: None, accepted_told: false, pending_told: false };
+        dialect.asked().steers.insert(intervene.intervention_id, steer);
+        play.log.clear();
+        (dialect, Input::Intervene(intervene))
+    }
+
+    fn answering(play: &mut Play) -> ResponseId {
+        let said = play.message(Role::User, "hi");
+        let id = play.create(1, vec![said]);
+        play.say(&[1], vec![Piece::Text("so".to_owned())]);
+        id
+    }
+
+    fn call() -> Vec<Piece> {
+        vec![
+            Piece::ToolCallStarted { index: 0, name: "weather".to_owned() },
+            Piece::ToolCallArguments { index: 0, fragment: "{}".to_owned() },
+        ]
+    }
+
+    fn types(frames: &[Value]) -> Vec<&str> {
+        frames.iter().map(|frame| frame["type"].as_str().unwrap()).collect()
+    }
+
+    fn told(dialect: &Dialect, play: &Play) -> Vec<Value> {
+        let log = play.log.iter();
+        log.flat_map(|(state, recorded)| {
+            let ends = matches!(recorded.event, Event::ResponseEnded { .. });
+            dialect.frames(state, recorded, ends.then(|| json!({"type": "end"})))
+        })
+        .collect()
+    }
+
+    #[test]
+    fn a_steer_fails_with_a_code_of_openais_or_not_as_a_steer() {
+        let codes = Code::ALL.iter().filter_map(|code| steer_code(*code));
+        assert!(codes.into_iter().all(|code| CODES.contains(&code)));
+        let frame = json!({"previous_response_id": "resp_1", "input": "a"});
+        let request = Request { frame: &frame, event_id: Some("e"), key: None };
+        let full = steer_refused(&request, Reject::new(Code::StorageUnavailable, "the disk is full"));
+        assert_eq!((&full["type"], &full["status"], &full["event_id"]), (&json!("error"), &json!(503), &json!("e")));
+    }
+
+    #[test]
+    fn a_socket_that_missed_events_is_told_the_outcome_once() {
+        let mut play = Play::begin();
+        let id = answering(&mut play);
+        let (dialect, steer) = noted(&mut play, id, "shorter");
+        play.input(steer);
+        play.input(Input::Cancel { response_id: Some(id), cascade: false });
+        let frames = dialect.catch_up(&play.state);
+        assert_eq!(types(&frames), ["response.steer.accepted", "response.steer.failed"]);
+        assert_eq!(
+            (&frames[1]["steer"]["id"], &frames[1]["steer"]["input"]),
+            (&frames[0]["steer"]["id"], &json!("shorter"))
+        );
+        assert!(dialect.catch_up(&play.state).is_empty() && dialect.is_idle());
+        assert!(told(&dialect, &play).iter().all(|frame| frame["type"] == "end"), "events that come late say nothing");
+    }
+
+    #[test]
+    fn what_a_steer_waits_for_is_told_behind_the_end_and_once() {
+        let mut play = Play::begin();
+        let id = answering(&mut play);
+        play.say(&[2], call());
+        let (dialect, steer) = noted(&mut play, id, "shorter");
+        play.input(steer);
+        play.say(&[3], vec![Piece::ToolCallDone { index: 0, arguments: "{}".to_owned(), complete: true }]);
+        let frames = told(&dialect, &play);
+        assert_eq!(types(&frames), ["response.steer.accepted", "end", "response.steer.pending"]);
+        assert_eq!(frames[2]["required_input"][0]["name"], "weather");
+        assert!(dialect.catch_up(&play.state).is_empty() && !dialect.is_idle());
+    }
+
+    #[test]
+    fn steers_of_a_conversation_that_is_left_are_heard_of_no_more() {
+        let mut play = Play::begin();
+        let id = answering(&mut play);
+        let (dialect, steer) = noted(&mut play, id, "shorter");
+        play.input(steer);
+        assert!(dialect.catch_up(&State::default()).is_empty() && !dialect.is_idle(), "its acceptance is to come");
+        told(&dialect, &play);
+        assert!(dialect.catch_up(&State::default()).is_empty() && dialect.is_idle());
+    }
+}

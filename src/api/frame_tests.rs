@@ -13,14 +13,14 @@ use crate::parse::Piece;
 use crate::prompt::{Role, ToolDefinition};
 
 /// Plays inputs and keeps every event with the state behind it.
-struct Play {
-    state: State,
+pub(super) struct Play {
+    pub(super) state: State,
     fresh: FreshIds,
-    log: Vec<(State, Recorded)>,
+    pub(super) log: Vec<(State, Recorded)>,
 }
 
 impl Play {
-    fn begin() -> Self {
+    pub(super) fn begin() -> Self {
         let mut play = Self { state: State::default(), fresh: FreshIds::from_seed(7), log: Vec::new() };
         let items = vec![play.message(Role::System, "Be brief.")];
         play.input(Input::Open {
@@ -34,11 +34,11 @@ impl Play {
         play
     }
 
-    fn message(&mut self, role: Role, text: &str) -> Item {
+    pub(super) fn message(&mut self, role: Role, text: &str) -> Item {
         Item::message(ItemId::draw(&mut self.fresh), role, text)
     }
 
-    fn input(&mut self, input: Input) {
+    pub(super) fn input(&mut self, input: Input) {
         let at = self.state.last_seq;
         let now = Now { unix_ms: 1_800_000_000_000 + at * 10, fresh: FreshIds::from_seed(1000 + u128::from(at)) };
         for recorded in decide(&self.state, input, now).unwrap().events {
@@ -47,7 +47,7 @@ impl Play {
         }
     }
 
-    fn create(&mut self, number: u8, input: Vec<Item>) -> ResponseId {
+    pub(super) fn create(&mut self, number: u8, input: Vec<Item>) -> ResponseId {
         let response_id = ResponseId::from_bytes([number; 16]);
         self.input(Input::Create(Box::new(Create::new(response_id, input, config()))));
         let generation = self.state.last_seq;
@@ -55,16 +55,16 @@ impl Play {
         response_id
     }
 
-    fn generation(&self) -> u64 {
+    pub(super) fn generation(&self) -> u64 {
         self.state.active().and_then(|active| active.generation).unwrap()
     }
 
-    fn say(&mut self, tokens: &[u32], pieces: Vec<Piece>) {
+    pub(super) fn say(&mut self, tokens: &[u32], pieces: Vec<Piece>) {
         let outputs = vec![Output { tokens: tokens.to_vec(), pieces }];
         self.input(Input::Generated { generation: self.generation(), outputs });
     }
 
-    fn end(&mut self, end: GenerationEnd) {
+    pub(super) fn end(&mut self, end: GenerationEnd) {
         let generation = self.generation();
         self.input(Input::GenerationEnded { generation, outputs: Vec::new(), tail_tokens: vec![0], end });
     }
