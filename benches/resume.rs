@@ -14,11 +14,8 @@ use midstream::clock::monotonic;
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
 
-/// Conversations per row.
-const ROUNDS: usize = 5;
-
-/// Tokens of history.
-const SIZES: [usize; 3] = [512, 2_048, 8_192];
+/// Tokens of history, and how many conversations with them.
+const SIZES: [(usize, usize); 3] = [(512, 7), (2_048, 7), (8_192, 3)];
 
 /// Tokens of the first answer, of the next turn's question with the template around it, and of its answer.
 const FIRST_ANSWER: usize = 16;
@@ -43,8 +40,8 @@ async fn main() -> Outcome<()> {
         return Ok(());
     };
     let (context, around) = probe(&model).await?;
-    println!("{ROUNDS} conversations per row       history  cached  median ms    p90 ms    max ms");
-    for size in SIZES {
+    println!("rounds                         history  cached  median ms    p90 ms    max ms");
+    for (size, rounds) in SIZES {
         let largest = context - NEXT_TURN;
         if size > largest {
             println!("{size} tokens and a next turn do not fit into the context of {context}: {largest} instead");
@@ -53,7 +50,7 @@ async fn main() -> Outcome<()> {
         for (way, name) in
             [(Way::Live, "live process"), (Way::WithFile, "restart, KV file"), (Way::WithoutFile, "restart, no file")]
         {
-            let turns = measure(&model, way, words).await?;
+            let turns = measure(&model, way, words, rounds).await?;
             report(name, turns);
         }
     }
@@ -72,7 +69,13 @@ fn report(name: &str, mut turns: Vec<Turn>) {
     let at = |share: usize| &turns[(turns.len() - 1) * share / 100];
     let ms = |share: usize| at(share).first_token.as_secs_f64() * 1e3;
     let Turn { history, cached, .. } = at(50);
-    println!("{name:<28} {history:>9} {cached:>7} {:>10.1} {:>9.1} {:>9.1}", ms(50), ms(90), ms(100));
+    println!(
+        "{:<2} {name:<25} {history:>9} {cached:>7} {:>10.1} {:>9.1} {:>9.1}",
+        turns.len(),
+        ms(50),
+        ms(90),
+        ms(100)
+    );
 }
 
 /// The model's context, and the tokens of a first prompt that are not words of ours.
@@ -96,12 +99,12 @@ fn words(number: usize, count: usize) -> String {
         .collect()
 }
 
-async fn measure(model: &str, way: Way, count: usize) -> Outcome<Vec<Turn>> {
+async fn measure(model: &str, way: Way, count: usize, rounds: usize) -> Outcome<Vec<Turn>> {
     let folder = tempfile::TempDir::new()?;
     let settings = if way == Way::WithoutFile { "kv_files_bytes_max = 0\n" } else { "" };
     let mut server = Server::start(model, folder.path(), settings)?;
     let mut conversations = Vec::new();
-    for number in 0..ROUNDS {
+    for number in 0..rounds {
         conversations.push(server.first_turn(number, count).await?);
     }
     if way != Way::Live {

@@ -180,7 +180,9 @@ pub(super) async fn replay(
         if page.is_empty() {
             return Ok(state);
         }
-        page.iter().for_each(|recorded| state.apply(recorded));
+        for recorded in &page {
+            state.apply(recorded);
+        }
         checkpoints.note(&state);
     }
 }

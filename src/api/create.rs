@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::App;
 use super::errors::invalid;
+use super::idempotency::fingerprint;
 use super::input::{self, Knobs};
 use super::object::transcript;
 use super::unserved;
@@ -140,8 +141,39 @@ pub(crate) fn open(principal: &str, items: Vec<Item>) -> Open {
     Open { principal: principal.to_owned(), items, ..Open::default() }
 }
 
+/// What came of a request for a response.
+pub(crate) enum Done {
+    /// It was created; the reader stands in front of it.
+    Created { id: ResponseId, handle: ConversationHandle, reader: Box<Reader> },
+    /// The key had been used before; this was its answer.
+    Replay(KeyedAnswer),
+}
+
+/// Creates a response wherever the request wants it. The key is looked up before anything of the state.
+pub(crate) async fn perform(
+    app: &App,
+    principal: &str,
+    request: &CreateResponse,
+    body: &Value,
+    key: Option<String>,
+) -> Result<Done, Reject> {
+    check(request, body)?;
+    let conversation = request.conversation.as_ref();
+    let conversation = conversation.map(|it| conversation_id(it.id())).transpose()?;
+    let key = key.filter(|_| request.store != Some(false));
+    let key = Key::new(principal, conversation, Operation::Create, key, fingerprint(body, None));
+    let claim = match claim(app, key.as_ref())? {
+        Claimed::Fresh(claim) => claim,
+        Claimed::Replay(answer) => return Ok(Done::Replay(answer)),
+    };
+    let create = create(app, request, body)?;
+    let id = create.response_id;
+    let (handle, reader) = place(app, principal, request, create, key.as_ref(), claim).await?;
+    Ok(Done::Created { id, handle, reader: Box::new(reader) })
+}
+
 /// Puts the response where the request wants it: a new conversation, the end of one, or a fork.
-pub(crate) async fn place(
+async fn place(
     app: &App,
     principal: &str,
     request: &CreateResponse,
@@ -168,6 +200,12 @@ pub(crate) async fn place(
     }
 }
 
+/// The response that a request continues is not known, or not where it looked.
+pub(crate) fn unknown_previous(previous: &str) -> Reject {
+    let text = format!("the previous response {previous:?} is not known here; send the whole transcript as input");
+    Reject::new(Code::PreviousResponseNotFound, text).param("previous_response_id")
+}
+
 /// Continues the conversation of `previous` if that is its last response; else forks it.
 async fn continued(
     app: &App,
@@ -177,10 +215,7 @@ async fn continued(
     key: Option<&Key>,
     claim: Option<KeyClaim>,
 ) -> Result<(ConversationHandle, Reader), Reject> {
-    let unknown = || {
-        let text = format!("the previous response {previous:?} is not known; send the whole transcript as input");
-        Reject::new(Code::PreviousResponseNotFound, text).param("previous_response_id")
-    };
+    let unknown = || unknown_previous(previous);
     let id: ResponseId = previous.parse().map_err(|_| unknown())?;
     let handle = match app.directory.of_response(id, principal).await {
         Err(reject) if reject.code == Code::ResponseNotFound => return Err(unknown()),

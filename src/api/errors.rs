@@ -5,6 +5,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::idempotency::echo;
 use crate::conversation::{Reject, ResponseError};
 use crate::error::Code;
 use crate::ids::ResponseId;
@@ -74,7 +75,22 @@ pub(crate) fn object(reject: Reject) -> ErrorObject {
 /// The frame that a socket answers a refused request with.
 pub(crate) fn frame(reject: Reject, event_id: Option<&str>) -> Value {
     let status = reject.code.status();
-    json!({"type": "error", "event_id": event_id, "status": status, "error": object(reject)})
+    let mut frame = json!({"type": "error", "status": status, "error": object(reject)});
+    echo(&mut frame, event_id, false);
+    frame
+}
+
+/// A frame asks for something that no socket does, or that this one does not.
+pub(crate) fn unknown_frame(kind: Option<&str>) -> Reject {
+    let text = match kind {
+        None => "the frame has no type; it says what the frame asks for".to_owned(),
+        Some("response.inject") => {
+            "response.inject is not served by this version; steer with response.steer or conversation.intervene"
+                .to_owned()
+        }
+        Some(kind) => format!("frames of the type {kind:?} are not known to this version, or not on this socket"),
+    };
+    invalid("type", text)
 }
 
 /// A field has the wrong type or value.

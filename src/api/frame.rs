@@ -12,6 +12,9 @@ use crate::ids::{InterventionId, ItemId, ResponseId};
 use crate::protocol::items::Part;
 use crate::protocol::responses::{StreamBody, StreamEvent};
 
+/// The type of the frame that has a whole call in it.
+pub(crate) const DISPATCH: &str = "tool_call_dispatch";
+
 /// The frame of an event on the conversation's own stream. `state` is the fold up to and including it.
 pub(crate) fn frame(state: &State, recorded: &Recorded) -> Value {
     let mut frame = match openai(state, recorded) {
@@ -132,6 +135,22 @@ fn native(state: &State, event: &Event) -> Value {
         Event::CancelRequested { .. } => json!({"type": "response.cancel.requested"}),
         event => native_to_part(state, event),
     }
+}
+
+/// A whole call in one frame, for clients that ask for it: what `tool_call.requested` says, where the call is new.
+pub(crate) fn dispatch(state: &State, event: &Event) -> Option<Value> {
+    let Event::ToolCallRequested { response_id, call_id, attempt: 1 } = event else { return None };
+    let mut outputs = state.response(*response_id)?.output.iter().enumerate().rev();
+    let (index, call) = outputs.find(|(_, output)| is_call(&output.item, &call_id.0))?;
+    let (name, arguments) = name_and_arguments(&call.item);
+    Some(json!({
+        "type": DISPATCH,
+        "response_id": response_id,
+        "index": index,
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+    }))
 }
 
 /// Frames about a call.

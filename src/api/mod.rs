@@ -10,6 +10,7 @@ mod auth;
 mod body;
 mod conversations;
 mod create;
+mod dialect;
 mod errors;
 mod frame;
 mod idempotency;
@@ -17,7 +18,9 @@ mod input;
 mod object;
 mod openai;
 mod operations;
+mod socket;
 mod stream;
+mod types;
 mod unserved;
 
 #[cfg(test)]
@@ -159,7 +162,7 @@ pub fn router(app: App) -> Router {
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*id}", get(openai::models::get))
         .route("/v1/chat/completions", post(openai::chat::create))
-        .route("/v1/responses", post(openai::responses::create))
+        .route("/v1/responses", post(openai::responses::create).get(openai::responses_socket::upgrade))
         .route("/v1/responses/{id}", get(openai::responses::get).delete(openai::responses::delete))
         .route("/v1/interventions/{id}", get(interventions::get).delete(interventions::withdraw))
         .route("/v1/conversations", post(http::create))

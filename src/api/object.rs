@@ -37,7 +37,7 @@ pub(crate) fn response(state: &State, response: &Response) -> wire::Response {
         max_output_tokens: config.max_output_tokens,
         metadata: config.metadata.clone(),
         model: config.model.clone(),
-        output: response.output.iter().map(|output| item(&output.item)).collect(),
+        output: response.output.iter().filter(|output| !output.discarded).map(|output| item(&output.item)).collect(),
         previous_response_id: response.previous.map(|id| id.to_string()),
         successor_id: response.successor.map(|id| id.to_string()),
         conversation: state.id.filter(|_| config.store).map(|id| wire::ConversationRef { id: id.to_string() }),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +16,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::errors::{failed, object};
-use super::frame::{frame, is_end_of, openai, silent_failure};
+use super::frame::{is_end_of, openai, silent_failure};
 use crate::actors::{ConversationHandle, Reader};
-use crate::conversation::{Event as Fact, Reject, State};
+use crate::conversation::{Event as Fact, Recorded, Reject, State};
 use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::protocol::responses::StreamEvent;
@@ -46,21 +47,31 @@ pub(crate) fn data(value: &impl Serialize) -> Event {
     Event::default().data(serde_json::to_string(value).unwrap_or_default())
 }
 
-/// The frames of a conversation, from where the reader stands. The last one says why there are no more.
-pub(crate) fn frames(reader: Reader) -> impl Stream<Item = Value> + Send {
-    stream::unfold(Some(reader), |reader| async move {
+/// What `show` makes of each event, from where the reader stands until it breaks off; what it gives for one event
+/// stays together. If the reader is cut, the last frame says so.
+pub(crate) fn follow(
+    reader: Reader,
+    show: impl FnMut(&State, &Recorded) -> ControlFlow<Vec<Value>, Vec<Value>> + Send,
+) -> impl Stream<Item = Vec<Value>> + Send {
+    stream::unfold((Some(reader), show), |(reader, mut show)| async move {
         let mut reader = reader?;
-        if let Some(recorded) = reader.next().await {
-            return Some((frame(reader.state(), &recorded), Some(reader)));
-        }
-        // The last event said why there is nothing more.
-        if reader.state().deleted {
-            return None;
-        }
-        let mut frame = super::errors::frame(interrupted(), None);
-        frame["resume_after"] = json!(reader.state().last_seq);
-        Some((frame, None))
+        let Some(recorded) = reader.next().await else {
+            // The last event said why there is nothing more.
+            let ended = reader.state().deleted;
+            return (!ended).then(|| (vec![cut(reader.state())], (None, show)));
+        };
+        Some(match show(reader.state(), &recorded) {
+            ControlFlow::Continue(frames) => (frames, (Some(reader), show)),
+            ControlFlow::Break(frames) => (frames, (None, show)),
+        })
     })
+}
+
+/// The last frame of a stream that was cut.
+fn cut(state: &State) -> Value {
+    let mut frame = super::errors::frame(interrupted(), None);
+    frame["resume_after"] = json!(state.last_seq);
+    frame
 }
 
 /// The reader was dropped: it was too slow, or the server stops.

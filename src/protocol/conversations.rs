@@ -193,4 +193,6 @@ pub struct Cancel {
 pub struct Subscribe {
     /// The cursor: events behind it are sent.
     pub after: Option<Value>,
+    /// The types of the frames that are wanted; none means all that the journal has.
+    pub types: Option<Vec<String>>,
 }

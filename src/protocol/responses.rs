@@ -51,6 +51,24 @@ pub struct CreateResponse {
     pub chat_template_kwargs: Option<Map<String, Value>>,
 }
 
+/// `response.steer`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Steer {
+    /// The response that is steered.
+    pub previous_response_id: Option<String>,
+    /// What the user says.
+    pub input: Option<TextOr<InputItem>>,
+}
+
+/// `response.interrupt`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Interrupt {
+    /// The response that ends.
+    pub response_id: Option<String>,
+    /// What becomes of the item that is open: always `discard_partial_items`.
+    pub mode: Option<String>,
+}
+
 /// A conversation's id, bare or in an object.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "a conversation's id or an object with its id")]

@@ -319,10 +319,10 @@ impl KvDraft {
         if index.drafts.get(&self.conversation) != Some(&self.number) {
             return Err(KvFileError::Unwanted);
         }
-        crash::point("kv_written");
+        crash::point("kv_file_synced");
         fs::rename(path, self.files.path(self.conversation))
             .map_err(|error| KvFileError::io("rename", path, &error))?;
-        crash::point("kv_renamed");
+        crash::point("kv_file_placed");
         let used = index.next_use();
         index.entries.insert(self.conversation, Entry { bytes, used });
         Ok(())
@@ -354,6 +354,7 @@ fn write_synced(path: &Path, header: &[u8], content: &KvContent, now_ms: u64) ->
     let mut file = File::create(path)?;
     file.write_all(header)?;
     for block in &content.blocks {
+        crash::point("kv_file_writing");
         file.write_all(block)?;
     }
     file.set_modified(UNIX_EPOCH + Duration::from_millis(now_ms))?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::tungstenite::Message;
 
 use crate::support::{PATIENCE, Server, Setup, text_of};
 
@@ -218,7 +218,7 @@ async fn a_socket_that_is_cut_says_where_to_resume() {
     let mut frames = socket.until(|frame| frame["type"] == "error").await;
     let error = frames.pop().unwrap();
     assert_eq!(error["resume_after"], frames.last().map_or(error["resume_after"].clone(), |last| last["seq"].clone()));
-    assert_eq!(close_code(&mut socket.0).await, 1013);
+    assert_eq!(socket.close_code().await, 1013);
 }
 
 #[tokio::test]
@@ -226,17 +226,7 @@ async fn an_idle_socket_is_closed_as_restarting_when_the_server_stops() {
     let server = Server::start().await;
     let mut socket = server.socket(&server.conversation().await).await;
     server.enter(midstream::api::Phase::Draining);
-    assert_eq!(close_code(&mut socket.0).await, 1012);
-}
-
-async fn close_code(socket: &mut (impl StreamExt<Item = Result<Message, Error>> + Unpin)) -> u16 {
-    loop {
-        match tokio::time::timeout(PATIENCE, socket.next()).await.expect("the socket stays open") {
-            Some(Ok(Message::Close(Some(frame)))) => return frame.code.into(),
-            Some(Ok(_)) => {}
-            end => panic!("no close frame but {end:?}"),
-        }
-    }
+    assert_eq!(socket.close_code().await, 1012);
 }
 
 /// Bytes of memory that this process occupies.

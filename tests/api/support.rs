@@ -21,7 +21,8 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 /// Nothing here takes this long, unless it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the scripted model says. Every text is several deltas; `slow` takes its time, `endless` never ends by itself.
+/// What the scripted model says. Every text is several deltas; `slow` takes its time, `endless` never ends by itself,
+/// `muse` does not either but thinks first, `typhoon` writes a long call.
 fn script() -> Value {
     let endless: Vec<String> = (0..4000).map(|number| format!("{number} ")).collect();
     let mut ponder: Vec<String> = (0..400).map(|number| format!("{number}? ")).collect();
@@ -29,7 +30,14 @@ fn script() -> Value {
     ponder.push("</think>Done".to_owned());
     let call =
         |city: &str| format!(r#"<tool_call>{{"name": "weather", "arguments": {{"city": "{city}"}}}}</tool_call>"#);
+    let behind =
+        |first: &[&str], rest: &[String]| [first.iter().map(|it| (*it).to_owned()).collect(), rest.to_vec()].concat();
+    let musing = behind(&["<think>", "hm", "</think>"], &endless);
+    let opening = r#"<tool_call>{"name": "weather", "arguments": {"city": ""#;
+    let typing = [behind(&[opening], &vec!["O".to_owned(); 20]), behind(&[r#""}}</tool_call>"#], &[])].concat();
     json!([
+        {"match": "muse", "deltas": musing, "delay_ms": 5},
+        {"match": "typhoon", "deltas": typing, "delay_ms": 10},
         {"match": "endless", "deltas": endless, "delay_ms": 5},
         {"match": "slow", "deltas": ["one ", "two ", "three ", "four"], "delay_ms": 60},
         {"match": "think", "deltas": ["<think>", "hm, ", "well", "</think>", "so ", "it is"]},
@@ -199,6 +207,12 @@ impl Server {
 
     pub(crate) async fn socket(&self, conversation: &str) -> Socket {
         let url = format!("ws://{}/v1/conversations/{conversation}/ws", self.address);
+        Socket(tokio_tungstenite::connect_async(url).await.unwrap().0)
+    }
+
+    /// OpenAI's socket.
+    pub(crate) async fn responses_socket(&self) -> Socket {
+        let url = format!("ws://{}/v1/responses", self.address);
         Socket(tokio_tungstenite::connect_async(url).await.unwrap().0)
     }
 }
@@ -372,6 +386,17 @@ impl Socket {
     /// Reads up to the first frame of this type and gives it.
     pub(crate) async fn until_type(&mut self, kind: &str) -> Value {
         self.until(|frame| frame["type"] == kind).await.pop().unwrap()
+    }
+
+    /// Waits for the close frame and gives its code.
+    pub(crate) async fn close_code(&mut self) -> u16 {
+        loop {
+            match timeout(PATIENCE, self.0.next()).await.expect("the socket stays open") {
+                Some(Ok(Message::Close(Some(frame)))) => return frame.code.into(),
+                Some(Ok(_)) => {}
+                end => panic!("no close frame but {end:?}"),
+            }
+        }
     }
 
     /// Reads up to the frame that answers this request.

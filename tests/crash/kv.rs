@@ -131,3 +131,28 @@ async fn a_fork_from_an_older_response_reuses_every_full_block_of_the_common_pre
     let forked = ended(&server, &response, &fork).await;
     assert_eq!(forked.cached, (turn.input + turn.output - 1) / BLOCK * BLOCK);
 }
+
+#[tokio::test]
+async fn dead_at_any_point_of_writing_a_file_the_next_turn_says_the_same() {
+    let quiet = 3_600_000;
+    let reference = site(quiet);
+    let server = reference.start().await;
+    let (conversation, blocks) = first_turn(&server, "one").await;
+    let expected = next_turn(&server, &conversation).await.text;
+    server.kill();
+    let writing = |nth: u64| (format!("kv_file_writing:{nth}"), 0);
+    let placed = ("kv_file_placed:1".to_owned(), blocks);
+    let cases = [writing(1), writing(2), writing(blocks / BLOCK), ("kv_file_synced:1".to_owned(), 0), placed];
+    for (plan, cached) in cases {
+        let site = site(quiet);
+        let server = site.try_start(&[("MIDSTREAM_CRASH", &plan)]).await.unwrap();
+        let (conversation, _) = first_turn(&server, "one").await;
+        assert_eq!(server.terminate().await, None, "{plan}: it dies while it stops");
+        let server = site.start().await;
+        let left: Vec<_> = fs::read_dir(site.path().join("data").join("kv")).unwrap().collect();
+        assert_eq!(left.len(), usize::from(cached > 0), "{plan}: no half file stays: {left:?}");
+        let turn = next_turn(&server, &conversation).await;
+        assert_eq!((turn.cached, &turn.text), (cached, &expected), "{plan}");
+        server.kill();
+    }
+}

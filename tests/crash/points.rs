@@ -53,7 +53,7 @@ const SERVING: &[&str] = &[
 const RECOVERING: &[&str] = &["journal_opened", "recovery_waking", "recovery_done"];
 
 /// Points of a real model's engine and of its KV files.
-const WITH_A_MODEL: &[&str] = &["prefill_middle", "kv_written", "kv_renamed"];
+const WITH_A_MODEL: &[&str] = &["prefill_middle", "kv_file_synced", "kv_file_placed"];
 
 /// Cases that run at the same time; most of their time they wait for a disk or a timer.
 const AT_ONCE: usize = 4;

@@ -1,6 +1,7 @@
 //! `GET /v1/conversations/{id}/events`: a snapshot, then every event behind the cursor, then the live ones.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
@@ -15,10 +16,12 @@ use crate::api::auth::Principal;
 use crate::api::body::{PathId, Seated, cursor};
 use crate::api::create::conversation_id;
 use crate::api::errors::NativeError;
+use crate::api::frame::frame;
 use crate::api::object::snapshot;
-use crate::api::stream::{data, frames, sse};
+use crate::api::stream::{data, follow as follow_events, sse};
+use crate::api::types::Types;
 
-/// `GET /v1/conversations/{id}/events?after=N`
+/// `GET /v1/conversations/{id}/events?after=N&types=A,B`
 pub(crate) async fn follow(
     State(app): State<App>,
     Principal(principal): Principal,
@@ -35,11 +38,16 @@ pub(crate) async fn follow(
         (None, None) => Cursor::default(),
     };
     let handle = app.directory.conversation(conversation_id(&id)?, &principal).await?;
+    let types = Types::of_query(query.get("types"))?;
     let reader = handle.attach(after).await?;
     let first = snapshot(reader.attached());
     let first = data(&first).event(first.kind);
     let mut epoch = reader.state().epoch();
-    let events = frames(reader).map(move |frame| {
+    let shown = follow_events(reader, move |state, recorded| {
+        let own = Some(frame(state, recorded)).filter(|frame| types.want(frame));
+        ControlFlow::Continue(own.into_iter().chain(types.beside(state, recorded)).collect())
+    });
+    let events = shown.flat_map(stream::iter).map(move |frame| {
         if frame["type"] == "conversation.rewound" {
             epoch = frame["epoch"].as_u64().unwrap_or(epoch);
         }

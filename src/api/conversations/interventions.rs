@@ -145,7 +145,7 @@ fn unknown(id: &impl std::fmt::Display) -> Reject {
 }
 
 /// Intervenes; true if the key had been used before. The key is looked up before the request is judged.
-pub(super) async fn perform(
+pub(crate) async fn perform(
     app: &App,
     handle: &ConversationHandle,
     intervene: Result<Intervene, Reject>,

@@ -1,77 +1,34 @@
-//! What can be asked on a socket, and how it is answered. A refused request is an `error` frame; the socket stays.
+//! What can be asked on a conversation's socket, and how it is answered.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::ws::{Out, Session};
+use super::ws::Session;
 use super::{interventions, tool_calls};
 use crate::actors::{Cursor, Reader};
-use crate::api::body::{cursor, decode, object};
+use crate::api::body::{cursor, decode};
 use crate::api::create::{self, Claimed, Key};
+use crate::api::dialect::{self, Hears, Request};
 use crate::api::errors::{self, invalid, wrong_operation};
 use crate::api::frame::frame;
-use crate::api::idempotency::{self, echo, fingerprint};
+use crate::api::idempotency::{echo, fingerprint};
 use crate::api::object::snapshot;
 use crate::api::openai::cancel::{self, Asked};
+use crate::api::types::Types;
 use crate::conversation::{Event, Input, Reject};
-use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::protocol::conversations::{Cancel, Intervene, Subscribe, ToolClaim, ToolResult, Withdraw};
 use crate::protocol::responses::CreateResponse;
 use crate::store::{KeyedAnswer, Operation};
 
-/// A frame as it was read.
-pub(super) struct Begun {
-    frame: Result<Value, Reject>,
-    event_id: Option<String>,
-    /// This request brings the events: decided when it is read, so that two requests never both do.
+/// Does what the frame asks for. The frame that answers it, unless events do.
+pub(super) async fn perform(
+    session: &Arc<Session>,
+    frame: &Value,
+    event_id: Option<&str>,
     subscribes: bool,
-}
-
-impl Begun {
-    /// Reads a text frame.
-    pub(super) fn read(session: &Session, bytes: &[u8]) -> Self {
-        let refused = |reject| Self { frame: Err(reject), event_id: None, subscribes: false };
-        let frame = match object(bytes) {
-            Ok(frame) => frame,
-            Err(reject) => return refused(reject),
-        };
-        let event_id = match idempotency::event_id(&frame) {
-            Ok(event_id) => event_id,
-            Err(reject) => return refused(reject),
-        };
-        let subscribes = match frame["type"].as_str() {
-            Some("conversation.subscribe" | "response.create") => session.take_subscription(),
-            _ => false,
-        };
-        Self { frame: Ok(frame), event_id, subscribes }
-    }
-
-    /// A binary frame.
-    pub(super) fn binary() -> Self {
-        let text = "binary frames are not understood; send JSON in text frames";
-        Self { frame: Err(Reject::new(Code::InvalidInput, text)), event_id: None, subscribes: false }
-    }
-}
-
-/// Does what the frame asks for and answers it.
-pub(super) async fn answer(session: Arc<Session>, begun: Begun) {
-    let Begun { frame, event_id, subscribes } = begun;
-    let event_id = event_id.as_deref();
-    let done = match frame {
-        Ok(frame) => perform(&session, &frame, event_id, subscribes).await,
-        Err(reject) => Err(reject),
-    };
-    if let Err(reject) = done {
-        if subscribes {
-            session.release_subscription();
-        }
-        session.send(Out::Frame(errors::frame(reject, event_id))).await;
-    }
-}
-
-async fn perform(session: &Session, frame: &Value, event_id: Option<&str>, subscribes: bool) -> Result<(), Reject> {
+) -> Result<Option<Value>, Reject> {
     match frame["type"].as_str() {
         Some("conversation.subscribe") => subscribe(session, frame, event_id).await,
         Some("response.create") => create(session, frame, event_id, subscribes).await,
@@ -80,12 +37,13 @@ async fn perform(session: &Session, frame: &Value, event_id: Option<&str>, subsc
         Some("intervention.withdraw") => withdraw(session, frame, event_id).await,
         Some("conversation.tool_claim") => claim_call(session, frame, event_id).await,
         Some("conversation.tool_result") => answer_call(session, frame, event_id).await,
-        Some(kind) => Err(invalid("type", format!("frames of the type {kind:?} are not known to this version"))),
-        None => Err(invalid("type", "the frame has no type; it says what the frame asks for")),
+        Some("response.steer") => Ok(steer(session, frame, event_id).await),
+        Some("response.interrupt") => Ok(interrupt(session, frame, event_id).await),
+        kind => Err(errors::unknown_frame(kind)),
     }
 }
 
-async fn subscribe(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+async fn subscribe(session: &Arc<Session>, frame: &Value, event_id: Option<&str>) -> Result<Option<Value>, Reject> {
     let request: Subscribe = decode(frame)?;
     let after = match &request.after {
         None | Some(Value::Null) => Cursor::default(),
@@ -95,14 +53,39 @@ async fn subscribe(session: &Session, frame: &Value, event_id: Option<&str>) -> 
             Cursor { epoch: None, seq }
         }
     };
+    let types = Types::read(request.types)?;
     let reader = session.handle.attach(after).await?;
     let mut snapshot = serde_json::to_value(snapshot(reader.attached())).unwrap_or_default();
     echo(&mut snapshot, event_id, false);
-    session.send(Out::Subscribe { snapshot, reader: Box::new(reader) }).await;
-    Ok(())
+    session.send_events(snapshot, reader, types).await;
+    Ok(None)
 }
 
-async fn create(session: &Session, frame: &Value, event_id: Option<&str>, subscribes: bool) -> Result<(), Reject> {
+/// Steers as OpenAI's clients do: whatever comes of it is said in their words, and never as an `error` of the frame.
+async fn steer(session: &Session, frame: &Value, event_id: Option<&str>) -> Option<Value> {
+    let key = key(session, Operation::Intervene, event_id, fingerprint(frame, None));
+    let request = Request { frame, event_id, key: key.as_ref() };
+    let intervene = dialect::read_steer(frame);
+    let done = session.dialect.steer(&session.app, &session.handle, intervene, &request, || session.hears()).await;
+    done.unwrap_or_else(|reject| Some(dialect::steer_refused(&request, reject)))
+}
+
+/// Interrupts as Codex does.
+async fn interrupt(session: &Session, frame: &Value, event_id: Option<&str>) -> Option<Value> {
+    let request = Request { frame, event_id, key: None };
+    let done = match dialect::read_interrupt(frame) {
+        Ok(id) => session.dialect.interrupt(&session.handle, id, &request, || session.hears()).await,
+        Err(reject) => Err(reject),
+    };
+    done.unwrap_or_else(|reject| Some(dialect::interrupt_refused(&request, reject)))
+}
+
+async fn create(
+    session: &Arc<Session>,
+    frame: &Value,
+    event_id: Option<&str>,
+    subscribes: bool,
+) -> Result<Option<Value>, Reject> {
     let request: CreateResponse = decode(frame)?;
     create::check(&request, frame)?;
     check_place(session, &request)?;
@@ -116,11 +99,7 @@ async fn create(session: &Session, frame: &Value, event_id: Option<&str>, subscr
     };
     let mut create = create::create(&session.app, &request, frame)?;
     if let Some(previous) = &request.previous_response_id {
-        let unknown = |_| {
-            let text = format!("the previous response {previous:?} is not known in this conversation");
-            Reject::new(Code::PreviousResponseNotFound, text).param("previous_response_id")
-        };
-        create.previous = Some(previous.parse().map_err(unknown)?);
+        create.previous = Some(previous.parse().map_err(|_| create::unknown_previous(previous))?);
     }
     create.in_conversation = true;
     let id = create.response_id;
@@ -134,7 +113,7 @@ async fn create(session: &Session, frame: &Value, event_id: Option<&str>, subscr
             return Err(reject);
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Refuses what would take the response out of the socket's conversation.
@@ -151,18 +130,18 @@ fn check_place(session: &Session, request: &CreateResponse) -> Result<(), Reject
 }
 
 /// Events from where the reader stands, behind a snapshot of that place.
-async fn begin_events(session: &Session, reader: Reader) {
+async fn begin_events(session: &Arc<Session>, reader: Reader) {
     let snapshot = serde_json::to_value(snapshot(reader.state())).unwrap_or_default();
-    session.send(Out::Subscribe { snapshot, reader: Box::new(reader) }).await;
+    session.send_events(snapshot, reader, Types::default()).await;
 }
 
 /// The first answer again, outside the order of events; then the events behind it, if none are sent yet.
 async fn replay_create(
-    session: &Session,
+    session: &Arc<Session>,
     id: ResponseId,
     event_id: Option<&str>,
     subscribes: bool,
-) -> Result<(), Reject> {
+) -> Result<Option<Value>, Reject> {
     let mut reader = session.handle.attach_response(id).await?;
     let before = serde_json::to_value(snapshot(reader.state())).unwrap_or_default();
     while let Some(recorded) = reader.next().await {
@@ -170,16 +149,15 @@ async fn replay_create(
             let mut created = frame(reader.state(), &recorded);
             echo(&mut created, event_id, true);
             if subscribes {
-                session.send(Out::Subscribe { snapshot: before, reader: Box::new(reader) }).await;
+                session.send_events(before, reader, Types::default()).await;
             }
-            session.send(Out::Frame(created)).await;
-            return Ok(());
+            return Ok(Some(created));
         }
     }
     Err(crate::api::stream::interrupted())
 }
 
-async fn intervene(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+async fn intervene(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<Option<Value>, Reject> {
     let request: Intervene = decode(frame)?;
     let id = request.response_id.as_deref();
     let id = id.ok_or_else(|| invalid("response_id", "response_id is missing; it says which response is meant"))?;
@@ -191,23 +169,23 @@ async fn intervene(session: &Session, frame: &Value, event_id: Option<&str>) -> 
         session.tag(&intervention_id, event_id);
     }
     let done = interventions::perform(&session.app, &session.handle, core_request, key.as_ref(), frame).await;
-    let is_told_by_events = matches!(done, Ok((_, false))) && session.is_subscribed();
+    let is_told_by_events = matches!(done, Ok((_, false))) && session.hears() == Hears::Now;
     if let Some(intervention_id) = intervention_id.filter(|_| !is_told_by_events) {
         session.untag(&intervention_id);
     }
     let (receipt, replayed) = done?;
-    if !is_told_by_events {
-        let shown = interventions::shown(&session.handle, &receipt).await?;
-        let mut answer = serde_json::to_value(&shown).unwrap_or_default();
-        answer["type"] = format!("intervention.{}", shown.status).into();
-        answer["intervention_id"] = shown.id.into();
-        echo(&mut answer, event_id, replayed);
-        session.send(Out::Frame(answer)).await;
+    if is_told_by_events {
+        return Ok(None);
     }
-    Ok(())
+    let shown = interventions::shown(&session.handle, &receipt).await?;
+    let mut answer = serde_json::to_value(&shown).unwrap_or_default();
+    answer["type"] = format!("intervention.{}", shown.status).into();
+    answer["intervention_id"] = shown.id.into();
+    echo(&mut answer, event_id, replayed);
+    Ok(Some(answer))
 }
 
-async fn cancel(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+async fn cancel(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<Option<Value>, Reject> {
     let request: Cancel = decode(frame)?;
     let id = request.response_id.as_deref().map(create::response_id).transpose()?;
     let target = id.map(|id| id.to_string());
@@ -224,11 +202,10 @@ async fn cancel(session: &Session, frame: &Value, event_id: Option<&str>) -> Res
         "response": response,
     });
     echo(&mut answer, event_id, done.replayed);
-    session.send(Out::Frame(answer)).await;
-    Ok(())
+    Ok(Some(answer))
 }
 
-async fn withdraw(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+async fn withdraw(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<Option<Value>, Reject> {
     let request: Withdraw = decode(frame)?;
     let id = request.intervention_id.as_deref();
     let id = id.ok_or_else(|| invalid("intervention_id", "intervention_id is missing; it says which one is meant"))?;
@@ -237,30 +214,27 @@ async fn withdraw(session: &Session, frame: &Value, event_id: Option<&str>) -> R
     let shown = interventions::current(&session.handle, id).await?;
     let mut answer = json!({"type": "intervention.withdraw.result", "intervention_id": id, "intervention": shown});
     echo(&mut answer, event_id, false);
-    session.send(Out::Frame(answer)).await;
-    Ok(())
+    Ok(Some(answer))
 }
 
-async fn claim_call(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+async fn claim_call(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<Option<Value>, Reject> {
     let request: ToolClaim = decode(frame)?;
     let key = key(session, Operation::ClaimCall, event_id, fingerprint(frame, None));
     let done = tool_calls::perform_claim(&session.app, &session.handle, &request, key.as_ref()).await?;
-    answer_as(session, "conversation.tool_claim.result", done, event_id).await;
-    Ok(())
+    Ok(Some(answer_as("conversation.tool_claim.result", done, event_id)))
 }
 
-async fn answer_call(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
+async fn answer_call(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<Option<Value>, Reject> {
     let request: ToolResult = decode(frame)?;
     let key = key(session, Operation::AnswerCall, event_id, fingerprint(frame, None));
     let done = tool_calls::perform_result(&session.app, &session.handle, &request, key.as_ref()).await?;
-    answer_as(session, "conversation.tool_result.result", done, event_id).await;
-    Ok(())
+    Ok(Some(answer_as("conversation.tool_result.result", done, event_id)))
 }
 
-async fn answer_as(session: &Session, kind: &str, (mut answer, replayed): (Value, bool), event_id: Option<&str>) {
+fn answer_as(kind: &str, (mut answer, replayed): (Value, bool), event_id: Option<&str>) -> Value {
     answer["type"] = kind.into();
     echo(&mut answer, event_id, replayed);
-    session.send(Out::Frame(answer)).await;
+    answer
 }
 
 fn key(session: &Session, operation: Operation, event_id: Option<&str>, fingerprint: [u8; 32]) -> Option<Key> {

@@ -5,3 +5,4 @@ pub(crate) mod chat;
 mod chat_stream;
 pub(crate) mod models;
 pub(crate) mod responses;
+pub(crate) mod responses_socket;

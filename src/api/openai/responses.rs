@@ -14,7 +14,7 @@ use crate::actors::{ConversationHandle, Reader};
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, PathId, decode, flag};
-use crate::api::create::{self, Claimed, Key};
+use crate::api::create::{self, Done};
 use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
 use crate::api::frame::silent_failure;
 use crate::api::stream::{Follow, at_creation, finish, sse};
@@ -23,7 +23,7 @@ use crate::conversation::{self, Input, Reject};
 use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::protocol::responses::CreateResponse;
-use crate::store::{KeyedAnswer, Operation};
+use crate::store::KeyedAnswer;
 
 /// How the client wants the answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,21 +53,11 @@ pub(crate) async fn create(
     JsonBody(body): JsonBody,
 ) -> Result<Response, OpenAiError> {
     let request: CreateResponse = decode(&body)?;
-    create::check(&request, &body)?;
-    let conversation = request.conversation.as_ref();
-    let conversation = conversation.map(|it| create::conversation_id(it.id())).transpose()?;
-    let fingerprint = idempotency::fingerprint(&body, None);
-    let key = idempotency::key(&headers)?.filter(|_| request.store != Some(false));
-    let key = Key::new(&principal, conversation, Operation::Create, key, fingerprint);
     let delivery = Delivery::of(&request);
-    let claim = match create::claim(&app, key.as_ref())? {
-        Claimed::Fresh(claim) => claim,
-        Claimed::Replay(answer) => return replay(&app, &principal, answer, delivery, permit).await,
-    };
-    let create = create::create(&app, &request, &body)?;
-    let id = create.response_id;
-    let (handle, reader) = create::place(&app, &principal, &request, create, key.as_ref(), claim).await?;
-    answer(&app, &handle, reader, id, delivery, permit).await
+    match create::perform(&app, &principal, &request, &body, idempotency::key(&headers)?).await? {
+        Done::Created { id, handle, reader } => answer(&app, &handle, *reader, id, delivery, permit).await,
+        Done::Replay(answer) => replay(&app, &principal, answer, delivery, permit).await,
+    }
 }
 
 async fn answer(

@@ -11,7 +11,7 @@ use crate::engine::gguf::{Gguf, TensorType};
 use crate::engine::kv::BlockId;
 use crate::engine::model::tiny::{Tiny, VOCABULARY};
 use crate::engine::scheduler::Chunk;
-use crate::engine::{FinishReason, Sampling};
+use crate::engine::{FinishReason, Sampling, SequenceId};
 
 const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 11, choice: 0 };
 const WARM: Sampling = Sampling { temperature: 2.0, top_k: 100, top_p: 0.98, min_p: 0.001, ..GREEDY };
@@ -75,13 +75,13 @@ struct Gated {
     backend: CpuBackend,
     /// Each message lets one step go; when the sender is gone all go.
     gate: std_mpsc::Receiver<()>,
-    /// Told when a step has come to the gate.
-    arrived: std_mpsc::Sender<()>,
+    /// Told when a step has come to the gate: the tokens of each sequence in it.
+    arrived: std_mpsc::Sender<Vec<(SequenceId, usize)>>,
 }
 
 impl Backend for Gated {
     fn forward(&mut self, chunks: &[Chunk]) -> Result<&[f32], StepError> {
-        let _ = self.arrived.send(());
+        let _ = self.arrived.send(chunks.iter().map(|chunk| (chunk.sequence, chunk.tokens.len())).collect());
         let _ = self.gate.recv();
         self.backend.forward(chunks)
     }
@@ -105,7 +105,7 @@ impl Backend for Gated {
 
 struct Gate {
     open: std_mpsc::Sender<()>,
-    arrived: std_mpsc::Receiver<()>,
+    arrived: std_mpsc::Receiver<Vec<(SequenceId, usize)>>,
 }
 
 fn gated_engine(options: &LoadOptions) -> (LocalEngine, Gate) {
@@ -197,6 +197,33 @@ fn an_abort_is_confirmed_and_the_successor_reuses_the_blocks() {
     assert_eq!(successor.cached, Some(64));
     let alone = generate(&engine, GenerationRequest { cache_salt: 1, ..request(steered, 5) });
     assert_eq!(successor.tokens, alone.tokens, "the cache changes no token");
+}
+
+/// Aborts a sequence with this prompt while its step `steps` is at the gate, beside another sequence; gives the tokens
+/// of it in that step. No later step has any.
+fn run_after_abort(prompt_tokens: u32, steps: usize) -> usize {
+    let mate = generate(&engine(&LoadOptions::default()), request(prompt(2, 10), 20)).tokens;
+    let (engine, gate) = gated_engine(&LoadOptions::default());
+    let doomed = engine.submit(request(prompt(1, prompt_tokens), 1_000)).unwrap();
+    for _ in 1..steps {
+        gate.arrived.recv().unwrap();
+        gate.open.send(()).unwrap();
+    }
+    let under_way = gate.arrived.recv().unwrap();
+    doomed.abort.abort();
+    let other = engine.submit(request(prompt(2, 10), 20)).unwrap();
+    drop(gate.open);
+    assert_eq!(read(doomed).finish, Some(FinishReason::Aborted));
+    assert_eq!(read(other).tokens, mate, "another sequence is not disturbed");
+    let [(id, tokens)] = under_way[..] else { panic!("{under_way:?}") };
+    assert!(gate.arrived.try_iter().flatten().all(|(later, _)| later != id), "a later step holds the sequence");
+    tokens
+}
+
+#[test]
+fn an_abort_is_followed_by_no_more_than_the_step_that_is_under_way() {
+    assert_eq!(run_after_abort(20, 5), 1, "one decode step");
+    assert_eq!(run_after_abort(1_000, 2), LoadOptions::default().step_tokens, "one chunk of the prompt");
 }
 
 #[test]

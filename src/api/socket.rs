@@ -1,0 +1,226 @@
+//! One WebSocket, whatever is spoken on it: its bounds, reading, writing, silence, and how it closes.
+//!
+//! Two halves run side by side: one reads frames and works on requests, the other writes answers and events. A
+//! client that does not read stops the writing half only; a request that waits stops nobody. What a frame means is
+//! not known here: that is the [`Speaker`]'s.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::response::Response;
+use futures_util::stream::{BoxStream, FuturesUnordered, SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt, stream};
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+
+use super::body::object;
+use super::{App, Phase, errors, idempotency};
+use crate::conversation::Reject;
+use crate::error::Code;
+
+/// Most requests of one socket that are worked on at once; then it is not read from.
+const REQUESTS_MAX: usize = 64;
+/// Answers that wait to be written.
+const OUTBOX_FRAMES: usize = 64;
+/// How long a client has to take the close frame.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// What a socket may hold back before it writes, beside its largest frame.
+const WRITE_BUFFER_BYTES: usize = 256 << 10;
+
+/// What goes out.
+pub(crate) enum Out {
+    /// Frames that nothing else comes between.
+    Frames(Vec<Value>),
+    /// These frames, and from here on what the stream gives, in place of the one before.
+    Events(Vec<Value>, BoxStream<'static, Self>),
+    /// Nothing more.
+    Close(u16),
+}
+
+impl Out {
+    /// The stream of events was cut, and its client is to come back.
+    pub(crate) fn cut() -> Self {
+        Self::Close(close_code::AGAIN)
+    }
+}
+
+/// Where answers are queued.
+#[derive(Clone)]
+pub(crate) struct Outbox(mpsc::Sender<Out>);
+
+impl Outbox {
+    pub(crate) async fn send(&self, out: Out) {
+        // Fails only when the socket is closing.
+        let _ = self.0.send(out).await;
+    }
+}
+
+/// What the frames of a socket mean.
+pub(crate) trait Speaker: Send + Sync + 'static {
+    /// Decides what depends on the order in which frames are read. True: the request took what only one may have.
+    fn begin(&self, frame: &Value) -> Result<bool, Reject>;
+
+    /// Does what the frame asks for. The frame that answers it, unless it was answered otherwise.
+    fn perform(
+        self: &Arc<Self>,
+        frame: &Value,
+        event_id: Option<&str>,
+        took: bool,
+    ) -> impl Future<Output = Result<Option<Value>, Reject>> + Send;
+
+    /// A request that took what only one may have is done.
+    fn give_back(&self, succeeded: bool);
+
+    /// Whether no response is followed: the socket may close when the server stops.
+    fn is_idle(&self) -> bool;
+}
+
+/// A frame as it was read.
+struct Begun {
+    event_id: Option<String>,
+    /// The frame, and what [`Speaker::begin`] said of it.
+    frame: Result<(Value, bool), Reject>,
+}
+
+impl Begun {
+    fn new(speaker: &impl Speaker, frame: Result<Value, Reject>) -> Self {
+        let read = frame.and_then(|frame| Ok((idempotency::event_id(&frame)?, frame)));
+        match read {
+            Ok((event_id, frame)) => Self { event_id, frame: speaker.begin(&frame).map(|took| (frame, took)) },
+            Err(reject) => Self { event_id: None, frame: Err(reject) },
+        }
+    }
+
+    /// Works on the request. A refused one is an `error` frame; the socket stays.
+    async fn answer<S: Speaker>(self, speaker: Arc<S>, outbox: Outbox) {
+        let event_id = self.event_id.as_deref();
+        let done = match self.frame {
+            Ok((frame, took)) => {
+                let done = speaker.perform(&frame, event_id, took).await;
+                if took {
+                    speaker.give_back(done.is_ok());
+                }
+                done
+            }
+            Err(reject) => Err(reject),
+        };
+        if let Some(answer) = done.unwrap_or_else(|reject| Some(errors::frame(reject, event_id))) {
+            outbox.send(Out::Frames(vec![answer])).await;
+        }
+    }
+}
+
+/// Takes the upgrade; the socket lives on by itself.
+pub(crate) fn accept<S: Speaker>(
+    app: App,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    speaker: impl FnOnce(App, Outbox) -> S + Send + 'static,
+) -> Result<Response, Reject> {
+    let upgrade = upgrade.map_err(|rejection| {
+        Reject::new(Code::InvalidInput, format!("this route is a WebSocket: {}", rejection.body_text()))
+    })?;
+    let seat = app.seat()?;
+    let bound = app.limits.ws_frame_bytes_max;
+    let upgrade = upgrade.max_message_size(bound).max_frame_size(bound);
+    // A client that writes and never reads must not make us hold our answers for it: the socket closes instead.
+    let upgrade = upgrade.max_write_buffer_size(bound + WRITE_BUFFER_BYTES);
+    Ok(upgrade.on_upgrade(async move |socket| {
+        serve(socket, app, speaker).await;
+        drop(seat);
+    }))
+}
+
+async fn serve<S: Speaker>(socket: WebSocket, app: App, speaker: impl FnOnce(App, Outbox) -> S) {
+    let (outbox, answers) = mpsc::channel(OUTBOX_FRAMES);
+    let speaker = Arc::new(speaker(app.clone(), Outbox(outbox.clone())));
+    let (sink, stream) = socket.split();
+    tokio::select! {
+        () = read(stream, &speaker, Outbox(outbox)) => {}
+        () = write(sink, answers, &app, &*speaker) => {}
+    }
+}
+
+/// Reads frames and works on their requests, until the client is gone.
+async fn read<S: Speaker>(mut stream: SplitStream<WebSocket>, speaker: &Arc<S>, outbox: Outbox) {
+    let mut requests = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            message = stream.next(), if requests.len() < REQUESTS_MAX => {
+                let frame = match message {
+                    Some(Ok(Message::Text(text))) => object(text.as_bytes()),
+                    Some(Ok(Message::Binary(_))) => {
+                        let text = "binary frames are not understood; send JSON in text frames";
+                        Err(Reject::new(Code::InvalidInput, text))
+                    }
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                    Some(Ok(Message::Close(_))) | None => return,
+                    // Too large, or no WebSocket any more: either way the stream cannot be read on.
+                    Some(Err(_)) => {
+                        outbox.send(Out::Close(close_code::SIZE)).await;
+                        return tokio::time::sleep(CLOSE_TIMEOUT).await;
+                    }
+                };
+                requests.push(Begun::new(&**speaker, frame).answer(Arc::clone(speaker), outbox.clone()));
+            }
+            Some(()) = requests.next() => {}
+        }
+    }
+}
+
+/// Writes answers and events, until there are no more.
+async fn write(
+    mut sink: SplitSink<WebSocket, Message>,
+    mut answers: mpsc::Receiver<Out>,
+    app: &App,
+    speaker: &impl Speaker,
+) {
+    let mut events: BoxStream<'static, Out> = stream::pending().boxed();
+    let mut phase = app.phase.clone();
+    loop {
+        let out = tokio::select! {
+            biased;
+            answer = answers.recv() => answer.unwrap_or(Out::Close(close_code::NORMAL)),
+            event = events.next() => match event {
+                Some(event) => event,
+                None => Out::Events(Vec::new(), stream::pending().boxed()),
+            },
+            () = draining(&mut phase), if speaker.is_idle() => {
+                Out::Close(close_code::RESTART)
+            }
+            () = tokio::time::sleep(app.limits.silence) => {
+                if sink.send(Message::Ping(axum::body::Bytes::new())).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+        };
+        let frames = match out {
+            Out::Frames(frames) => frames,
+            Out::Events(first, others) => {
+                events = others;
+                first
+            }
+            Out::Close(code) => {
+                let stops = *app.phase.borrow() == Phase::Draining && code == close_code::AGAIN;
+                let code = if stops { close_code::RESTART } else { code };
+                // The socket is over, whether the client takes the frame or not.
+                let _ = sink.send(Message::Close(Some(CloseFrame { code, reason: "".into() }))).await;
+                return;
+            }
+        };
+        for frame in frames {
+            if sink.send(Message::Text(frame.to_string().into())).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Returns when the server begins to stop.
+async fn draining(phase: &mut watch::Receiver<Phase>) {
+    // Without a sender the process ends anyway.
+    let _ = phase.wait_for(|phase| *phase == Phase::Draining).await.map(drop);
+}
