@@ -134,12 +134,12 @@ fn named(client: &Client, id: ConversationId, state: &State, dice: &mut Dice) ->
     let some = if dice.chance(80) && !open.is_empty() { &open } else { &calls };
     let call = some.get(dice.place(some.len())).cloned();
     match dice.below(100) {
-        0..45 => {
+        0..38 => {
             let output = format!("result {}", client.world.number());
             Some(Ask::Result { conversation: id, call: call?, output })
         }
-        45..60 => {
-            let lease_ms = 50 + dice.below(4_000);
+        38..60 => {
+            let lease_ms = if dice.chance(40) { 50 } else { 4_000 + dice.below(60_000) };
             Some(Ask::Claim { conversation: id, call: call?, lease_ms })
         }
         60..78 => Some(answer_in_next(client, id, open, call, dice)),
