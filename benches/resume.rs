@@ -15,7 +15,7 @@ use reqwest::{Client, Response};
 use serde_json::{Value, json};
 
 /// Tokens of history, and how many conversations with them.
-const SIZES: [(usize, usize); 3] = [(512, 7), (2_048, 7), (8_192, 3)];
+const SIZES: [(usize, usize); 3] = [(512, 5), (2_048, 5), (8_192, 5)];
 
 /// Tokens of the first answer, of the next turn's question with the template around it, and of its answer.
 const FIRST_ANSWER: usize = 16;
@@ -183,7 +183,9 @@ impl Server {
                 Some("response.output_text.delta") => _ = first.get_or_insert_with(|| begun.elapsed()),
                 Some("response.completed" | "response.incomplete") => {
                     let cached = &frame["response"]["usage"]["input_tokens_details"]["cached_tokens"];
-                    return Ok((first.ok_or("no token")?, cached.as_u64().ok_or("no usage")?));
+                    // An answer without text began with its end token.
+                    let first = first.unwrap_or_else(|| begun.elapsed());
+                    return Ok((first, cached.as_u64().ok_or("no usage")?));
                 }
                 Some("response.failed") => return Err(frame.to_string().into()),
                 _ => {}
