@@ -94,6 +94,8 @@ pub(super) struct Live {
     unflushed: Unflushed,
     /// Earlier states, for readers that come back.
     checkpoints: Checkpoints,
+    /// Keys of requests that are not stored, with their answers.
+    keys: Vec<KeyClaim>,
 }
 
 impl Actor for ConversationActor {
@@ -121,6 +123,7 @@ impl Actor for ConversationActor {
             timer_ms: None,
             unflushed: Unflushed::default(),
             checkpoints: Checkpoints::default(),
+            keys: Vec::new(),
         })
     }
 
@@ -306,13 +309,17 @@ impl Live {
             decided.effects.extend(step.effects);
             answer = step.answer;
         }
-        let record = key.as_ref().and_then(|key| Some(key.record(unix_ms, keyed_answer(self.id, &answer)?)));
+        let keyed = key.zip(keyed_answer(self.id, &answer));
+        let record = keyed.as_ref().map(|(key, answer)| Record::Key(key.record(unix_ms, answer.clone())));
         let way = way(&decided.events);
         crash::point(way.decided);
-        self.journal(&decided, record.map(Record::Key)).await?;
+        self.journal(&decided, record).await?;
         crash::point(way.journaled);
-        // Its answer is durable: from here on the journal answers for the key.
-        drop(key);
+        if let Some((key, answer)) = keyed.filter(|_| !self.stored) {
+            key.hold(answer);
+            self.keys.push(key);
+        }
+        // Else its answer is durable, and from here on the journal answers for the key.
         self.state = decided.state;
         if self.stored {
             self.checkpoints.note(&self.state);

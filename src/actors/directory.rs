@@ -293,10 +293,15 @@ impl DirectoryHandle {
     }
 
     /// A conversation that is not stored: it dies with its last reader, and its response with it.
-    pub async fn ephemeral(&self, open: Open, create: Create) -> Result<(ConversationHandle, Reader), Reject> {
+    pub async fn ephemeral(
+        &self,
+        open: Open,
+        create: Create,
+        key: Option<KeyClaim>,
+    ) -> Result<(ConversationHandle, Reader), Reject> {
         let handle = self.fresh(false).await?;
         let inputs = vec![open.input(handle.id, None), Input::Create(Box::new(create))];
-        let reader = handle.follow(inputs, None).await?;
+        let reader = handle.follow(inputs, key).await?;
         Ok((handle, reader))
     }
 

@@ -1,7 +1,8 @@
 //! Idempotency keys: at most one effect per key, and the first answer again.
 //!
 //! A key is claimed before any state is looked at. While the first request runs, the claim stands in memory; its
-//! answer is journaled in the same batch as its effect, and from then on the journal answers.
+//! answer is journaled in the same batch as its effect, and from then on the journal answers. What is not stored keeps
+//! its claims, answers included, as long as it lives.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,14 @@ use crate::store::{Journal, KeyRecord, KeyScope, KeyedAnswer};
 #[derive(Clone)]
 pub struct Keys {
     journal: Arc<dyn Journal>,
-    claimed: Arc<Mutex<HashMap<KeyScope, [u8; 32]>>>,
+    claimed: Arc<Mutex<HashMap<KeyScope, Held>>>,
+}
+
+/// A key that stands in memory.
+struct Held {
+    fingerprint: [u8; 32],
+    /// The answer, where no journal keeps it.
+    answer: Option<KeyedAnswer>,
 }
 
 /// What is known about a key.
@@ -46,21 +54,25 @@ impl Keys {
     pub fn claim(&self, scope: KeyScope, fingerprint: [u8; 32]) -> Result<Claim, Reject> {
         let mut claimed = self.claimed();
         if let Some(first) = claimed.get(&scope) {
-            return if *first == fingerprint { Ok(Claim::InProgress) } else { Err(reused()) };
+            return match &first.answer {
+                _ if first.fingerprint != fingerprint => Err(reused()),
+                Some(answer) => Ok(Claim::Replay(answer.clone())),
+                None => Ok(Claim::InProgress),
+            };
         }
         // Under the lock: a claim is given up only after its record is durable, so one of the two is always seen.
         match self.journal.key(&scope).map_err(|error| store_reject(&error))? {
             Some(record) if record.fingerprint == fingerprint => Ok(Claim::Replay(record.answer)),
             Some(_) => Err(reused()),
             None => {
-                claimed.insert(scope.clone(), fingerprint);
+                claimed.insert(scope.clone(), Held { fingerprint, answer: None });
                 crash::point("key_claimed");
                 Ok(Claim::Fresh(KeyClaim { scope, fingerprint, keys: self.clone() }))
             }
         }
     }
 
-    fn claimed(&self) -> MutexGuard<'_, HashMap<KeyScope, [u8; 32]>> {
+    fn claimed(&self) -> MutexGuard<'_, HashMap<KeyScope, Held>> {
         self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -69,6 +81,15 @@ impl KeyClaim {
     /// The record that goes into the batch of the request's effect.
     pub(super) fn record(&self, at_ms: u64, answer: KeyedAnswer) -> KeyRecord {
         KeyRecord { scope: self.scope.clone(), fingerprint: self.fingerprint, at_ms, answer }
+    }
+}
+
+impl KeyClaim {
+    /// Keeps the answer in memory, for as long as the claim lives: what is not stored has no other place for it.
+    pub(super) fn hold(&self, answer: KeyedAnswer) {
+        if let Some(held) = self.keys.claimed().get_mut(&self.scope) {
+            held.answer = Some(answer);
+        }
     }
 }
 

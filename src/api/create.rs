@@ -160,7 +160,6 @@ pub(crate) async fn perform(
     check(request, body)?;
     let conversation = request.conversation.as_ref();
     let conversation = conversation.map(|it| conversation_id(it.id())).transpose()?;
-    let key = key.filter(|_| request.store != Some(false));
     let key = Key::new(principal, conversation, Operation::Create, key, fingerprint(body, None));
     let claim = match claim(app, key.as_ref())? {
         Claimed::Fresh(claim) => claim,
@@ -170,6 +169,22 @@ pub(crate) async fn perform(
     let id = create.response_id;
     let (handle, reader) = place(app, principal, request, create, key.as_ref(), claim).await?;
     Ok(Done::Created { id, handle, reader: Box::new(reader) })
+}
+
+/// The conversation of a response that a key's first request created.
+pub(crate) async fn created_before(
+    app: &App,
+    principal: &str,
+    conversation: ConversationId,
+    response: ResponseId,
+) -> Result<ConversationHandle, Reject> {
+    match app.directory.of_response(response, principal).await {
+        // Deleted since; or it was not stored and has just ended, and the key is free again.
+        Err(reject) if reject.code == Code::ResponseNotFound => {
+            app.directory.conversation(conversation, principal).await
+        }
+        found => found,
+    }
 }
 
 /// Puts the response where the request wants it: a new conversation, the end of one, or a fork.
@@ -196,7 +211,7 @@ async fn place(
     if create.config.store {
         app.directory.create_in_new(open, create, claim).await
     } else {
-        app.directory.ephemeral(open, create).await
+        app.directory.ephemeral(open, create, claim).await
     }
 }
 
@@ -228,7 +243,7 @@ async fn continued(
     }
     if !create.config.store {
         let history = history(&state, id)?;
-        return app.directory.ephemeral(open(principal, history), create).await;
+        return app.directory.ephemeral(open(principal, history), create, claim).await;
     }
     if state.responses.last().is_some_and(|last| last.id == id) {
         create.previous = Some(id);

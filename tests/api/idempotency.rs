@@ -1,6 +1,7 @@
 //! One key, one effect, one answer.
 
-use serde_json::json;
+use reqwest::Method;
+use serde_json::{Value, json};
 
 use crate::support::{Server, text_of};
 
@@ -85,4 +86,39 @@ async fn a_repeated_cancel_gets_the_same_answer() {
     let again = server.post_keyed(&path, "k", json!({})).await;
     assert_eq!((again.status, &again.body), (first.status, &first.body));
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_stored_is_one_request_as_long_as_it_lives() {
+    let server = Server::start().await;
+    for (path, body) in [
+        ("/v1/responses", json!({"input": "endless", "store": false, "stream": true})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "endless"}], "stream": true})),
+    ] {
+        let begin =
+            |key: &str, body: &Value| server.request(Method::POST, path).header("idempotency-key", key).json(body);
+        let mut first = server.stream(begin("k", &body)).await;
+        let begun = first.next().await.unwrap().json();
+        let mut again = server.stream(begin("k", &body)).await;
+        assert_eq!(again.next().await.unwrap().json(), begun, "{path}: it is followed from its beginning");
+        let mut whole = body.clone();
+        whole["stream"] = false.into();
+        server.post_keyed(path, "k", whole).await.assert_error(409, "idempotency_in_progress");
+        let mut other = body.clone();
+        other["temperature"] = 0.5.into();
+        server.post_keyed(path, "k", other).await.assert_error(422, "idempotency_key_reused");
+        // The second reader keeps it alive; without any it ends, and the key is free.
+        drop(first);
+        again.next().await.unwrap();
+        drop(again);
+        server.running.idle().await;
+        let id = |begun: &Value| begun.pointer("/response/id").or(begun.get("id")).unwrap().clone();
+        loop {
+            let anew = server.stream(begin("k", &body)).await.next().await.unwrap().json();
+            // It may take a moment until the conversation is over.
+            if id(&anew) != id(&begun) {
+                break;
+            }
+        }
+    }
 }

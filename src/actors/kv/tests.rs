@@ -354,7 +354,7 @@ async fn a_conversation_that_is_not_stored_has_no_file() {
     let process = site.start().await;
     let create = create(&long_question(), false);
     let id = create.response_id;
-    let (handle, reader) = process.root.directory().ephemeral(Open::default(), create).await.unwrap();
+    let (handle, reader) = process.root.directory().ephemeral(Open::default(), create, None).await.unwrap();
     soon(handle.ended(id)).await.unwrap();
     drop(reader);
     process.stop().await;

@@ -39,7 +39,7 @@ pub(crate) async fn create(
     let request: ChatRequest = decode(&body)?;
     unserved::refuse(&body)?;
     let stored = request.store == Some(true);
-    let key = idempotency::key(&headers)?.filter(|_| stored);
+    let key = idempotency::key(&headers)?;
     let fingerprint = idempotency::fingerprint(&body, Some("chat.completions"));
     let key = Key::new(&principal, None, Operation::Create, key, fingerprint);
     let claim = match create::claim(&app, key.as_ref())? {
@@ -52,7 +52,7 @@ pub(crate) async fn create(
     let (handle, reader) = if stored {
         app.directory.create_in_new(open, create, claim).await?
     } else {
-        app.directory.ephemeral(open, create).await?
+        app.directory.ephemeral(open, create, claim).await?
     };
     answer(&app, &handle, reader, id, &request, permit).await
 }
@@ -130,7 +130,7 @@ async fn replay(
     let KeyedAnswer::Created { conversation, response } = answer else {
         return Err(wrong_operation().into());
     };
-    let handle = app.directory.conversation(conversation, principal).await?;
+    let handle = create::created_before(app, principal, conversation, response).await?;
     let state = handle.state().await?;
     let has_ended = state.response(response).is_some_and(|response| response.status.is_terminal());
     if request.stream != Some(true) && !has_ended {

@@ -115,7 +115,7 @@ async fn replay(
     let KeyedAnswer::Created { conversation, response } = answer else {
         return Err(wrong_operation().into());
     };
-    let handle = app.directory.conversation(conversation, principal).await?;
+    let handle = create::created_before(app, principal, conversation, response).await?;
     if delivery == Delivery::Whole {
         let state = handle.state().await?;
         if !state.response(response).is_some_and(|response| response.status.is_terminal()) {
