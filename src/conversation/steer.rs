@@ -28,14 +28,12 @@ impl Draft {
         let Some(response) = self.state.response(response_id) else {
             return Err(response_not_found(response_id));
         };
-        let other = self.state.active().filter(|active| active.id != response_id);
+        let other = self.not_its_turn(response_id);
         let has_open_calls = self.state.open_calls().any(|call| call.response_id == response_id);
         let is_late = response.cancel_requested || response.status.is_terminal() && !has_open_calls;
         let enqueued = on_late == OnLate::Enqueue && (is_late || other.is_some());
         if !enqueued {
-            if let Some(active) = other {
-                let text = format!("{response_id} does not run, {} does; steer that one", active.id);
-                let reject = Reject::new(Code::ResponseNotActive, text).detail("active_id", active.id.to_string());
+            if let Some(reject) = other {
                 return Err(reject.detail("input", given_back(&items)));
             }
             if is_late {
@@ -65,16 +63,34 @@ impl Draft {
         Ok(self.receipt(intervention_id, response_id))
     }
 
+    /// Another response runs, or this one still waits for its turn: only what has begun can be steered.
+    fn not_its_turn(&self, response_id: ResponseId) -> Option<Reject> {
+        let active = self.state.active().map(|active| active.id);
+        let waits = self.state.queue.iter().any(|waiting| waiting.id == response_id);
+        if !waits && active.is_none_or(|active| active == response_id) {
+            return None;
+        }
+        let text = match active {
+            Some(active) => format!("{response_id} does not run, {active} does; steer that one"),
+            None => format!("{response_id} waits for its turn; steer it when it has begun, or cancel it"),
+        };
+        let active = active.map(|active| active.to_string());
+        Some(Reject::new(Code::ResponseNotActive, text).detail("active_id", active))
+    }
+
     /// Without items only the thinking of the response that runs changes, and nothing is cut.
     fn change_thinking(&mut self, intervene: Intervene) -> Result<Answer, Reject> {
         let Intervene { intervention_id, response_id, when, tools, thinking, .. } = intervene;
         let Some(response) = self.state.response(response_id) else {
             return Err(response_not_found(response_id));
         };
-        let active = self.state.active().filter(|active| active.id == response_id);
-        let Some(active) = active.filter(|active| !active.cancel_requested) else {
+        if let Some(reject) = self.not_its_turn(response_id) {
+            return Err(reject);
+        }
+        if response.status.is_terminal() || response.cancel_requested {
             return Err(already_completed(response, &[]));
-        };
+        }
+        let active = response;
         let (generation, has_thought) = (active.generation, active.has_thought());
         let budget_tokens = thinking.as_ref().and_then(|thinking| thinking.budget_tokens);
         let (items, enqueued) = (Vec::new(), false);

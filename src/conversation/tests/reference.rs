@@ -232,7 +232,7 @@ impl Reference {
         on_late: OnLate,
         tools: ToolsOnSteer,
     ) -> Result<(), Code> {
-        let other = self.active().is_some_and(|active| active != target);
+        let other = self.queue.contains(&target) || self.active().is_some_and(|active| active != target);
         let has_open = (0..self.calls.len()).any(|call| self.is_open(call) && self.calls[call].turn == target);
         let ended = self.turns[target].status != Status::Running;
         let late = self.turns[target].cancelled || ended && !has_open;

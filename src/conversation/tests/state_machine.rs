@@ -65,9 +65,7 @@ impl ReferenceStateMachine for Reference {
     /// Shrinking takes acts away: what a later one names must still be there.
     fn preconditions(state: &Self, act: &Act) -> bool {
         match *act {
-            // A turn that waits is behind what runs, or behind open calls: it is steered once it has begun.
-            Act::Steer { target, .. } => target < state.turns.len() && !state.queue.contains(&target),
-            Act::Cancel { target, .. } => target < state.turns.len(),
+            Act::Steer { target, .. } | Act::Cancel { target, .. } => target < state.turns.len(),
             Act::Withdraw(steer) => steer < state.steers.len(),
             Act::Claim(call) | Act::Answer { call, .. } => call < state.calls.len(),
             _ => true,

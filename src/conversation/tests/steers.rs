@@ -384,3 +384,22 @@ fn thinking_with_an_instruction_is_the_successors() {
     assert_eq!(talk.state.active().unwrap().config.thinking, Some(thinking));
     assert_eq!(talk.state.response(id).unwrap().config.thinking, None);
 }
+
+#[test]
+fn a_response_that_waits_for_its_turn_cannot_be_steered() {
+    let (mut talk, first) = Talk::generating(&[]);
+    let waiting = talk.create_as("second", |create| create.policies.if_busy = Some(IfBusy::Enqueue)).unwrap();
+    let reject = talk.steer(waiting, "x").unwrap_err();
+    assert_eq!((reject.code, &reject.details["active_id"]), (Code::ResponseNotActive, &first.to_string().into()));
+    // Behind open calls that a steer awaits nothing runs, and it waits all the same.
+    talk.generated(call(10, "weather", "{}"));
+    talk.steer_as(first, "and Rome", |steer| steer.tools = ToolsOnSteer::Await).unwrap();
+    assert!(talk.state.active().is_none());
+    let reject = talk.steer(waiting, "x").unwrap_err();
+    assert_eq!((reject.code, &reject.details["active_id"]), (Code::ResponseNotActive, &serde_json::Value::Null));
+    let call_id = talk.state.calls[0].call_id.clone();
+    answer(&mut talk, &call_id, "rain");
+    assert_eq!(asked(&talk), ["rain", "and Rome"]);
+    talk.ended(GenerationEnd::Stop);
+    assert_eq!((talk.state.active().unwrap().id, asked(&talk)), (waiting, vec!["second".to_owned()]));
+}
