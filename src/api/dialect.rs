@@ -221,7 +221,7 @@ fn interrupt_accepted(id: ResponseId, sequence_number: u64, event_id: Option<&st
 impl Asked {
     /// What the state says about this socket's steers and the socket was not told yet, in the order of acceptance.
     fn due(&mut self, state: &State) -> Vec<Value> {
-        let known = |id: &InterventionId| Some((*id, state.interventions.get(id)?));
+        let known = |id: &InterventionId| Some((*id, state.interventions.get(id)?.as_ref()));
         let mut all: Vec<(InterventionId, &Intervention)> = self.steers.keys().filter_map(known).collect();
         all.sort_by_key(|(_, intervention)| intervention.accepted_seq);
         let mut frames = Vec::new();

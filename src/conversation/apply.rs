@@ -152,7 +152,7 @@ impl State {
         if let Event::ToolCallRequested { response_id, call_id, attempt } = event
             && *attempt == 1
         {
-            let response = self.response(*response_id);
+            let response = self.response_even_deleted(*response_id);
             let name = response.and_then(|response| response.calls().find(|(id, _)| *id == call_id));
             let name = name.map(|(_, name)| name.to_owned()).unwrap_or_default();
             let policy = response.and_then(|response| response.config.tool_policies.get(&name));
@@ -214,7 +214,7 @@ impl State {
                 status: InterventionStatus::Accepted,
                 seq,
             };
-            self.interventions.insert(*intervention_id, accepted);
+            self.interventions.insert(*intervention_id, Arc::new(accepted));
             return;
         }
         let (id, status) = match event {
@@ -231,7 +231,7 @@ impl State {
             }
             _ => return,
         };
-        let Some(intervention) = self.interventions.get_mut(id) else { return };
+        let Some(intervention) = self.interventions.get_mut(id).map(Arc::make_mut) else { return };
         (intervention.status, intervention.seq) = (status, seq);
         if let InterventionStatus::Committed { successor_id, .. } = intervention.status {
             self.staged.extend_from_slice(&intervention.items);

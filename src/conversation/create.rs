@@ -86,7 +86,7 @@ impl Draft {
     }
 
     /// Each result answers one open call, or a call that the same input brings along.
-    fn check_tool_outputs(&self, input: &[Item]) -> Result<(), Reject> {
+    pub(super) fn check_tool_outputs(&self, input: &[Item]) -> Result<(), Reject> {
         let mut open: Vec<CallId> = self.state.open_calls().map(|call| call.call_id.clone()).collect();
         open.extend(unanswered(self.state.staged.iter()).into_iter().map(|(_, call_id)| call_id));
         for (place, item) in input.iter().enumerate() {

@@ -8,7 +8,7 @@ use super::effect::{Effect, Step};
 use super::event::{Ending, Event, NewResponse, ResponseError};
 use super::input::{Answer, Input, Now, Reject};
 use super::item::ItemStatus;
-use super::state::{Response, State};
+use super::state::{InterventionStatus, Response, State};
 use crate::error::Code;
 use crate::ids::ResponseId;
 
@@ -36,9 +36,10 @@ impl Draft {
         match input {
             Input::Open { id, principal, metadata, items, forked_from, defaults } => {
                 if self.state.id.is_none() {
+                    self.check_tool_outputs(&items)?;
                     self.push(Event::ConversationCreated { id, principal, metadata, forked_from, defaults });
                     if !items.is_empty() {
-                        self.push(Event::ItemsAdded { items });
+                        self.add(items);
                     }
                 }
                 return Ok(Answer::Opened);
@@ -149,12 +150,11 @@ impl Draft {
         }
         let has_open_calls = self.state.open_calls().next().is_some();
         let undecided = self.state.undecided();
-        let is_pending =
-            |status: &super::state::InterventionStatus| *status == super::state::InterventionStatus::Pending;
-        if has_open_calls && undecided.iter().any(|(_, waiting)| is_pending(&waiting.status)) {
+        let pending = undecided.iter().any(|(_, waiting)| waiting.status == InterventionStatus::Pending);
+        if has_open_calls && pending {
             return;
         }
-        let instruction = undecided.iter().find(|(_, waiting)| !is_pending(&waiting.status));
+        let instruction = undecided.first();
         let response = self.state.queue.first().map(|response| (response.id, response.created_seq));
         match (instruction, response) {
             (Some((_, first)), Some((id, seq))) if seq < first.accepted_seq => self.dequeue(id),

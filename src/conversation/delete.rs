@@ -20,7 +20,8 @@ impl Draft {
             let text = format!("the result of {call_id} is given as a tool result, or with the next response");
             return Err(Reject::new(Code::InvalidInput, text).param("items"));
         }
-        self.push(Event::ItemsAdded { items });
+        self.check_tool_outputs(&items)?;
+        self.add(items);
         Ok(Answer::Done)
     }
 
@@ -33,6 +34,9 @@ impl Draft {
             return Err(Reject::new(Code::NotFound, "there is no such item in this conversation").param("item_id"));
         }
         self.push(Event::ItemDeleted { item_id });
+        // It may have been a call that others waited for.
+        self.continue_turn();
+        self.next_turn();
         Ok(Answer::Done)
     }
 

@@ -40,7 +40,7 @@ pub struct State {
     /// Responses that ended before their turn came: they are no part of the transcript.
     pub unbegun: Vec<Arc<Response>>,
     /// Instructions, by id.
-    pub interventions: BTreeMap<InterventionId, Intervention>,
+    pub interventions: BTreeMap<InterventionId, Arc<Intervention>>,
     /// All calls that the model made, in order.
     pub calls: Vec<Call>,
 }
@@ -277,8 +277,13 @@ impl State {
 
     /// The response with this id, unless its object was deleted.
     pub fn response(&self, id: ResponseId) -> Option<&Response> {
+        self.response_even_deleted(id).filter(|response| !response.deleted)
+    }
+
+    /// As [`Self::response`], whether its object was deleted or not: its calls and its place in the transcript stay.
+    pub fn response_even_deleted(&self, id: ResponseId) -> Option<&Response> {
         let all = self.responses.iter().rev().chain(&self.queue).chain(&self.unbegun);
-        all.map(Arc::as_ref).find(|response| response.id == id).filter(|response| !response.deleted)
+        all.map(Arc::as_ref).find(|response| response.id == id)
     }
 
     /// The conversation's status on the wire.
@@ -319,7 +324,7 @@ impl State {
 
     /// Instructions without an outcome, in the order in which they were accepted.
     pub fn undecided(&self) -> Vec<(InterventionId, &Intervention)> {
-        let all = self.interventions.iter().map(|(id, intervention)| (*id, intervention));
+        let all = self.interventions.iter().map(|(id, intervention)| (*id, intervention.as_ref()));
         let mut undecided: Vec<_> = all.filter(|(_, intervention)| intervention.status.is_undecided()).collect();
         undecided.sort_by_key(|(_, intervention)| intervention.accepted_seq);
         undecided
@@ -350,7 +355,8 @@ impl State {
             };
             [call.due_ms, lease]
         });
-        let left = self.active().filter(|active| !active.paused).and_then(|active| active.unattended);
+        let active = self.active().filter(|active| !active.paused && !active.cancel_requested);
+        let left = active.and_then(|active| active.unattended);
         calls.flatten().chain(left.and_then(|left| left.until_ms)).min()
     }
 
@@ -385,6 +391,18 @@ impl Response {
         self.output.last().is_some_and(|output| {
             !matches!(output.item.body, ItemBody::Reasoning { .. }) || output.item.status != ItemStatus::InProgress
         })
+    }
+
+    /// Whether results of its calls continue it: it ended by itself, or a steer cut it that waits for them. What was
+    /// ended otherwise is not gone on with, and an interrupt leaves that to the client.
+    pub fn awaits_results(&self) -> bool {
+        match &self.status {
+            ResponseStatus::Ended(Ending::Completed) => true,
+            ResponseStatus::Ended(Ending::Incomplete { reason }) => {
+                reason == "max_output_tokens" || reason == "steered"
+            }
+            _ => false,
+        }
     }
 
     /// Whether it ends when nobody reads it, and does so at once.

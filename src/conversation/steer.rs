@@ -3,6 +3,8 @@
 //! A commit is one batch: the open item closed, open calls closed with synthetic results, every merged
 //! instruction committed, the old response ended, the successor created.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::decide::{Draft, response_not_found};
@@ -53,7 +55,7 @@ impl Draft {
         for earlier in replaced {
             self.push(Event::InterventionSuperseded { intervention_id: earlier, response_id, by: intervention_id });
         }
-        if enqueued {
+        if enqueued || !running && when == When::After {
             self.next_turn();
         } else if !running {
             self.commit(response_id, None, None);
@@ -90,8 +92,7 @@ impl Draft {
         if response.status.is_terminal() || response.cancel_requested {
             return Err(already_completed(response, &[]));
         }
-        let active = response;
-        let (generation, has_thought) = (active.generation, active.has_thought());
+        let (generation, has_thought) = (response.generation, response.has_thought());
         let budget_tokens = thinking.as_ref().and_then(|thinking| thinking.budget_tokens);
         let (items, enqueued) = (Vec::new(), false);
         self.push(Event::InterventionAccepted { intervention_id, response_id, items, when, tools, enqueued, thinking });
@@ -219,7 +220,8 @@ impl Draft {
         let awaits = |steer: &InterventionId| {
             self.state.interventions.get(steer).is_some_and(|steer| steer.tools == ToolsOnSteer::Await)
         };
-        let waits = self.state.open_calls().next().is_some() && steers.iter().all(awaits);
+        let has_open_calls = self.state.open_calls().next().is_some();
+        let waits = has_open_calls && !steers.is_empty() && steers.iter().all(awaits);
         let successor_id = ResponseId::draw(&mut self.now.fresh);
         if waits {
             self.make_pending(&steers);
@@ -262,7 +264,8 @@ impl Draft {
         let successor_id = ResponseId::draw(&mut self.now.fresh);
         self.close_calls("steered", |_| true);
         self.commit_pending(successor_id);
-        self.commit_all(vec![id], successor_id, None);
+        let is_undecided = self.state.interventions.get(&id).is_some_and(|turn| turn.status.is_undecided());
+        self.commit_all(if is_undecided { vec![id] } else { Vec::new() }, successor_id, None);
         let config = self.with_thinking(config, successor_id);
         self.succeed(previous, successor_id, config);
     }
@@ -277,7 +280,7 @@ impl Draft {
 
     /// The settings of a successor: inherited, but for the thinking that its instructions ask for; the last one wins.
     pub(super) fn with_thinking(&self, mut config: ResponseConfig, successor_id: ResponseId) -> ResponseConfig {
-        let answers = |steer: &&Intervention| match steer.status {
+        let answers = |steer: &&Arc<Intervention>| match steer.status {
             InterventionStatus::Committed { successor_id: id, .. } => id == successor_id,
             _ => false,
         };

@@ -43,7 +43,7 @@ impl Draft {
 
     /// Only so many calls of one response may run at once.
     fn check_parallel(&self, response_id: ResponseId) -> Result<(), Reject> {
-        let response = self.state.response(response_id);
+        let response = self.state.response_even_deleted(response_id);
         let Some(max) = response.and_then(|response| response.config.max_parallel_tool_calls) else { return Ok(()) };
         let claimed = |call: &&Call| call.response_id == response_id && call.status != CallStatus::Requested;
         let running = self.state.open_calls().filter(claimed).count();
@@ -59,6 +59,10 @@ impl Draft {
         let call = self.find_call(wanted)?.clone();
         let (response_id, call_id) = (call.response_id, call.call_id.clone());
         let attempt = wanted.attempt.unwrap_or(call.attempt);
+        if attempt > call.attempt || attempt == 0 {
+            let text = format!("the call {call_id} has had no attempt {attempt}; it is at {}", call.attempt);
+            return Err(Reject::new(Code::ToolCallNotFound, text).param("attempt"));
+        }
         match call.status {
             CallStatus::Completed | CallStatus::Answered => return self.answered_before(&call, &output, is_error),
             CallStatus::Cancelled | CallStatus::Unknown => {
@@ -104,9 +108,9 @@ impl Draft {
         })
     }
 
-    /// Records a late result, once for each attempt.
+    /// Records a late result, once for each attempt, so that repeating it grows nothing.
     fn discard(&mut self, call: &Call, attempt: u32, reason: String) {
-        if call.discarded_attempt != attempt {
+        if attempt > call.discarded_attempt {
             let (response_id, call_id, by_seq) = (call.response_id, call.call_id.clone(), call.seq);
             self.push(Event::ToolResultDiscarded { response_id, call_id, attempt, reason, by_seq });
         }
@@ -209,7 +213,8 @@ impl Draft {
             call.output.is_some() && (call.status == CallStatus::Answered || by_itself)
         };
         let made_by = self.state.calls.iter().rev().find(own)?.response_id;
-        let config = self.state.response(made_by)?.config.clone();
+        let made_by = self.state.response_even_deleted(made_by).filter(|response| response.awaits_results())?;
+        let config = made_by.config.clone();
         let previous = self.state.responses.last().map(|last| last.id);
         let id = ResponseId::draw(&mut self.now.fresh);
         self.commit_pending(id);

@@ -187,3 +187,89 @@ fn a_cancel_while_a_claimed_call_runs_says_that_it_may_have_run() {
     talk.create("go on").unwrap();
     assert_eq!(outputs(&talk), ["outcome unknown, may have run", "go on"]);
 }
+
+#[test]
+fn nothing_goes_on_with_the_results_of_a_response_that_was_ended() {
+    // Left by its readers, cancelled across a restart, failed by a restart, interrupted.
+    let (mut talk, _, calls) = calling(&["a"], ToolPolicy::default());
+    answer(&mut talk, &calls[0], "first").unwrap();
+    let mut left = talk.clone();
+    let policy = |talk: &mut Talk, change: fn(&mut Policy)| {
+        let last = talk.state.responses.last_mut().unwrap();
+        change(&mut std::sync::Arc::make_mut(last).config.policy);
+    };
+    policy(&mut left, |policy| (policy.on_disconnect, policy.grace_ms) = (OnDisconnect::Cancel, 10));
+    left.say(Input::Attendance { present: false, fingerprint: None }).unwrap();
+    left.now_ms += 100;
+    assert_eq!(names(&left.say(Input::Tick).unwrap()), ["response_ended"]);
+
+    let id = talk.state.active().unwrap().id;
+    let mut cancelled = talk.clone();
+    cancelled.cancel(id);
+    assert_eq!(names(&cancelled.say(Input::Restarted { fingerprint: None }).unwrap()), ["response_ended"]);
+
+    let mut failed = talk.clone();
+    policy(&mut failed, |policy| policy.on_restart = OnRestart::Fail);
+    assert_eq!(names(&failed.say(Input::Restarted { fingerprint: None }).unwrap()), ["response_ended"]);
+
+    let timed = ToolPolicy { timeout_ms: Some(50), ..ToolPolicy::default() };
+    let (mut interrupted, id, _) = calling(&["a"], timed);
+    interrupted.say(Input::Interrupt { response_id: id }).unwrap();
+    interrupted.now_ms += 100;
+    assert_eq!(names(&interrupted.say(Input::Tick).unwrap()), ["tool_call_closed"]);
+    for talk in [left, cancelled, failed, interrupted] {
+        assert_eq!(talk.state.status(), "idle");
+    }
+}
+
+#[test]
+fn a_deleted_response_object_stops_no_tool_turn() {
+    let (mut talk, id, calls) = calling(&["a"], ToolPolicy::default());
+    talk.ended(GenerationEnd::Stop);
+    talk.say(Input::DeleteResponse { response_id: id }).unwrap();
+    answer(&mut talk, &calls[0], "first").unwrap();
+    assert_eq!(outputs(&talk), ["first"]);
+}
+
+#[test]
+fn a_deleted_call_holds_up_nobody() {
+    let (mut talk, id, calls) = calling(&["a", "b"], ToolPolicy::default());
+    talk.ended(GenerationEnd::Stop);
+    let item = |talk: &Talk, call: usize| talk.state.response(id).unwrap().output[call].item.id;
+    // What awaited it has its turn.
+    let mut pending = talk.clone();
+    pending.steer_as(id, "and Rome", |steer| steer.tools = ToolsOnSteer::Await).unwrap();
+    for _ in 0..2 {
+        let item_id = item(&pending, 0);
+        pending.say(Input::DeleteItem { item_id }).unwrap();
+    }
+    assert_eq!(outputs(&pending), ["and Rome"]);
+    // The turn goes on with the results that are there.
+    answer(&mut talk, &calls[0], "first").unwrap();
+    let item_id = item(&talk, 1);
+    talk.say(Input::DeleteItem { item_id }).unwrap();
+    assert_eq!(outputs(&talk), ["first"]);
+}
+
+#[test]
+fn a_result_for_an_attempt_that_never_was_is_not_found_and_alternating_ones_are_recorded_once() {
+    let policy = ToolPolicy { idempotent: true, ..ToolPolicy::default() };
+    let (mut talk, id, calls) = calling(&["a"], policy);
+    talk.ended(GenerationEnd::Stop);
+    for _ in 0..2 {
+        claim(&mut talk, &calls[0]).unwrap();
+        talk.now_ms = talk.state.next_due_ms().unwrap();
+        talk.say(Input::Tick).unwrap();
+    }
+    talk.cancel(id);
+    let late = |talk: &mut Talk, attempt| {
+        let call = CallRef { attempt: Some(attempt), ..call_ref(&calls[0]) };
+        talk.say(Input::AnswerCall { call, output: "x".to_owned(), is_error: false })
+    };
+    assert_eq!(late(&mut talk, 4).unwrap_err().code, Code::ToolCallNotFound);
+    let length = talk.log.len();
+    for attempt in [1, 2, 1, 3, 2, 1, 3] {
+        late(&mut talk, attempt).unwrap();
+    }
+    assert_eq!(talk.log.len(), length + 3);
+}

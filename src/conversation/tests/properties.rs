@@ -135,8 +135,9 @@ fn play_request(
             talk.say(Input::Tick)
         }
         Act::DeleteItem(which) => {
-            let items = talk.state.responses.iter().flat_map(|response| &response.input);
-            match items.map(|item| item.id).nth(which) {
+            let given = talk.state.responses.iter().flat_map(|response| &response.input);
+            let made = talk.state.responses.iter().flat_map(|response| &response.output).map(|output| &output.item);
+            match given.chain(made).map(|item| item.id).nth(which * 2) {
                 Some(item_id) => talk.say(Input::DeleteItem { item_id }),
                 None => Ok(vec![]),
             }

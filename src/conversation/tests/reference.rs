@@ -253,7 +253,7 @@ impl Reference {
         let (text, awaits) = (format!("steer {}", self.clock), tools == ToolsOnSteer::Await);
         let (outcome, came) = (Outcome::Accepted, self.clock);
         self.steers.push(Steer { target, text, when, awaits, enqueued, outcome, came });
-        if enqueued {
+        if enqueued || ended && when == When::After {
             self.next_turn();
         } else if ended {
             self.commit(target, None);
@@ -289,7 +289,7 @@ impl Reference {
     fn commit(&mut self, turn: usize, ending: Option<Status>) {
         let steers = self.at_boundary(turn);
         let has_open = (0..self.calls.len()).any(|call| self.is_open(call));
-        let waits = has_open && steers.iter().all(|steer| self.steers[*steer].awaits);
+        let waits = has_open && !steers.is_empty() && steers.iter().all(|steer| self.steers[*steer].awaits);
         let successor = self.turns.len();
         if waits {
             for steer in steers {
@@ -415,7 +415,8 @@ impl Reference {
     /// Once every call has its result, and one came by itself, the server goes on.
     fn continue_turn(&mut self) {
         let has_open = (0..self.calls.len()).any(|call| self.is_open(call));
-        let goes_on = self.calls.iter().any(|call| call.goes_on && call.result.is_some());
+        let by_itself = |turn: usize| matches!(self.turns[turn].status, Status::Completed | Status::Incomplete);
+        let goes_on = self.calls.iter().any(|call| call.goes_on && call.result.is_some() && by_itself(call.turn));
         if self.active().is_none() && !has_open && goes_on {
             let next = self.turns.len();
             self.commit_pending(next);
@@ -431,7 +432,7 @@ impl Reference {
         if self.active().is_some() || has_open && self.steers.iter().any(is_pending) {
             return;
         }
-        let steer = (0..self.steers.len()).find(|steer| self.steers[*steer].outcome == Outcome::Accepted);
+        let steer = (0..self.steers.len()).find(|steer| self.is_undecided(*steer));
         let queued = self.queue.first().copied();
         let queued_first = match (steer, queued) {
             (Some(steer), Some(turn)) => self.turns[turn].came < self.steers[steer].came,
@@ -447,7 +448,9 @@ impl Reference {
             self.close_calls(None, false);
             let next = self.turns.len();
             self.commit_pending(next);
-            self.commit_steer(steer, next);
+            if self.is_undecided(steer) {
+                self.commit_steer(steer, next);
+            }
             self.turns.push(Turn { came: self.clock, ..Turn::default() });
             self.begin(next);
         }

@@ -403,3 +403,18 @@ fn a_response_that_waits_for_its_turn_cannot_be_steered() {
     talk.ended(GenerationEnd::Stop);
     assert_eq!((talk.state.active().unwrap().id, asked(&talk)), (waiting, vec!["second".to_owned()]));
 }
+
+#[test]
+fn a_steer_for_later_closes_the_calls_that_a_response_has_ended_with_or_waits_for_them() {
+    let (mut talk, id, _) = with_open_call();
+    let mut waits = talk.clone();
+    talk.steer_as(id, "later", |steer| steer.when = When::After).unwrap();
+    assert_eq!(asked(&talk), ["not started", "later"]);
+    waits.steer_as(id, "later", |steer| (steer.when, steer.tools) = (When::After, ToolsOnSteer::Await)).unwrap();
+    assert_eq!(status(&waits, 0), "accepted");
+    let call_id = waits.state.calls[0].call_id.clone();
+    answer(&mut waits, &call_id, "rain");
+    assert_eq!(asked(&waits), ["rain"]);
+    waits.ended(GenerationEnd::Stop);
+    assert_eq!(asked(&waits), ["later"]);
+}

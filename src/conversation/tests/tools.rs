@@ -222,3 +222,28 @@ fn reasoning_and_text_around_calls_keep_their_order() {
     let expected = [("first", "weather"), ("second", "time")];
     assert_eq!(calls, expected.map(|(text, name)| (text.to_owned(), name.to_owned())));
 }
+
+#[test]
+fn items_between_turns_hold_no_result_without_a_call_and_no_call_that_is_left_behind() {
+    let call = CallId("c1".to_owned());
+    let mut talk = Talk::new(3);
+    let stray = vec![result(&mut talk.fresh, &call, "stray")];
+    assert_eq!(talk.say(Input::AddItems { items: stray }).unwrap_err().code, Code::ToolCallNotFound);
+    let items = vec![brought(&mut talk.fresh, "c1"), result(&mut talk.fresh, &call, "first")];
+    talk.say(Input::AddItems { items }).unwrap();
+    let twice = vec![result(&mut talk.fresh, &call, "second")];
+    assert_eq!(talk.say(Input::AddItems { items: twice }).unwrap_err().code, Code::ToolCallClosed);
+    let items = vec![brought(&mut talk.fresh, "c2")];
+    talk.say(Input::AddItems { items }).unwrap();
+    let items = vec![Item::message(ItemId::draw(&mut talk.fresh), Role::User, "and")];
+    talk.say(Input::AddItems { items }).unwrap();
+    let mut opened = opened_with(|fresh| {
+        vec![brought(fresh, "c4"), Item::message(ItemId::draw(fresh), Role::User, "so"), brought(fresh, "c5")]
+    });
+    opened.create("go on").unwrap();
+    let (assistant, tool, user) = ((Role::Assistant, ""), (Role::Tool, "not started"), (Role::User, ""));
+    assert_eq!(seen(&opened), expected(&[assistant, tool, user, assistant, tool, user]));
+    talk.create("go on").unwrap();
+    let first = (Role::Tool, "first");
+    assert_eq!(seen(&talk), expected(&[assistant, first, assistant, tool, user, user]));
+}
