@@ -8,19 +8,20 @@ use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 use super::checkpoints::Checkpoints;
 use super::effects::Work;
-use super::keys::KeyClaim;
+use super::keys::{KeyClaim, keyed_answer};
 use super::reader::{Fanout, Tail, replay, store_reject};
 use super::shared::Parts;
 use super::unflushed::Unflushed;
 use crate::conversation::decide;
-use crate::conversation::{Answer, CancelOutcome, Effect, Event, FlushPolicy, Input, Now, Recorded, Reject, State};
+use crate::conversation::{Answer, Effect, Event, FlushPolicy, Input, Now, Recorded, Reject, State};
 use crate::crash;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
-use crate::store::{Batch, Durability, KeyedAnswer, Record};
+use crate::store::{Batch, Durability, Record};
 
 /// What can be said to a conversation.
 pub(super) enum ConversationMsg {
@@ -88,8 +89,7 @@ pub(super) struct Live {
     readers: Fanout,
     waiting: Vec<(ResponseId, oneshot::Sender<Result<State, Reject>>)>,
     work: Work,
-    /// The time of the timer that is set.
-    timer_ms: Option<u64>,
+    timer: Option<Timer>,
     /// What was shown before it was flushed.
     unflushed: Unflushed,
     /// Earlier states, for readers that come back.
@@ -120,7 +120,7 @@ impl Actor for ConversationActor {
             readers: Fanout::default(),
             waiting: Vec::new(),
             work: Work::default(),
-            timer_ms: None,
+            timer: None,
             unflushed: Unflushed::default(),
             checkpoints: Checkpoints::default(),
             keys: Vec::new(),
@@ -133,6 +133,16 @@ impl Actor for ConversationActor {
             live.replay(&myself).await;
         }
         live.set_timers(&myself);
+        Ok(())
+    }
+
+    /// However it ends in good order, what is outstanding is put down: waking it again is then no crash. Where the
+    /// journal refuses, it is taken for one, which costs an attempt and loses nothing.
+    async fn post_stop(&self, myself: ActorRef<ConversationMsg>, live: &mut Live) -> Result<(), ActorProcessingErr> {
+        if live.stored && live.usable().is_ok() {
+            let _ = live.commit(&myself, vec![Input::Stopping], None).await;
+        }
+        live.work.save_kv();
         Ok(())
     }
 
@@ -149,8 +159,10 @@ impl Actor for ConversationActor {
             }
             ConversationMsg::Attach { reply } => {
                 // What was shown before its flush is read from the journal by this reader.
-                let flushed = live.unflushed.flushed().await;
-                let tail = flushed.and_then(|()| live.usable()).map(|()| live.tail(&myself));
+                if let Err(reject) = live.unflushed.flushed().await {
+                    live.broken = Some(reject);
+                }
+                let tail = live.usable().map(|()| live.tail(&myself));
                 let _ = reply.send(tail);
                 live.attendance(&myself).await;
             }
@@ -161,6 +173,8 @@ impl Actor for ConversationActor {
                 live.waiting.push((response_id, reply));
                 live.answer_waiting();
             }
+            // What was on its way when the conversation was deleted.
+            ConversationMsg::Generation { .. } if live.state.deleted => {}
             ConversationMsg::Generation { generation, input, taken } => {
                 if matches!(input, Input::GenerationEnded { .. }) {
                     live.work.ended(generation);
@@ -170,14 +184,7 @@ impl Actor for ConversationActor {
                 live.step(&myself, vec![input], None).await.map_err(|reject| reject.message)?;
                 let _ = taken.send(());
             }
-            ConversationMsg::Stop => {
-                // Where the journal refuses, the restart takes it for a crash: that costs an attempt and loses nothing.
-                if live.stored {
-                    let _ = live.step(&myself, vec![Input::Stopping], None).await;
-                }
-                live.work.save_kv();
-                myself.stop(Some("the server stops".to_owned()));
-            }
+            ConversationMsg::Stop => myself.stop(Some("the server stops".to_owned())),
             ConversationMsg::ReaderGone => live.reader_gone(&myself).await,
             ConversationMsg::Silence { since_seq } => {
                 // A sign of life is for somebody who reads.
@@ -210,6 +217,18 @@ impl Live {
 
     /// Folds the journal, then goes on with what was running.
     async fn replay(&mut self, myself: &ActorRef<ConversationMsg>) {
+        match self.parts.journal.is_deleted(self.id) {
+            Ok(false) => {}
+            Ok(true) => {
+                let text = format!("no conversation {}", self.id);
+                self.broken = Some(Reject::new(Code::ConversationNotFound, text));
+                return;
+            }
+            Err(error) => {
+                self.broken = Some(store_reject(&error));
+                return;
+            }
+        }
         match replay(self.parts.journal.clone(), self.id, &mut self.checkpoints).await {
             Ok(state) => self.state = state,
             Err(reject) => {
@@ -256,11 +275,13 @@ impl Live {
     }
 
     async fn tick(&mut self, myself: &ActorRef<ConversationMsg>, due_ms: u64) {
-        if self.timer_ms == Some(due_ms) {
-            self.timer_ms = None;
-            // Where the journal refuses, the restart acts on the same times.
-            let _ = self.step(myself, vec![Input::Tick], None).await;
-            self.set_timer(myself);
+        if self.timer.as_ref().is_none_or(|timer| timer.due_ms != due_ms) {
+            return;
+        }
+        self.timer = None;
+        if self.step(myself, vec![Input::Tick], None).await.is_err() {
+            // The journal refuses: it is no use to ask at once again.
+            self.timer = Some(Timer::start(myself, due_ms, TIMER_RETRY));
         }
     }
 
@@ -329,8 +350,12 @@ impl Live {
             let recorded = Arc::new(recorded);
             self.readers.publish(&recorded);
             if !self.stored {
-                if let Event::ResponseCreated(new) = &recorded.event {
-                    self.parts.unstored.add(new.id, (self.id, myself.clone()));
+                match &recorded.event {
+                    Event::ResponseCreated(new) => self.parts.unstored.add(new.id, (self.id, myself.clone())),
+                    Event::InterventionAccepted { intervention_id, .. } => {
+                        self.parts.unstored.add_intervention(*intervention_id, (self.id, myself.clone()));
+                    }
+                    _ => {}
                 }
                 self.history.push(recorded);
             }
@@ -416,6 +441,8 @@ impl Live {
 
     /// Tells those who wait for an end that has come, or never will.
     fn answer_waiting(&mut self) {
+        // Who does not wait any more is forgotten.
+        self.waiting.retain(|(_, reply)| !reply.is_closed());
         for (response_id, reply) in std::mem::take(&mut self.waiting) {
             match self.state.response(response_id) {
                 Some(response) if !response.status.is_terminal() && self.broken.is_none() => {
@@ -441,16 +468,13 @@ impl Live {
         }
     }
 
-    /// Sets the timer for what is due next, unless it is set. An old one that ends finds itself out of date.
+    /// Sets the timer for what is due next, unless it is set.
     fn set_timer(&mut self, myself: &ActorRef<ConversationMsg>) {
         let due_ms = self.state.next_due_ms();
-        if due_ms == self.timer_ms {
-            return;
-        }
-        self.timer_ms = due_ms;
-        if let Some(due_ms) = due_ms {
-            let delay = Duration::from_millis(due_ms.saturating_sub(self.parts.clock.unix_ms()));
-            myself.send_after(delay, move || ConversationMsg::Tick { due_ms });
+        if due_ms != self.timer.as_ref().map(|timer| timer.due_ms) {
+            let now_ms = self.parts.clock.unix_ms();
+            let delay = |due_ms: u64| Duration::from_millis(due_ms.saturating_sub(now_ms));
+            self.timer = due_ms.map(|due_ms| Timer::start(myself, due_ms, delay(due_ms)));
         }
     }
 
@@ -478,6 +502,7 @@ impl Drop for Live {
     fn drop(&mut self) {
         if !self.stored {
             self.state.responses.iter().for_each(|response| self.parts.unstored.remove(response.id));
+            self.state.interventions.keys().for_each(|id| self.parts.unstored.remove_intervention(*id));
         }
     }
 }
@@ -512,46 +537,32 @@ fn way(events: &[Recorded]) -> Way {
     special.unwrap_or(way!("other"))
 }
 
+/// Time until a timer is tried again whose decision the journal refused.
+const TIMER_RETRY: Duration = Duration::from_secs(1);
+
+/// A timer that is set; dropped, it never ends.
+struct Timer {
+    /// When it ends, in milliseconds since the Unix epoch.
+    due_ms: u64,
+    task: AbortHandle,
+}
+
+impl Timer {
+    fn start(myself: &ActorRef<ConversationMsg>, due_ms: u64, delay: Duration) -> Self {
+        let task = myself.send_after(delay, move || ConversationMsg::Tick { due_ms }).abort_handle();
+        Self { due_ms, task }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 /// A decision that is not durable yet.
 struct Decided {
     state: State,
     events: Vec<Recorded>,
     effects: Vec<Effect>,
-}
-
-/// The answer in the form that is kept with an idempotency key.
-fn keyed_answer(conversation: ConversationId, answer: &Answer) -> Option<KeyedAnswer> {
-    Some(match answer {
-        Answer::None | Answer::Refused(_) | Answer::Done => return None,
-        Answer::Opened => KeyedAnswer::Opened { conversation },
-        Answer::Created(response) => KeyedAnswer::Created { conversation, response: *response },
-        Answer::Intervened(receipt) => KeyedAnswer::Intervened {
-            conversation,
-            response: receipt.response_id,
-            intervention: receipt.intervention_id,
-            successor: receipt.successor_id,
-            seq: receipt.seq,
-        },
-        Answer::Claimed { response_id, attempt, lease_until_ms } => KeyedAnswer::Claimed {
-            conversation,
-            response: *response_id,
-            attempt: *attempt,
-            lease_until_ms: *lease_until_ms,
-        },
-        Answer::Answered { accepted_seq, open_calls, successor_id, .. } => KeyedAnswer::Answered {
-            conversation,
-            accepted_seq: *accepted_seq,
-            open_calls: open_calls.clone(),
-            successor: *successor_id,
-        },
-        Answer::Cancel { response_id, outcome, .. } => KeyedAnswer::Cancelled {
-            conversation,
-            response: *response_id,
-            outcome: match outcome {
-                CancelOutcome::Requested => "requested".to_owned(),
-                CancelOutcome::TooLate { .. } => "too_late".to_owned(),
-                CancelOutcome::AlreadyCancelled => "already_cancelled".to_owned(),
-            },
-        },
-    })
 }

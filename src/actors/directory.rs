@@ -26,13 +26,21 @@ type Woken = Result<ActorRef<ConversationMsg>, Reject>;
 /// What can be said to the directory.
 pub(super) enum DirectoryMsg {
     /// The conversation's actor, started if it sleeps.
-    Wake { id: ConversationId, stored: bool, reply: oneshot::Sender<Woken> },
+    Wake { id: ConversationId, stored: bool, room: Room, reply: oneshot::Sender<Woken> },
     /// These are no longer kept: those that sleep and have not gone on are deleted. The reply says how many.
     Delete { expired: Vec<Expired>, reply: oneshot::Sender<usize> },
     /// The conversation has nothing to do.
     Retire { id: ConversationId },
     /// The server stops: no conversation wakes any more, the reply comes when all are down.
     StopAll { reply: oneshot::Sender<()> },
+}
+
+/// Whether a conversation needs room to wake.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    Needed,
+    /// It had it when the process ended: what was accepted goes on, however many there are.
+    HadIt,
 }
 
 pub(super) struct DirectoryActor;
@@ -80,7 +88,7 @@ impl Actor for DirectoryActor {
         awake: &mut Awake,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            DirectoryMsg::Wake { id, stored, reply } => awake.wake(&myself, id, stored, reply).await,
+            DirectoryMsg::Wake { id, stored, room, reply } => awake.wake(&myself, (id, stored), room, reply).await,
             DirectoryMsg::Delete { expired, reply } => {
                 let _ = reply.send(awake.delete(expired).await);
             }
@@ -125,8 +133,8 @@ impl Awake {
     async fn wake(
         &mut self,
         myself: &ActorRef<DirectoryMsg>,
-        id: ConversationId,
-        stored: bool,
+        (id, stored): (ConversationId, bool),
+        room: Room,
         reply: oneshot::Sender<Woken>,
     ) {
         if let Some(entry) = self.entries.get_mut(&id) {
@@ -136,7 +144,8 @@ impl Awake {
             }
             return;
         }
-        let woken = match self.make_room() {
+        let has_room = if room == Room::HadIt { Ok(()) } else { self.make_room() };
+        let woken = match has_room {
             Ok(()) => self.start(myself, id, stored).await,
             Err(reject) => Err(reject),
         };
@@ -322,9 +331,7 @@ impl DirectoryHandle {
         if found.is_none()
             && let Some((home, actor)) = self.parts.unstored.find(id)
         {
-            let handle = self.handle(home, actor, false);
-            let owned = handle.state().await.is_ok_and(|state| state.principal == principal);
-            return if owned { Ok(handle) } else { Err(not_found()) };
+            return self.owned_unstored(home, actor, principal).await.ok_or_else(not_found);
         }
         self.owned(found, principal, not_found).await
     }
@@ -333,7 +340,24 @@ impl DirectoryHandle {
     pub async fn of_intervention(&self, id: InterventionId, principal: &str) -> Result<ConversationHandle, Reject> {
         let found = self.parts.journal.conversation_of_intervention(id).map_err(|error| store_reject(&error))?;
         let not_found = || Reject::new(Code::InterventionNotFound, format!("no intervention {id}"));
+        if found.is_none()
+            && let Some((home, actor)) = self.parts.unstored.find_intervention(id)
+        {
+            return self.owned_unstored(home, actor, principal).await.ok_or_else(not_found);
+        }
         self.owned(found, principal, not_found).await
+    }
+
+    /// A conversation that no journal knows, if it lives and is this principal's.
+    async fn owned_unstored(
+        &self,
+        home: ConversationId,
+        actor: ActorRef<ConversationMsg>,
+        principal: &str,
+    ) -> Option<ConversationHandle> {
+        let handle = self.handle(home, actor, false);
+        let owned = handle.state().await.is_ok_and(|state| state.principal == principal);
+        owned.then_some(handle)
     }
 
     /// What is somebody else's does not exist.
@@ -356,7 +380,7 @@ impl DirectoryHandle {
         for id in &active {
             crash::point("recovery_waking");
             // Waits until it has replayed; one that cannot go on is reported by itself and disturbs no other.
-            let replayed = match self.wake(*id).await {
+            let replayed = match self.start(*id, true, Room::HadIt).await {
                 Ok(actor) => self.handle(*id, actor, true).state().await.map(drop),
                 Err(reject) => Err(reject),
             };
@@ -377,18 +401,18 @@ impl DirectoryHandle {
     }
 
     pub(super) async fn wake(&self, id: ConversationId) -> Woken {
-        self.start(id, true).await
+        self.start(id, true, Room::Needed).await
     }
 
     async fn fresh(&self, stored: bool) -> Result<ConversationHandle, Reject> {
         let id = ConversationId::draw(&mut FreshIds::random());
-        Ok(self.handle(id, self.start(id, stored).await?, stored))
+        Ok(self.handle(id, self.start(id, stored, Room::Needed).await?, stored))
     }
 
-    async fn start(&self, id: ConversationId, stored: bool) -> Woken {
+    async fn start(&self, id: ConversationId, stored: bool, room: Room) -> Woken {
         let stopped = || Reject::new(Code::Draining, "the server is stopping; retry when it is back");
         let (reply, woken) = oneshot::channel();
-        self.actor.cast(DirectoryMsg::Wake { id, stored, reply }).map_err(|_| stopped())?;
+        self.actor.cast(DirectoryMsg::Wake { id, stored, room, reply }).map_err(|_| stopped())?;
         woken.await.map_err(|_| stopped())?
     }
 

@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::reader::store_reject;
-use crate::conversation::Reject;
+use crate::conversation::{Answer, CancelOutcome, Reject};
 use crate::crash;
 use crate::error::Code;
+use crate::ids::ConversationId;
 use crate::store::{Journal, KeyRecord, KeyScope, KeyedAnswer};
 
 /// All keys.
@@ -97,6 +98,44 @@ impl Drop for KeyClaim {
     fn drop(&mut self) {
         self.keys.claimed().remove(&self.scope);
     }
+}
+
+/// The answer in the form that is kept with an idempotency key.
+pub(super) fn keyed_answer(conversation: ConversationId, answer: &Answer) -> Option<KeyedAnswer> {
+    Some(match answer {
+        Answer::None | Answer::Refused(_) | Answer::Done => return None,
+        Answer::Opened => KeyedAnswer::Opened { conversation },
+        Answer::Created(response) => KeyedAnswer::Created { conversation, response: *response },
+        Answer::Intervened(receipt) => KeyedAnswer::Intervened {
+            conversation,
+            response: receipt.response_id,
+            intervention: receipt.intervention_id,
+            successor: receipt.successor_id,
+            seq: receipt.seq,
+        },
+        Answer::Claimed { response_id, attempt, lease_until_ms } => KeyedAnswer::Claimed {
+            conversation,
+            response: *response_id,
+            attempt: *attempt,
+            lease_until_ms: *lease_until_ms,
+        },
+        Answer::Answered { accepted_seq, open_calls, successor_id, .. } => KeyedAnswer::Answered {
+            conversation,
+            accepted_seq: *accepted_seq,
+            open_calls: open_calls.clone(),
+            successor: *successor_id,
+        },
+        Answer::Cancel { response_id, outcome, cascaded } => KeyedAnswer::Cancelled {
+            conversation,
+            response: *response_id,
+            cascaded: *cascaded,
+            outcome: match outcome {
+                CancelOutcome::Requested => "requested".to_owned(),
+                CancelOutcome::TooLate { .. } => "too_late".to_owned(),
+                CancelOutcome::AlreadyCancelled => "already_cancelled".to_owned(),
+            },
+        },
+    })
 }
 
 fn reused() -> Reject {

@@ -11,7 +11,7 @@ use super::kv::KvKeeper;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::Catalog;
-use crate::ids::{ConversationId, ResponseId};
+use crate::ids::{ConversationId, InterventionId, ResponseId};
 use crate::store::{Journal, WriterHandle};
 
 /// The parts that the actors are built from.
@@ -38,25 +38,43 @@ pub struct Parts {
 /// Responses of conversations that are not stored, while these live: they can be steered and cancelled by id like
 /// any other.
 #[derive(Clone, Default)]
-pub struct Unstored(Arc<Mutex<HashMap<ResponseId, Home>>>);
+pub struct Unstored(Arc<Mutex<Homes>>);
+
+#[derive(Default)]
+struct Homes {
+    responses: HashMap<ResponseId, Home>,
+    interventions: HashMap<InterventionId, Home>,
+}
 
 /// The conversation that a response lives in.
 type Home = (ConversationId, ActorRef<ConversationMsg>);
 
 impl Unstored {
     pub(super) fn add(&self, id: ResponseId, home: Home) {
-        self.homes().insert(id, home);
+        self.homes().responses.insert(id, home);
+    }
+
+    pub(super) fn add_intervention(&self, id: InterventionId, home: Home) {
+        self.homes().interventions.insert(id, home);
+    }
+
+    pub(super) fn find_intervention(&self, id: InterventionId) -> Option<Home> {
+        self.homes().interventions.get(&id).cloned()
+    }
+
+    pub(super) fn remove_intervention(&self, id: InterventionId) {
+        self.homes().interventions.remove(&id);
     }
 
     pub(super) fn find(&self, id: ResponseId) -> Option<Home> {
-        self.homes().get(&id).cloned()
+        self.homes().responses.get(&id).cloned()
     }
 
     pub(super) fn remove(&self, id: ResponseId) {
-        self.homes().remove(&id);
+        self.homes().responses.remove(&id);
     }
 
-    fn homes(&self) -> MutexGuard<'_, HashMap<ResponseId, Home>> {
+    fn homes(&self) -> MutexGuard<'_, Homes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,7 @@
 //! Reading requests: JSON bodies within their bound, ids in paths, cursors; and errors that name the field.
 
+use std::collections::HashMap;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
@@ -69,6 +71,27 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
         match Path::<String>::from_request_parts(parts, state).await {
             Ok(Path(id)) => Ok(Self(id)),
             Err(_) => Err(Reject::new(Code::NotFound, "the path is not valid UTF-8, so nothing has this id").into()),
+        }
+    }
+}
+
+/// The ids of a path that has several, by name.
+pub(crate) struct PathIds(HashMap<String, String>);
+
+impl PathIds {
+    /// The id of this name; the router has seen to it that there is one.
+    pub(crate) fn get(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for PathIds {
+    type Rejection = OpenAiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, OpenAiError> {
+        match Path::<HashMap<String, String>>::from_request_parts(parts, state).await {
+            Ok(Path(ids)) => Ok(Self(ids)),
+            Err(_) => Err(Reject::new(Code::NotFound, "the path is not valid UTF-8, so nothing has these ids").into()),
         }
     }
 }

@@ -126,7 +126,7 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
         policy: Policy::default(),
         tool_policies: input::tool_policies(request.tools.as_deref())?,
         max_parallel_tool_calls: input::parallel_limit(body)?,
-        thinking: None,
+        thinking: input::effort(body.get("reasoning")),
     };
     let input = input::items(request.input.as_ref(), "input", fresh)?;
     Ok(Create {
@@ -237,6 +237,13 @@ async fn continued(
         found => found?,
     };
     let state = handle.state().await?;
+    if let Some(waiting) = state.queue.iter().find(|waiting| waiting.id == id) {
+        return Err(busy_with(waiting.id));
+    }
+    if state.unbegun.iter().any(|unbegun| unbegun.id == id) {
+        // It never was part of a transcript: there is nothing to continue.
+        return Err(unknown());
+    }
     if state.response(id).is_some_and(|response| !response.config.store) {
         // It can be found while it lives, but nothing that continues it could be kept.
         return Err(unknown());
@@ -269,12 +276,14 @@ fn history(state: &State, id: ResponseId) -> Result<Vec<Item>, Reject> {
     upto.staged.clear();
     upto.calls.iter_mut().for_each(|call| call.output = None);
     match upto.active() {
-        Some(active) => {
-            let text = format!("{} is running; wait for it, steer it, or cancel it first", active.id);
-            Err(Reject::new(Code::ConversationBusy, text).detail("active_id", active.id.to_string()))
-        }
+        Some(active) => Err(busy_with(active.id)),
         None => Ok(transcript(&upto)),
     }
+}
+
+fn busy_with(id: ResponseId) -> Reject {
+    let text = format!("{id} has not ended; wait for it, steer it, or cancel it first");
+    Reject::new(Code::ConversationBusy, text).detail("active_id", id.to_string())
 }
 
 /// A conversation's id; what is none is not found.

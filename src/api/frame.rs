@@ -117,6 +117,7 @@ fn native(state: &State, event: &Event) -> Value {
         }
         Event::ConversationDeleted {} => json!({"type": "conversation.deleted"}),
         Event::ConversationSuspended {} => json!({"type": "conversation.suspended"}),
+        Event::ConversationResumed {} => json!({"type": "conversation.resumed"}),
         Event::ItemDeleted { item_id } => json!({"type": "conversation.item.deleted", "item_id": item_id}),
         Event::ResponseDeleted { .. } => json!({"type": "response.deleted"}),
         Event::ResponseDequeued { .. } => json!({"type": "response.dequeued"}),

@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use super::body::decode;
 use super::errors::invalid;
-use crate::conversation::{Content, Item, ItemBody, ItemStatus, Policies, Reject, SamplingConfig, ToolPolicy};
+use crate::conversation::{
+    Content, Item, ItemBody, ItemStatus, Policies, Reject, SamplingConfig, Thinking, ToolPolicy,
+};
 use crate::engine::SamplingDefaults;
 use crate::ids::{CallId, FreshIds, ItemId};
 use crate::prompt::{Role, ToolDefinition};
@@ -189,7 +191,19 @@ pub(crate) fn policies(body: &Value) -> Result<Policies, Reject> {
     const NAMES: [&str; 6] =
         ["durability", "on_disconnect", "grace_ms", "on_restart", "max_unattended_tokens", "if_busy"];
     let named = |name: &str| Some((name.to_owned(), body.get(name).filter(|value| !value.is_null())?.clone()));
-    decode(&Value::Object(NAMES.into_iter().filter_map(named).collect()))
+    let policies: Policies = decode(&Value::Object(NAMES.into_iter().filter_map(named).collect()))?;
+    within_a_month(policies.grace_ms, "grace_ms")?;
+    Ok(policies)
+}
+
+/// Longest time that a request may set, in milliseconds: what is timed stays in memory.
+const TIMER_MS_MAX: u64 = 31 * 24 * 3_600_000;
+
+fn within_a_month(asked_ms: Option<u64>, name: &str) -> Result<(), Reject> {
+    match asked_ms.filter(|asked_ms| *asked_ms > TIMER_MS_MAX) {
+        Some(_) => Err(invalid(name, format!("{name} must be at most {TIMER_MS_MAX}, a month"))),
+        None => Ok(()),
+    }
 }
 
 /// The most calls that may be claimed at once.
@@ -215,9 +229,46 @@ pub(crate) fn tool_policies(tools: Option<&[Value]>) -> Result<BTreeMap<String, 
             let at = format!("tools[{position}].x_midstream");
             invalid(at.clone(), format!("{at}: {}", reject.message))
         })?;
+        within_a_month(policy.timeout_ms, &format!("tools[{position}].x_midstream.timeout_ms"))?;
         policies.insert(name.to_owned(), policy);
     }
     Ok(policies)
+}
+
+/// Tokens of reasoning that the words for effort stand for; the last sets no bound.
+const EFFORTS: [(&str, Option<u32>); 6] = [
+    ("none", Some(0)),
+    ("minimal", Some(256)),
+    ("low", Some(1024)),
+    ("medium", Some(4096)),
+    ("high", Some(16_384)),
+    ("xhigh", None),
+];
+
+/// How long the model may think: a word, or a number of tokens.
+pub(crate) fn thinking(asked: Option<&Value>) -> Result<Option<Thinking>, Reject> {
+    let Some(asked) = asked.filter(|asked| !asked.is_null()) else { return Ok(None) };
+    if let Some(tokens) = asked.get("budget_tokens").filter(|tokens| !tokens.is_null()) {
+        let tokens = tokens.as_u64().and_then(|tokens| u32::try_from(tokens).ok());
+        let text = "reasoning.budget_tokens must be a whole number of tokens";
+        let budget_tokens = Some(tokens.ok_or_else(|| invalid("reasoning.budget_tokens", text))?);
+        return Ok(Some(Thinking { budget_tokens, effort: None }));
+    }
+    let word = asked.get("effort").and_then(Value::as_str);
+    let known = EFFORTS.iter().find(|(name, _)| Some(*name) == word);
+    let (name, budget_tokens) = known.ok_or_else(|| {
+        let names = EFFORTS.map(|(name, _)| name).join(", ");
+        let text = format!("reasoning takes budget_tokens, or effort as one of {names}");
+        invalid("reasoning", text)
+    })?;
+    Ok(Some(Thinking { budget_tokens: *budget_tokens, effort: Some((*name).to_owned()) }))
+}
+
+/// As [`thinking`], of a request for a response: words that only others know, and summaries, mean nothing here.
+pub(crate) fn effort(reasoning: Option<&Value>) -> Option<Thinking> {
+    let word = reasoning?.get("effort")?.as_str()?;
+    let (name, budget_tokens) = EFFORTS.iter().find(|(name, _)| *name == word)?;
+    Some(Thinking { budget_tokens: *budget_tokens, effort: Some((*name).to_owned()) })
 }
 
 /// A tool's result as text.

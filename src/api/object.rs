@@ -183,7 +183,11 @@ pub(crate) fn transcript(state: &State) -> Vec<Item> {
 }
 
 /// What became of an intervention.
-pub(crate) fn intervention(id: InterventionId, intervention: &Intervention) -> wire_conversation::Intervention {
+pub(crate) fn intervention(
+    state: &State,
+    id: InterventionId,
+    intervention: &Intervention,
+) -> wire_conversation::Intervention {
     let (successor_id, error) = match &intervention.status {
         InterventionStatus::Committed { successor_id, .. } => (Some(successor_id.to_string()), None),
         InterventionStatus::Failed { error } => (None, Some(json!({"code": error.code, "message": error.message}))),
@@ -202,6 +206,7 @@ pub(crate) fn intervention(id: InterventionId, intervention: &Intervention) -> w
         seq: intervention.seq,
         input: items(&intervention.items),
         error,
+        durable: state.response_even_deleted(intervention.response_id).is_none_or(|response| response.config.store),
     }
 }
 

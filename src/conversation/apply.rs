@@ -130,7 +130,8 @@ impl State {
     fn delete_item(&mut self, item_id: ItemId) {
         let given = self.responses.iter().flat_map(|response| &response.input).chain(&self.staged);
         let made = self.responses.iter().flat_map(|response| &response.output).map(|output| &output.item);
-        let found = given.chain(made).find(|item| item.id == item_id);
+        let results = self.calls.iter().filter_map(|call| call.output.as_ref());
+        let found = given.chain(made).chain(results).find(|item| item.id == item_id);
         let call_id = found.and_then(|item| item.calls().or(item.answers())).cloned();
         let is_gone = |item: &Item| {
             item.id == item_id
@@ -371,6 +372,7 @@ pub(super) fn response_of(event: &Event) -> Option<ResponseId> {
         | Event::ConversationRewound { .. }
         | Event::ConversationDeleted {}
         | Event::ConversationSuspended {}
+        | Event::ConversationResumed {}
         | Event::ItemsAdded { .. }
         | Event::ItemDeleted { .. } => None,
     }

@@ -24,6 +24,11 @@ impl Draft {
         self.push(Event::ItemsAdded { items: added });
     }
 
+    /// Closes the staged calls that nobody has answered, before a response takes them that no client describes.
+    pub(super) fn close_staged_calls(&mut self) {
+        self.close_brought_calls(Vec::new());
+    }
+
     /// Closes every brought call, staged or in `input`, that neither answers: no model input holds an unanswered
     /// call. Gives the input as the response takes it.
     pub(super) fn close_brought_calls(&mut self, input: Vec<Item>) -> Vec<Item> {

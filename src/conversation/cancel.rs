@@ -69,7 +69,7 @@ impl Draft {
     /// Cancels the response that now runs in this one's place, if one does.
     fn cancel_successor(&mut self, first: ResponseId) -> Option<ResponseId> {
         let mut id = first;
-        while let Some(next) = self.state.response(id).and_then(|response| response.successor) {
+        while let Some(next) = self.state.response_even_deleted(id).and_then(|response| response.successor) {
             id = next;
         }
         let runs = self.state.response(id).is_some_and(|response| !response.status.is_terminal());

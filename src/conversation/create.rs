@@ -38,11 +38,14 @@ impl Draft {
             let text = "the input is empty; give at least one message";
             return Err(Reject::new(Code::InvalidInput, text).param("input"));
         }
+        // Some clients send the call again beside its result: it is in the transcript already.
+        let is_open = |call_id: &CallId| self.state.open_calls().any(|call| call.call_id == *call_id);
+        create.input.retain(|item| !item.calls().is_some_and(is_open));
         self.check_tool_outputs(&create.input)?;
         let answered: Vec<CallId> = create.input.iter().filter_map(Item::answers).cloned().collect();
         self.close_calls("superseded", |call| !answered.contains(&call.call_id));
-        self.commit_pending(response_id);
         let input = self.close_brought_calls(create.input);
+        self.commit_pending(response_id);
         self.start(NewResponse { id: response_id, previous: last, input, config: create.config, enqueued: false });
         Ok(Answer::Created(response_id))
     }

@@ -170,6 +170,7 @@ impl Draft {
 
     fn dequeue(&mut self, response_id: ResponseId) {
         self.close_calls("superseded", |_| true);
+        self.close_staged_calls();
         self.commit_pending(response_id);
         self.generate(response_id, Event::ResponseDequeued { response_id });
     }

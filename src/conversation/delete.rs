@@ -30,7 +30,8 @@ impl Draft {
         let state = &self.state;
         let given = state.responses.iter().flat_map(|response| &response.input).chain(&state.staged);
         let made = state.responses.iter().flat_map(|response| &response.output).map(|output| &output.item);
-        if !given.chain(made).any(|item| item.id == item_id) {
+        let results = state.calls.iter().filter_map(|call| call.output.as_ref());
+        if !given.chain(made).chain(results).any(|item| item.id == item_id) {
             return Err(Reject::new(Code::NotFound, "there is no such item in this conversation").param("item_id"));
         }
         self.push(Event::ItemDeleted { item_id });

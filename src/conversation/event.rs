@@ -68,6 +68,8 @@ pub enum Event {
     ConversationDeleted {},
     /// The server stopped in good order while calls were claimed or timed.
     ConversationSuspended {},
+    /// The server started again after it had stopped in good order: what was claimed or timed goes on.
+    ConversationResumed {},
     /// Items joined the transcript outside of a response: given at creation, copied by a fork. They become
     /// part of the next response's input.
     ItemsAdded {

@@ -42,6 +42,10 @@ impl Draft {
         }
         self.continue_turn();
         self.next_turn();
+        if self.state.suspended {
+            // From here on an end without good order is a crash again.
+            self.push(Event::ConversationResumed {});
+        }
     }
 
     /// What clients saw beyond the last event may not be what follows it now.

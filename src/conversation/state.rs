@@ -341,9 +341,10 @@ impl State {
         later.map(|(_, seq)| *seq).fold(after, u64::min)
     }
 
-    /// Whether something goes on, or is to happen at some time, without anybody asking.
+    /// Whether something goes on, is to happen at some time without anybody asking, or was accepted and waits.
     pub fn is_outstanding(&self) -> bool {
-        self.active().is_some() || !self.queue.is_empty() || self.next_due_ms().is_some()
+        let waits = self.interventions.values().any(|intervention| intervention.status.is_undecided());
+        self.active().is_some() || !self.queue.is_empty() || waits || self.next_due_ms().is_some()
     }
 
     /// When the next timer ends, in milliseconds since the Unix epoch.

@@ -227,6 +227,7 @@ impl Draft {
             self.make_pending(&steers);
         } else {
             self.close_calls("steered", |_| true);
+            self.close_staged_calls();
             // Before the terminal, so that the last thing a reader of the old response sees names the successor.
             self.commit_all(steers, successor_id, cut);
         }
@@ -263,6 +264,7 @@ impl Draft {
         };
         let successor_id = ResponseId::draw(&mut self.now.fresh);
         self.close_calls("steered", |_| true);
+        self.close_staged_calls();
         self.commit_pending(successor_id);
         let is_undecided = self.state.interventions.get(&id).is_some_and(|turn| turn.status.is_undecided());
         self.commit_all(if is_undecided { vec![id] } else { Vec::new() }, successor_id, None);

@@ -217,6 +217,7 @@ impl Draft {
         let config = made_by.config.clone();
         let previous = self.state.responses.last().map(|last| last.id);
         let id = ResponseId::draw(&mut self.now.fresh);
+        self.close_staged_calls();
         self.commit_pending(id);
         let config = self.with_thinking(config, id);
         self.start(NewResponse { id, previous, input: Vec::new(), config, enqueued: false });

@@ -175,6 +175,8 @@ pub struct Intervention {
     pub input: Vec<Item>,
     /// Why it failed.
     pub error: Option<Value>,
+    /// Whether it outlives the process: its response is stored.
+    pub durable: bool,
 }
 
 /// `response.cancel`, and the body of `POST /v1/responses/{id}/cancel`.

@@ -197,6 +197,9 @@ pub enum KeyedAnswer {
         response: ResponseId,
         /// What was answered.
         outcome: String,
+        /// The response that was cancelled in its place.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cascaded: Option<ResponseId>,
     },
 }
 

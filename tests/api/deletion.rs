@@ -93,3 +93,27 @@ async fn labels_are_replaced() {
     assert_eq!(labelled.body["metadata"], json!({"topic": "b"}));
     assert_eq!(server.get(&at).await.body, labelled.body);
 }
+
+#[tokio::test]
+async fn a_socket_of_a_deleted_conversation_closes_for_good() {
+    let server = Server::start().await;
+    let conversation = server.conversation().await;
+    let mut socket = server.socket(&conversation).await;
+    let mut idle = server.socket(&conversation).await;
+    socket.send(json!({"type": "conversation.subscribe"})).await;
+    socket.until_type("conversation.created").await;
+    server.delete(&format!("/v1/conversations/{conversation}")).await;
+    socket.until_type("conversation.deleted").await;
+    assert_eq!(socket.close_code().await, 1000);
+    idle.send(json!({"type": "conversation.subscribe", "event_id": "e"})).await;
+    assert_eq!(idle.answer_to("e").await["error"]["code"], "conversation_not_found");
+}
+
+#[tokio::test]
+async fn a_path_that_is_no_text_is_not_found() {
+    let server = Server::start().await;
+    let at = format!("/v1/conversations/{}", server.conversation().await);
+    server.get(&format!("{at}/items/%ff")).await.assert_error(404, "not_found");
+    server.delete(&format!("{at}/items/%ff")).await.assert_error(404, "not_found");
+    server.post(&format!("{at}/tool_calls/%ff/claim"), json!({})).await.assert_error(404, "not_found");
+}

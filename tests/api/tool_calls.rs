@@ -63,8 +63,8 @@ async fn a_call_is_claimed_by_one_worker_and_its_attempt_is_named() {
     second.assert_error(409, "tool_call_claimed");
     let snapshot = server.get_stream(&format!("/v1/conversations/{conversation}/events")).await.next().await.unwrap();
     assert_eq!(snapshot.json()["open_calls"][0]["claimed_until_ms"], claimed.body["lease_until"]);
-    let stale = answer(&server, &conversation, json!({"call_id": calls[0], "attempt": 2, "output": "x"})).await;
-    stale.assert_error(409, "tool_call_closed");
+    let early = answer(&server, &conversation, json!({"call_id": calls[0], "attempt": 2, "output": "x"})).await;
+    early.assert_error(404, "tool_call_not_found");
     let done = answer(&server, &conversation, json!({"call_id": calls[0], "attempt": 1, "output": "rain"})).await;
     assert_eq!(done.status, 202, "{}", done.body);
 }

@@ -182,3 +182,39 @@ async fn a_model_that_thinks_is_told_to_stop_thinking_while_it_does() {
         refused.assert_error(400, "invalid_input");
     }
 }
+
+#[tokio::test]
+async fn a_turn_that_waits_is_nothing_to_continue_from() {
+    let server = Server::start().await;
+    let conversation = server.conversation().await;
+    let create = |input: &str| {
+        json!({"input": input, "conversation": conversation, "background": true,
+        "if_busy": "enqueue"})
+    };
+    let running = server.post("/v1/responses", create("endless")).await.id();
+    let waiting = server.post("/v1/responses", create("rain")).await.id();
+    for store in [true, false] {
+        let body = json!({"input": "what?", "previous_response_id": waiting, "store": store});
+        server.post("/v1/responses", body).await.assert_error(409, "conversation_busy");
+    }
+    server.post(&format!("/v1/responses/{waiting}/cancel"), json!({})).await;
+    for store in [true, false] {
+        let body = json!({"input": "what?", "previous_response_id": waiting, "store": store});
+        server.post("/v1/responses", body).await.assert_error(400, "previous_response_not_found");
+    }
+    server.post(&format!("/v1/responses/{running}/cancel"), json!({})).await;
+}
+
+#[tokio::test]
+async fn an_instruction_for_a_request_that_is_not_stored_is_known_while_it_lives() {
+    let server = Server::start().await;
+    let mut stream =
+        server.post_stream("/v1/responses", json!({"input": "endless", "store": false, "stream": true})).await;
+    let id = stream.until("response.created").await["response"]["id"].as_str().unwrap().to_owned();
+    let later = json!({"input": "later", "when": "after"});
+    let receipt = server.post_keyed(&path(&id), "k", later.clone()).await;
+    assert_eq!((receipt.status, &receipt.body["durable"]), (202, &json!(false)));
+    assert_eq!(server.post_keyed(&path(&id), "k", later).await.body, receipt.body);
+    assert_eq!(found(&server, &receipt.id()).await, receipt.body);
+    assert_eq!(server.delete(&format!("/v1/interventions/{}", receipt.id())).await.body["status"], "withdrawn");
+}

@@ -172,7 +172,7 @@ pub(crate) fn replayed(request: &Request, answer: &KeyedAnswer) -> Value {
         KeyedAnswer::Intervened { conversation, response, intervention, successor, seq } => {
             intervened(conversation, response, intervention, successor, seq)
         }
-        KeyedAnswer::Cancelled { conversation, response, outcome } => cancelled(conversation, response, &outcome),
+        KeyedAnswer::Cancelled { conversation, response, outcome, .. } => cancelled(conversation, response, &outcome),
         KeyedAnswer::Claimed { conversation, response: response_id, attempt, lease_until_ms } => {
             claimed(conversation, &call, &Claimed { response_id, attempt, lease_until_ms })
         }

@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::actors::Open;
+use crate::actors::{ConversationHandle, Open};
 use crate::api::App;
 use crate::api::auth::Principal;
-use crate::api::body::{JsonBody, PathId, decode};
+use crate::api::body::{JsonBody, PathId, PathIds, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, invalid, wrong_operation};
 use crate::api::{idempotency, input, object, unserved};
@@ -131,11 +131,11 @@ pub(crate) async fn add_items(
 pub(crate) async fn item(
     State(app): State<App>,
     Principal(principal): Principal,
-    Path((id, item_id)): Path<(String, String)>,
+    path: PathIds,
 ) -> Result<Response, OpenAiError> {
-    let handle = app.directory.conversation(create::conversation_id(&id)?, &principal).await?;
+    let (handle, item_id) = (conversation_of(&app, &path, &principal).await?, path.get("item_id"));
     let items = object::transcript(&*handle.state().await?);
-    let found = items.iter().find(|item| item.wire_id() == item_id).ok_or_else(|| no_item(&item_id))?;
+    let found = items.iter().find(|item| item.wire_id() == item_id).ok_or_else(|| no_item(item_id))?;
     Ok(Json(object::item(found)).into_response())
 }
 
@@ -143,12 +143,16 @@ pub(crate) async fn item(
 pub(crate) async fn delete_item(
     State(app): State<App>,
     Principal(principal): Principal,
-    Path((id, item_id)): Path<(String, String)>,
+    path: PathIds,
 ) -> Result<Json<Conversation>, OpenAiError> {
-    let handle = app.directory.conversation(create::conversation_id(&id)?, &principal).await?;
-    let item_id = ItemId::from_wire(&item_id).map_err(|_| no_item(&item_id))?;
+    let (handle, item_id) = (conversation_of(&app, &path, &principal).await?, path.get("item_id"));
+    let item_id = ItemId::from_wire(item_id).map_err(|_| no_item(item_id))?;
     handle.change(Input::DeleteItem { item_id }).await?;
     Ok(Json(object::conversation(&*handle.state().await?)))
+}
+
+async fn conversation_of(app: &App, path: &PathIds, principal: &str) -> Result<ConversationHandle, Reject> {
+    app.directory.conversation(create::conversation_id(path.get("id"))?, principal).await
 }
 
 fn no_item(id: &str) -> Reject {

@@ -14,7 +14,7 @@ use crate::api::body::{JsonBody, PathId, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{NativeError, invalid, wrong_operation};
 use crate::api::{idempotency, input, object};
-use crate::conversation::{Input, Intervene, ItemBody, Receipt, Reject, Thinking};
+use crate::conversation::{Input, Intervene, ItemBody, Receipt, Reject};
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
 use crate::protocol::conversations as wire;
@@ -58,7 +58,7 @@ pub(crate) async fn get(
 
 /// The core's request, or why the fields ask for something that cannot be done.
 pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -> Result<Intervene, Reject> {
-    let thinking = thinking(request.reasoning.as_ref())?;
+    let thinking = input::thinking(request.reasoning.as_ref())?;
     let fresh = &mut FreshIds::random();
     let items = input::items(request.input.as_ref(), "input", fresh)?;
     if items.is_empty() && thinking.is_none() {
@@ -78,35 +78,6 @@ pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -
         tools: choice(request.tools.as_deref(), "tools", &["cancel", "await"])?,
         thinking,
     })
-}
-
-/// Tokens of reasoning that the words for effort stand for; the last sets no bound.
-const EFFORTS: [(&str, Option<u32>); 6] = [
-    ("none", Some(0)),
-    ("minimal", Some(256)),
-    ("low", Some(1024)),
-    ("medium", Some(4096)),
-    ("high", Some(16_384)),
-    ("xhigh", None),
-];
-
-/// How long the model may think: a word, or a number of tokens.
-fn thinking(asked: Option<&Value>) -> Result<Option<Thinking>, Reject> {
-    let Some(asked) = asked.filter(|asked| !asked.is_null()) else { return Ok(None) };
-    if let Some(tokens) = asked.get("budget_tokens").filter(|tokens| !tokens.is_null()) {
-        let tokens = tokens.as_u64().and_then(|tokens| u32::try_from(tokens).ok());
-        let text = "reasoning.budget_tokens must be a whole number of tokens";
-        let budget_tokens = Some(tokens.ok_or_else(|| invalid("reasoning.budget_tokens", text))?);
-        return Ok(Some(Thinking { budget_tokens, effort: None }));
-    }
-    let word = asked.get("effort").and_then(Value::as_str);
-    let known = EFFORTS.iter().find(|(name, _)| Some(*name) == word);
-    let (name, budget_tokens) = known.ok_or_else(|| {
-        let names = EFFORTS.map(|(name, _)| name).join(", ");
-        let text = format!("reasoning takes budget_tokens, or effort as one of {names}");
-        invalid("reasoning", text)
-    })?;
-    Ok(Some(Thinking { budget_tokens: *budget_tokens, effort: Some((*name).to_owned()) }))
 }
 
 /// One of the words that a field takes; its absence is the default.
@@ -132,7 +103,7 @@ pub(crate) async fn withdraw(
 pub(super) async fn current(handle: &ConversationHandle, id: InterventionId) -> Result<wire::Intervention, Reject> {
     let state = handle.state().await?;
     let intervention = state.interventions.get(&id).ok_or_else(|| unknown(&id))?;
-    Ok(object::intervention(id, intervention))
+    Ok(object::intervention(&state, id, intervention))
 }
 
 /// An intervention's id; what is none is not found.
@@ -179,7 +150,7 @@ pub(super) async fn shown(handle: &ConversationHandle, receipt: &Receipt) -> Res
     let id = receipt.intervention_id;
     let state = handle.state().await?;
     let intervention = state.interventions.get(&id).ok_or_else(|| unknown(&id))?;
-    let mut shown = object::intervention(id, intervention);
+    let mut shown = object::intervention(&state, id, intervention);
     if intervention.seq != receipt.seq {
         // It was decided since.
         let waits = receipt.successor_id.is_none();

@@ -1,9 +1,7 @@
 //! Tool calls from outside: a worker claims one, and gives its result.
 
-use std::collections::HashMap;
-
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -11,7 +9,7 @@ use serde_json::{Value, json};
 use crate::actors::{AnsweredCall, Claimed as ClaimedCall, ConversationHandle};
 use crate::api::App;
 use crate::api::auth::Principal;
-use crate::api::body::{JsonBody, PathId, decode};
+use crate::api::body::{JsonBody, PathId, PathIds, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{NativeError, OpenAiError, invalid, wrong_operation};
 use crate::api::{idempotency, input};
@@ -24,16 +22,19 @@ use crate::store::{KeyedAnswer, Operation};
 pub(crate) async fn claim(
     State(app): State<App>,
     Principal(principal): Principal,
-    Path(path): Path<HashMap<String, String>>,
+    path: Result<PathIds, OpenAiError>,
     headers: HeaderMap,
     body: Result<JsonBody, OpenAiError>,
 ) -> Result<Response, NativeError> {
-    let JsonBody(body) = body.map_err(|error| error.0)?;
+    let JsonBody(mut body) = body.map_err(|error| error.0)?;
     let mut request: ToolClaim = decode(&body)?;
-    request.call_id = path.get("call_id").cloned();
-    let id = create::conversation_id(path.get("id").map_or("", String::as_str))?;
+    let path = path.map_err(|error| error.0)?;
+    request.call_id = Some(path.get("call_id").to_owned());
+    let id = create::conversation_id(path.get("id"))?;
     let handle = app.directory.conversation(id, &principal).await?;
-    let fingerprint = idempotency::fingerprint(&body, request.call_id.as_deref());
+    // The same request on the socket has the call in its body.
+    body["call_id"] = request.call_id.clone().into();
+    let fingerprint = idempotency::fingerprint(&body, None);
     let key = idempotency::key(&headers)?;
     let key = Key::new(&principal, Some(id), Operation::ClaimCall, key, fingerprint);
     let (object, replayed) = perform_claim(&app, &handle, &request, key.as_ref()).await?;
@@ -56,10 +57,12 @@ pub(crate) async fn result(
     let key = idempotency::key(&headers)?;
     let key = Key::new(&principal, Some(id), Operation::AnswerCall, key, idempotency::fingerprint(&body, None));
     let (object, replayed) = perform_result(&app, &handle, &request, key.as_ref()).await?;
-    if replayed {
-        return Ok(idempotency::replayed((StatusCode::OK, Json(object)).into_response()));
-    }
-    Ok((StatusCode::ACCEPTED, Json(object)).into_response())
+    // A key gives the first answer again; the same result without one says that it is there.
+    Ok(match replayed {
+        Repeated::No => (StatusCode::ACCEPTED, Json(object)).into_response(),
+        Repeated::ByKey => idempotency::replayed((StatusCode::ACCEPTED, Json(object)).into_response()),
+        Repeated::ByResult => idempotency::replayed((StatusCode::OK, Json(object)).into_response()),
+    })
 }
 
 /// Claims a call; true if the key had been used before.
@@ -101,24 +104,32 @@ pub(super) async fn perform_claim(
     Ok((object, replayed))
 }
 
-/// Gives a result; true if it had been given before, by key or by its body.
+/// How it is known that a result had been given before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repeated {
+    No,
+    ByKey,
+    ByResult,
+}
+
+/// Gives a result, and says whether it had been given before.
 pub(super) async fn perform_result(
     app: &App,
     handle: &ConversationHandle,
     request: &ToolResult,
     key: Option<&Key>,
-) -> Result<(Value, bool), Reject> {
+) -> Result<(Value, Repeated), Reject> {
     let call = call_ref(request.response_id.as_deref(), request.call_id.as_deref(), request.attempt)?;
     let output = input::tool_output(request.output.as_ref())?;
     let call_id = call.call_id.clone();
     let (done, replayed) = match create::claim(app, key)? {
         Claimed::Fresh(claim) => {
             let done = handle.answer_call(call, output, request.is_error.unwrap_or(false), claim).await?;
-            let replayed = done.replayed;
-            (done, replayed)
+            let repeated = if done.replayed { Repeated::ByResult } else { Repeated::No };
+            (done, repeated)
         }
         Claimed::Replay(KeyedAnswer::Answered { accepted_seq, open_calls, successor, .. }) => {
-            (AnsweredCall { accepted_seq, open_calls, successor_id: successor, replayed: true }, true)
+            (AnsweredCall { accepted_seq, open_calls, successor_id: successor, replayed: true }, Repeated::ByKey)
         }
         Claimed::Replay(_) => return Err(wrong_operation()),
     };

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::State;
-use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{WebSocketUpgrade, close_code};
 use axum::response::Response;
-use futures_util::{StreamExt, future, stream};
+use futures_util::{StreamExt, stream};
 use serde_json::Value;
 
 use super::ws_requests;
@@ -79,7 +79,8 @@ impl Speaker for Session {
     }
 
     fn give_back(&self, succeeded: bool) {
-        self.asked.store(succeeded, Ordering::SeqCst);
+        // Another request may have brought the events in the meantime.
+        self.asked.store(succeeded || self.subscribed.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
     fn is_idle(&self) -> bool {
@@ -91,12 +92,21 @@ impl Session {
     /// Sends events from where the reader stands, behind the snapshot of a place.
     pub(super) async fn send_events(self: &Arc<Self>, snapshot: Value, reader: Reader, types: Types) {
         self.subscribed.store(true, Ordering::SeqCst);
+        self.asked.store(true, Ordering::SeqCst);
         let mut first = vec![snapshot];
         first.extend(self.dialect.catch_up(reader.attached()));
         let session = Arc::clone(self);
-        let events =
-            follow(reader, move |state, recorded| ControlFlow::Continue(session.show(state, recorded, &types)));
-        let events = events.map(Out::Frames).chain(stream::once(future::ready(Out::cut())));
+        let deleted = Arc::new(AtomicBool::new(false));
+        let noted = Arc::clone(&deleted);
+        let events = follow(reader, move |state, recorded| {
+            noted.store(state.deleted, Ordering::SeqCst);
+            ControlFlow::Continue(session.show(state, recorded, &types))
+        });
+        // There is nothing to come back to behind a deletion.
+        let last = stream::once(async move {
+            if deleted.load(Ordering::SeqCst) { Out::Close(close_code::NORMAL) } else { Out::cut() }
+        });
+        let events = events.map(Out::Frames).chain(last);
         self.outbox.send(Out::Events(first, events.boxed())).await;
     }
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::interventions;
+use super::tool_calls::{self, Repeated};
 use super::ws::Session;
-use super::{interventions, tool_calls};
 use crate::actors::{Cursor, Reader};
 use crate::api::body::{cursor, decode};
 use crate::api::create::{self, Claimed, Key};
@@ -15,6 +16,7 @@ use crate::api::frame::frame;
 use crate::api::idempotency::{echo, fingerprint};
 use crate::api::object::snapshot;
 use crate::api::openai::cancel::{self, Asked};
+use crate::api::operations;
 use crate::api::types::Types;
 use crate::conversation::{Event, Input, Reject};
 use crate::ids::ResponseId;
@@ -87,6 +89,11 @@ async fn create(
     subscribes: bool,
 ) -> Result<Option<Value>, Reject> {
     let request: CreateResponse = decode(frame)?;
+    if let Some(reject) = operations::refusal(*session.app.phase.borrow()) {
+        return Err(reject);
+    }
+    // Room is asked for and not kept: on its own socket a conversation runs one response at a time.
+    drop(session.app.admit()?);
     create::check(&request, frame)?;
     check_place(session, &request)?;
     let key = key(session, Operation::Create, event_id, fingerprint(frame, None));
@@ -99,7 +106,11 @@ async fn create(
     };
     let mut create = create::create(&session.app, &request, frame)?;
     if let Some(previous) = &request.previous_response_id {
-        create.previous = Some(previous.parse().map_err(|_| create::unknown_previous(previous))?);
+        let id: ResponseId = previous.parse().map_err(|_| create::unknown_previous(previous))?;
+        if session.handle.state().await?.response(id).is_none() {
+            return Err(create::unknown_previous(previous));
+        }
+        create.previous = Some(id);
     }
     create.in_conversation = true;
     let id = create.response_id;
@@ -227,7 +238,8 @@ async fn claim_call(session: &Session, frame: &Value, event_id: Option<&str>) ->
 async fn answer_call(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<Option<Value>, Reject> {
     let request: ToolResult = decode(frame)?;
     let key = key(session, Operation::AnswerCall, event_id, fingerprint(frame, None));
-    let done = tool_calls::perform_result(&session.app, &session.handle, &request, key.as_ref()).await?;
+    let (answer, repeated) = tool_calls::perform_result(&session.app, &session.handle, &request, key.as_ref()).await?;
+    let done = (answer, repeated != Repeated::No);
     Ok(Some(answer_as("conversation.tool_result.result", done, event_id)))
 }
 

@@ -74,19 +74,19 @@ pub(crate) async fn perform(
     asked: &Asked,
     key: Option<&Key>,
 ) -> Result<Cancelled, Reject> {
-    let (id, note, replayed) = match create::claim(app, key)? {
+    let (id, note, cascaded, replayed) = match create::claim(app, key)? {
         Claimed::Fresh(claim) => {
             let done = handle.cancel(asked.id, asked.cascade, claim).await?;
-            if let Some(successor) = done.cascaded.filter(|_| asked.waits) {
-                handle.ended(successor).await?;
-            }
-            (done.response_id, note(&done.outcome, done.cascaded), false)
+            (done.response_id, note(&done.outcome, done.cascaded), done.cascaded, false)
         }
-        Claimed::Replay(KeyedAnswer::Cancelled { response, outcome, .. }) => {
-            (response, repeated_note(handle, response, &outcome).await?, true)
+        Claimed::Replay(KeyedAnswer::Cancelled { response, outcome, cascaded, .. }) => {
+            (response, repeated_note(handle, response, &outcome, cascaded).await?, cascaded, true)
         }
         Claimed::Replay(_) => return Err(wrong_operation()),
     };
+    if let Some(successor) = cascaded.filter(|_| asked.waits) {
+        handle.ended(successor).await?;
+    }
     let state = if asked.waits { handle.ended(id).await? } else { handle.state().await? };
     let response = state.response(id).ok_or_else(|| not_found(id))?;
     let mut object = serde_json::to_value(object::response(&state, response)).unwrap_or_default();
@@ -110,7 +110,12 @@ fn note(outcome: &CancelOutcome, cascaded: Option<ResponseId>) -> Option<Value> 
     }
 }
 
-async fn repeated_note(handle: &ConversationHandle, id: ResponseId, outcome: &str) -> Result<Option<Value>, Reject> {
+async fn repeated_note(
+    handle: &ConversationHandle,
+    id: ResponseId,
+    outcome: &str,
+    cascaded: Option<ResponseId>,
+) -> Result<Option<Value>, Reject> {
     match outcome {
         "already_cancelled" => Ok(note(&CancelOutcome::AlreadyCancelled, None)),
         "too_late" => {
@@ -119,7 +124,7 @@ async fn repeated_note(handle: &ConversationHandle, id: ResponseId, outcome: &st
             let closed = state.calls.iter().filter(|call| call.response_id == id);
             let closed = closed.filter(|call| call.closed.as_deref() == Some("cancelled"));
             let closed_calls = closed.map(|call| call.call_id.clone()).collect();
-            Ok(note(&CancelOutcome::TooLate { successor_id, closed_calls }, None))
+            Ok(note(&CancelOutcome::TooLate { successor_id, closed_calls }, cascaded))
         }
         _ => Ok(None),
     }

@@ -220,6 +220,8 @@ impl Session {
         if let Event::InterventionCommitted { intervention_id, response_id, successor_id, .. } = event
             && (shown.contains(response_id) || self.dialect.steered(*intervention_id))
             && !shown.contains(successor_id)
+            // Else it joins the response that this socket asks for now, which is shown from its own beginning.
+            && !self.place().begins
         {
             shown.push(*successor_id);
             self.place().live.push(*successor_id);
@@ -323,7 +325,10 @@ impl Session {
         let key = Key::new(&self.principal, Some(handle.id()), Operation::Cancel, key, fingerprint);
         let asked = Asked { id: Some(id), cascade: request.cascade.unwrap_or(false), waits: true };
         let done = cancel::perform(&self.app, &handle, &asked, key.as_ref()).await?;
-        if let Some(note) = done.object.get("cancel") {
+        let changed = |note: &Value| !note["cascaded_id"].is_null() || note["closed_calls"] != json!([]);
+        if let Some(note) =
+            done.object.get("cancel").filter(|note| note.get("closed_calls").is_none() || !changed(note))
+        {
             let text = format!("{id} has ended; nothing is left to cancel");
             return Err(Reject::new(Code::ResponseAlreadyCompleted, text).detail("cancel", note.clone()));
         }

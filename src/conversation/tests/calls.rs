@@ -165,9 +165,12 @@ fn a_stop_in_good_order_leaves_a_claim_to_its_worker() {
     talk.ended(GenerationEnd::Stop);
     claim(&mut talk, &calls[0]).unwrap();
     assert_eq!(names(&talk.say(Input::Stopping).unwrap()), ["conversation_suspended"]);
-    assert_eq!(talk.say(Input::Restarted { fingerprint: None }).unwrap(), []);
+    assert_eq!(names(&talk.say(Input::Restarted { fingerprint: None }).unwrap()), ["conversation_resumed"]);
+    let mut crashed = talk.clone();
     answer(&mut talk, &calls[0], "done").unwrap();
     assert_eq!(outputs(&talk), ["done"]);
+    // A crash behind a stop in good order is a crash.
+    assert_eq!(names(&crashed.say(Input::Restarted { fingerprint: None }).unwrap())[0], "tool_call_closed");
 }
 
 #[test]

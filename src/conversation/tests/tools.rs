@@ -247,3 +247,34 @@ fn items_between_turns_hold_no_result_without_a_call_and_no_call_that_is_left_be
     let first = (Role::Tool, "first");
     assert_eq!(seen(&talk), expected(&[assistant, first, assistant, tool, user, user]));
 }
+
+#[test]
+fn a_call_that_a_client_sends_again_beside_its_result_is_in_the_transcript_once() {
+    let (mut talk, _, calls) = two_calls();
+    let again = brought(&mut talk.fresh, &calls[0].0);
+    let answer = result(&mut talk.fresh, &calls[0], "ok");
+    let second = result(&mut talk.fresh, &calls[0], "other");
+    let twice = vec![again.clone(), answer.clone(), second];
+    assert_eq!(talk.create_with(twice, None).unwrap_err().code, Code::ToolCallClosed);
+    talk.create_with(vec![again, answer], None).unwrap();
+    let calls = [(Role::User, ""), (Role::Assistant, ""), (Role::Tool, "ok"), (Role::Tool, "not started")];
+    assert_eq!(seen(&talk), expected(&calls));
+}
+
+#[test]
+fn a_call_that_was_added_between_turns_is_answered_before_the_server_goes_on_by_itself() {
+    let (mut talk, id, calls) = two_calls();
+    let added = vec![brought(&mut talk.fresh, "c9")];
+    talk.say(Input::AddItems { items: added }).unwrap();
+    let mut steered = talk.clone();
+    for call_id in calls {
+        let call = CallRef { response_id: None, call_id, attempt: None };
+        talk.say(Input::AnswerCall { call, output: "ok".to_owned(), is_error: false }).unwrap();
+    }
+    steered.steer(id, "stop").unwrap();
+    for talk in [talk, steered] {
+        let said = seen(&talk);
+        let results = said.iter().filter(|(role, _)| *role == Role::Tool).count();
+        assert_eq!(results, 3, "{said:?}");
+    }
+}

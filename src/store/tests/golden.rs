@@ -40,6 +40,7 @@ fn name(event: &Event) -> &'static str {
         Event::ConversationRewound { .. } => "conversation_rewound",
         Event::ConversationDeleted {} => "conversation_deleted",
         Event::ConversationSuspended {} => "conversation_suspended",
+        Event::ConversationResumed {} => "conversation_resumed",
         Event::ItemDeleted { .. } => "item_deleted",
         Event::ResponseDeleted { .. } => "response_deleted",
         Event::ResponseDequeued { .. } => "response_dequeued",
@@ -59,7 +60,7 @@ fn name(event: &Event) -> &'static str {
 }
 
 /// How many names there are above.
-const VARIANTS: usize = 37;
+const VARIANTS: usize = 38;
 
 /// The releases whose events are kept; the last is today's.
 const RELEASES: [&str; 2] = ["v1", "v2"];
@@ -349,6 +350,7 @@ fn endings() -> Vec<Event> {
         Event::ConversationUpdated { metadata: object(&json!({"topic": "done"})) },
         Event::ConversationRewound { seq: 17, epoch: 1 },
         Event::ConversationSuspended {},
+        Event::ConversationResumed {},
         Event::ConversationDeleted {},
     ]
 }

@@ -29,10 +29,11 @@ const ONLY_BEFORE_THE_END: [&str; 17] = [
 ];
 
 /// Events that change nothing that is checked here.
-const WITHOUT_CONSEQUENCE: [&str; 16] = [
+const WITHOUT_CONSEQUENCE: [&str; 17] = [
     "conversation_updated",
     "conversation_rewound",
     "conversation_suspended",
+    "conversation_resumed",
     "response_deleted",
     "response_queued",
     "response_unattended",
