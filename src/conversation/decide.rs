@@ -150,14 +150,15 @@ impl Draft {
         }
         let has_open_calls = self.state.open_calls().next().is_some();
         let undecided = self.state.undecided();
-        let pending = undecided.iter().any(|(_, waiting)| waiting.status == InterventionStatus::Pending);
-        if has_open_calls && pending {
+        // What waited for results cut a turn short: it goes before whatever is a turn of its own.
+        let pending = undecided.iter().find(|(_, waiting)| waiting.status == InterventionStatus::Pending);
+        if has_open_calls && pending.is_some() {
             return;
         }
-        let instruction = undecided.first();
+        let instruction = pending.or(undecided.first());
         let response = self.state.queue.first().map(|response| (response.id, response.created_seq));
         match (instruction, response) {
-            (Some((_, first)), Some((id, seq))) if seq < first.accepted_seq => self.dequeue(id),
+            (Some((_, first)), Some((id, seq))) if pending.is_none() && seq < first.accepted_seq => self.dequeue(id),
             (Some((_, first)), _) if has_open_calls && first.tools == super::policy::ToolsOnSteer::Await => {}
             (Some((id, _)), _) => {
                 let id = *id;

@@ -80,7 +80,11 @@ impl Draft {
         let body = ItemBody::FunctionCallOutput { call_id: call_id.clone(), output, synthetic: false, is_error };
         let output = Item { id: ItemId::draw(&mut self.now.fresh), status: ItemStatus::Completed, body };
         let accepted_seq = self.push(Event::ToolResultAccepted { response_id, call_id, attempt, output });
-        let successor_id = self.continue_turn();
+        let runs = self.state.active().is_some();
+        if self.continue_turn().is_none() {
+            self.next_turn();
+        }
+        let successor_id = self.state.active().filter(|_| !runs).map(|active| active.id);
         let open_calls = self.state.open_calls().map(|call| call.call_id.clone()).collect();
         Ok(Answer::Answered { accepted_seq, open_calls, successor_id, replayed: false })
     }

@@ -407,6 +407,7 @@ impl Reference {
                 (answered.is, answered.given, answered.goes_on) = (Is::Answered, Some(output), true);
                 answered.result = Some(output.to_string());
                 self.continue_turn();
+                self.next_turn();
                 Ok(())
             }
         }
@@ -432,10 +433,11 @@ impl Reference {
         if self.active().is_some() || has_open && self.steers.iter().any(is_pending) {
             return;
         }
-        let steer = (0..self.steers.len()).find(|steer| self.is_undecided(*steer));
+        let pending = (0..self.steers.len()).find(|steer| self.steers[*steer].outcome == Outcome::Pending);
+        let steer = pending.or((0..self.steers.len()).find(|steer| self.is_undecided(*steer)));
         let queued = self.queue.first().copied();
         let queued_first = match (steer, queued) {
-            (Some(steer), Some(turn)) => self.turns[turn].came < self.steers[steer].came,
+            (Some(steer), Some(turn)) => pending.is_none() && self.turns[turn].came < self.steers[steer].came,
             (None, Some(_)) => true,
             _ => false,
         };

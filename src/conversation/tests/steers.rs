@@ -418,3 +418,17 @@ fn a_steer_for_later_closes_the_calls_that_a_response_has_ended_with_or_waits_fo
     waits.ended(GenerationEnd::Stop);
     assert_eq!(asked(&waits), ["later"]);
 }
+
+#[test]
+fn a_steer_that_awaits_results_of_an_interrupted_response_is_committed_with_them_before_later_turns() {
+    let (mut talk, id) = Talk::generating(&[]);
+    talk.generated(call(10, "weather", "{}"));
+    talk.say(Input::Interrupt { response_id: id }).unwrap();
+    talk.steer_as(id, "later", |steer| (steer.when, steer.tools) = (When::After, ToolsOnSteer::Await)).unwrap();
+    talk.steer_as(id, "and Rome", |steer| steer.tools = ToolsOnSteer::Await).unwrap();
+    let call_id = talk.state.calls[0].call_id.clone();
+    answer(&mut talk, &call_id, "rain");
+    assert_eq!((asked(&talk), status(&talk, 0)), (vec!["rain".to_owned(), "and Rome".to_owned()], "accepted"));
+    talk.ended(GenerationEnd::Stop);
+    assert_eq!(asked(&talk), ["later"]);
+}
