@@ -26,6 +26,7 @@ mod state;
 mod steer;
 mod tool_calls;
 mod transcript;
+mod trim;
 
 #[cfg(test)]
 mod tests;
@@ -47,3 +48,4 @@ pub use state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
 };
 pub use transcript::{messages, turns};
+pub use trim::{Border, Survey, reduce};
