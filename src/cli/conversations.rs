@@ -143,7 +143,7 @@ fn list(journal: &SledJournal) -> anyhow::Result<()> {
             let about = || {
                 Ok::<_, Error>(json!({
                     "conversation": id, "last_seq": journal.last_seq(*id)?, "last_at_ms": journal.last_at_ms(*id)?,
-                    "event_bytes": journal.event_bytes(*id)?, "epoch": journal.epoch(*id)?.epoch,
+                    "event_bytes": journal.event_bytes(*id, 1)?, "epoch": journal.epoch(*id)?.epoch,
                     "active": active.contains(id),
                 }))
             };

@@ -83,8 +83,24 @@ impl Journal for Disk {
         self.durable.last_at_ms(conversation)
     }
 
-    fn event_bytes(&self, conversation: ConversationId) -> Result<u64, Error> {
-        self.durable.event_bytes(conversation)
+    fn event_bytes(&self, conversation: ConversationId, first: u64) -> Result<u64, Error> {
+        self.durable.event_bytes(conversation, first)
+    }
+
+    fn trim(&self, conversation: ConversationId, oldest_seq: u64) -> Result<bool, Error> {
+        self.durable.trim(conversation, oldest_seq)
+    }
+
+    fn import_kept(&self, conversation: ConversationId, events: &[Recorded]) -> Result<(), Error> {
+        self.durable.import_kept(conversation, events)
+    }
+
+    fn oldest_seq(&self, conversation: ConversationId) -> Result<u64, Error> {
+        self.durable.oldest_seq(conversation)
+    }
+
+    fn kept(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
+        self.durable.kept(conversation, after, limit)
     }
 
     fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error> {

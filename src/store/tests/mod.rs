@@ -14,6 +14,7 @@ mod model;
 mod rebuilding;
 mod repair;
 mod retention;
+mod trimming;
 mod writer;
 
 use std::path::Path;
