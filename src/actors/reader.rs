@@ -322,3 +322,62 @@ impl Fanout {
         self.readers.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::tests::talk;
+    use crate::store::{Batch, Durability, MemoryJournal};
+
+    /// A conversation that is read in several pages, and a border behind the first two.
+    fn filled() -> (Arc<MemoryJournal>, ConversationId, Vec<Recorded>, u64) {
+        let (journal, conversation) = (Arc::new(MemoryJournal::new()), ConversationId::from_bytes([1; 16]));
+        let (turns, turn) = (40, 60);
+        let events = talk(conversation, turns);
+        let (records, durability) = (Vec::new(), Durability::Group);
+        journal.append(&[Batch { conversation, events: events.clone(), records, durability }]).unwrap();
+        (journal, conversation, events, 1 + turn * 30)
+    }
+
+    fn fold(events: &[Recorded]) -> State {
+        let mut state = State::default();
+        events.iter().for_each(|recorded| state.apply(recorded));
+        state
+    }
+
+    #[tokio::test]
+    async fn what_is_trimmed_between_two_pages_of_a_fold_is_folded_from_what_is_kept() {
+        let (journal, conversation, events, border) = filled();
+        let mut pages = Pages { journal: journal.clone(), conversation, after: 0, upto: u64::MAX };
+        let mut state = State::default();
+        pages.next().await.unwrap().iter().for_each(|recorded| state.apply(recorded));
+        assert!(state.last_seq + 1 < border);
+        journal.trim(conversation, border).unwrap();
+        let rest = pages.fold(&mut state, border + 70).await.unwrap();
+        assert_eq!(state, fold(&events[..border as usize + 70]));
+        assert_eq!(rest[0].seq, border + 71);
+        let refused = pages.fold(&mut State::default(), border - 2).await.unwrap_err();
+        assert_eq!(refused.code, Code::CursorExpired);
+    }
+
+    #[tokio::test]
+    async fn a_whole_replay_begins_with_what_is_kept() {
+        let (journal, conversation, events, border) = filled();
+        journal.trim(conversation, border).unwrap();
+        let state = replay(journal.clone(), conversation, &mut Checkpoints::default()).await.unwrap();
+        assert_eq!(state, fold(&events));
+        let created = state.responses[3].created_seq;
+        let (then, recorded) = kept_at(journal.clone(), conversation, created).await.unwrap();
+        assert_eq!((then, &recorded), (fold(&events[..created as usize]), &events[created as usize - 1]));
+        assert_eq!(kept_at(journal, conversation, created + 7).await.unwrap_err().code, Code::Internal);
+    }
+
+    #[tokio::test]
+    async fn a_page_that_was_trimmed_is_none_and_no_gap() {
+        let (journal, conversation, _, border) = filled();
+        let mut pages = Pages { journal: journal.clone(), conversation, after: 0, upto: u64::MAX };
+        pages.next().await.unwrap();
+        journal.trim(conversation, border).unwrap();
+        assert_eq!(pages.next().await.unwrap_err().code, Code::CursorExpired);
+    }
+}

@@ -31,7 +31,7 @@ mod writer;
 mod writes;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use dump::{DumpSummary, LoadSummary, dump, load};
 pub use error::Error;

@@ -19,6 +19,8 @@ mod writer;
 
 use std::path::Path;
 
+pub(crate) use trimming::talk;
+
 use super::{Batch, Durability, KeyRecord, KeyScope, KeyedAnswer, Operation, Record};
 use crate::conversation::{Ending, Event, Recorded};
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};

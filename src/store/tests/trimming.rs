@@ -40,7 +40,7 @@ fn config() -> ResponseConfig {
 
 /// A conversation of whole turns; the first event of turn `n`, from 0, has the seq `1 + n * TURN`, but for the first,
 /// which is the conversation's.
-pub(super) fn talk(conversation: ConversationId, turns: u64) -> Vec<Recorded> {
+pub(crate) fn talk(conversation: ConversationId, turns: u64) -> Vec<Recorded> {
     let (mut state, mut events) = (State::default(), Vec::new());
     let mut push = |event: Event| {
         let recorded = state.number(event, 1_000 * (state.last_seq + 1));
@@ -433,7 +433,9 @@ fn events_are_let_go_by_age_turn_by_turn_and_never_the_last_turn() {
     on_both(|journal| {
         let (conversation, _) = fill(journal);
         let at = |turn| 1_000 * begin_of(turn);
-        for (before_ms, oldest) in [(0, None), (1, None), (at(1), Some(1)), (at(4) - 1, Some(3)), (u64::MAX, Some(9))] {
+        for (before_ms, oldest) in
+            [(0, None), (1, None), (at(1), Some(1)), (at(4) - 1_000, Some(3)), (u64::MAX, Some(9))]
+        {
             assert_eq!(expired(journal, before_ms, None), oldest.map(begin_of).as_slice(), "{before_ms}");
         }
         trim(journal, conversation, begin_of(9));
