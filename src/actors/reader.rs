@@ -341,7 +341,9 @@ mod tests {
 
     fn fold(events: &[Recorded]) -> State {
         let mut state = State::default();
-        events.iter().for_each(|recorded| state.apply(recorded));
+        for recorded in events {
+            state.apply(recorded);
+        }
         state
     }
 
@@ -356,6 +358,7 @@ mod tests {
         let rest = pages.fold(&mut state, border + 70).await.unwrap();
         assert_eq!(state, fold(&events[..border as usize + 70]));
         assert_eq!(rest[0].seq, border + 71);
+        let mut pages = Pages { journal, conversation, after: 0, upto: u64::MAX };
         let refused = pages.fold(&mut State::default(), border - 2).await.unwrap_err();
         assert_eq!(refused.code, Code::CursorExpired);
     }

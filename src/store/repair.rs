@@ -191,7 +191,9 @@ impl SledJournal {
             let expected = whole.head.seq + 1;
             match rows.next_events(expected)? {
                 Some((_, events)) if events[0].seq == expected => {
-                    events.iter().for_each(|recorded| whole.add(recorded))
+                    for recorded in &events {
+                        whole.add(recorded);
+                    }
                 }
                 Some(_) => return Err(Error::damaged(conversation, expected, "the event is missing")),
                 None => return Ok(()),

@@ -184,7 +184,9 @@ fn borders(
         let Some(last) = page.last() else { break };
         after = last.seq;
         *seen += page.len() as u64;
-        page.iter().for_each(|recorded| survey.observe(recorded));
+        for recorded in &page {
+            survey.observe(recorded);
+        }
     }
     let mut borders = survey.borders();
     borders.retain(|border| border.seq > oldest);

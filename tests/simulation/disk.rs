@@ -36,7 +36,9 @@ pub(crate) struct Disk {
 /// The state that the events fold to.
 pub(crate) fn fold(events: &[Recorded]) -> State {
     let mut state = State::default();
-    events.iter().for_each(|recorded| state.apply(recorded));
+    for recorded in events {
+        state.apply(recorded);
+    }
     state
 }
 

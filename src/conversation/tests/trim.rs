@@ -7,7 +7,9 @@ use super::*;
 
 fn fold(events: &[Recorded]) -> State {
     let mut state = State::default();
-    events.iter().for_each(|recorded| state.apply(recorded));
+    for recorded in events {
+        state.apply(recorded);
+    }
     state
 }
 
@@ -18,7 +20,9 @@ fn started(talk: &mut Talk) {
 
 fn borders(log: &[Recorded]) -> Vec<u64> {
     let mut survey = Survey::default();
-    log.iter().for_each(|recorded| survey.observe(recorded));
+    for recorded in log {
+        survey.observe(recorded);
+    }
     survey.borders().into_iter().map(|border| border.seq).collect()
 }
 
@@ -52,8 +56,8 @@ fn the_deltas_of_an_item_become_one_and_what_leaves_no_trace_goes() {
     ];
     assert_eq!(names(&events), expected);
     assert_eq!(fold(&kept), talk.state);
-    let deltas = talk.log.iter().filter(|recorded| matches!(recorded.event, Event::OutputDelta { .. }));
-    assert_eq!(kept[4].seq, deltas.last().unwrap().seq, "at the place of its last part");
+    let last = talk.log.iter().rfind(|recorded| matches!(recorded.event, Event::OutputDelta { .. }));
+    assert_eq!(kept[4].seq, last.unwrap().seq, "at the place of its last part");
 }
 
 #[test]

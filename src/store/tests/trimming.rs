@@ -115,7 +115,9 @@ fn purge(journal: &dyn Journal) {
 
 fn fold(events: &[Recorded]) -> State {
     let mut state = State::default();
-    events.iter().for_each(|recorded| state.apply(recorded));
+    for recorded in events {
+        state.apply(recorded);
+    }
     state
 }
 
@@ -127,9 +129,13 @@ fn whole(journal: &dyn Journal, conversation: ConversationId) -> State {
         if page.is_empty() {
             break;
         }
-        page.iter().for_each(|recorded| state.apply(recorded));
+        for recorded in &page {
+            state.apply(recorded);
+        }
     }
-    journal.read(conversation, state.last_seq, usize::MAX).unwrap().iter().for_each(|recorded| state.apply(recorded));
+    for recorded in journal.read(conversation, state.last_seq, usize::MAX).unwrap() {
+        state.apply(&recorded);
+    }
     state
 }
 
