@@ -18,7 +18,11 @@ const INSTRUCTION: &str = "\n</tools>\n\nFor each function call, return a json o
 
 /// The messages with what the template cannot write of tools, calls and results written out as text; untouched where
 /// there is nothing of it.
-pub(super) fn adapt<'a>(messages: Cow<'a, [Message]>, tools: &[ToolDefinition], can: &Capabilities) -> Cow<'a, [Message]> {
+pub(super) fn adapt<'a>(
+    messages: Cow<'a, [Message]>,
+    tools: &[ToolDefinition],
+    can: &Capabilities,
+) -> Cow<'a, [Message]> {
     let as_text = |message: &Message| {
         !can.tool_results && message.role == Role::Tool || !can.tool_calls && !message.tool_calls.is_empty()
     };

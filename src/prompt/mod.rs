@@ -14,10 +14,13 @@ mod json;
 mod message;
 mod preamble;
 mod probe;
+mod replay;
 mod template;
 mod time;
 mod values;
 
+#[cfg(test)]
+mod template_tests;
 #[cfg(test)]
 mod tests;
 
@@ -26,4 +29,5 @@ pub use builtin::{builtin_template, builtin_template_names};
 pub use message::{Message, Role, ToolCall, ToolDefinition};
 pub use preamble::strip_preamble;
 pub use probe::Capabilities;
+pub use replay::{template_kwargs, with_thinking};
 pub use template::{ChatTemplate, Rendering, TemplateError, starts_in_reasoning};

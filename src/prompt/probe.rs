@@ -57,6 +57,8 @@ pub struct Capabilities {
     pub consecutive_assistants: bool,
     /// Takes a user message right behind a tool's result.
     pub user_after_result: bool,
+    /// Takes ids of calls with nine letters or digits only.
+    pub short_call_ids: bool,
     /// Wants the content as a list of parts.
     pub content_as_parts: bool,
     /// Wants the arguments of calls as JSON text instead of a mapping.
@@ -94,6 +96,7 @@ impl Capabilities {
             consecutive_users: true,
             consecutive_assistants: true,
             user_after_result: true,
+            short_call_ids: false,
             content_as_parts: false,
             arguments_as_text: false,
             call_content_is_none: false,
@@ -167,6 +170,13 @@ impl Probe<'_> {
         let answers = [user(USER), answer(), answer(), user(OTHER_USER)];
         self.found.consecutive_assistants = self.render(&answers).is_some();
         let turn = [user(USER), call(ARGUMENTS), result(), user(OTHER_USER)];
+        let long = |mut message: Message| {
+            message.tool_calls.iter_mut().for_each(|call| call.id = LONG_CALL_ID.to_owned());
+            message.tool_call_id = message.tool_call_id.map(|_| LONG_CALL_ID.to_owned());
+            message
+        };
+        let longer = [user(USER), long(call(ARGUMENTS)), long(result())];
+        self.found.short_call_ids = self.found.tool_calls && self.render(&longer).is_none();
         let native = self.found.tool_calls && self.found.tool_results;
         self.found.user_after_result = !native || self.render(&turn).is_some();
     }
@@ -220,9 +230,10 @@ impl Probe<'_> {
         let prompt = self.render_with(&turn[..1], &[], true).unwrap_or_default();
         let shared = whole.char_indices().zip(prompt.chars()).find(|((_, left), right)| left != right);
         let begin = shared.map_or(prompt.len().min(whole.len()), |((place, _), _)| place);
-        // A prompt that ends in an open tag, or has none of it, must not hide the beginning of the call.
-        let call = whole.find(TOOL).unwrap_or(whole.len());
-        let begin = if begin <= call { begin } else { 0 };
+        // Where the prompt ends in another tag than the call begins with, both begin alike.
+        let tag = whole.get(..begin)?.rfind(['<', '[']);
+        let begin = tag.filter(|tag| !whole[*tag..begin].contains(['>', ']'])).unwrap_or(begin);
+        let begin = if begin <= whole.find(TOOL).unwrap_or(whole.len()) { begin } else { 0 };
         whole.get(begin..).map(|sample| sample.trim_start().to_owned())
     }
 
@@ -246,8 +257,7 @@ impl Probe<'_> {
     }
 
     fn keeps_earlier(&self) -> bool {
-        let calls =
-            [user(USER), with_reasoning(call(ARGUMENTS)), result(), answer(), user(OTHER_USER)];
+        let calls = [user(USER), with_reasoning(call(ARGUMENTS)), result(), answer(), user(OTHER_USER)];
         let plain = [user(USER), with_reasoning(answer()), user(OTHER_USER)];
         let kept = |messages: &[Message]| self.render(messages).is_some_and(|text| text.contains(REASONING));
         kept(&plain) && (!self.found.tool_calls || kept(&calls))
@@ -334,6 +344,7 @@ fn answer() -> Message {
 
 /// Nine letters and digits, as the strictest templates want it.
 const CALL_ID: &str = "probe0001";
+const LONG_CALL_ID: &str = "callprobe0000000000000000001";
 
 fn call(arguments: &str) -> Message {
     let (id, name, arguments) = (CALL_ID.to_owned(), TOOL.to_owned(), arguments.to_owned());

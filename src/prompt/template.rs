@@ -153,7 +153,11 @@ impl ChatTemplate {
                 messages.iter().map(|message| values::message(message, shape, guard)).collect()
             },
             tools: tools.iter().map(|tool| values::to_value(&values::tool_json(tool), guard)).collect(),
-            kwargs: rendering.kwargs.iter().map(|(name, value)| (name.clone(), values::to_value(value, guard))).collect(),
+            kwargs: rendering
+                .kwargs
+                .iter()
+                .map(|(name, value)| (name.clone(), values::to_value(value, guard)))
+                .collect(),
             add_generation_prompt: rendering.add_generation_prompt,
             now_unix_ms: rendering.now_unix_ms,
         })
@@ -211,15 +215,8 @@ pub fn starts_in_reasoning(text: &str) -> bool {
 }
 
 /// What opens reasoning in known models' formats.
-const OPEN_REASONING: [&str; 7] = [
-    "<think>",
-    "[THINK]",
-    "<mm:think>",
-    "<seed:think>",
-    "◁think▷",
-    "<|START_THINKING|>",
-    "<|open|>think<|sep|>",
-];
+const OPEN_REASONING: [&str; 7] =
+    ["<think>", "[THINK]", "<mm:think>", "<seed:think>", "◁think▷", "<|START_THINKING|>", "<|open|>think<|sep|>"];
 
 fn convert(error: &minijinja::Error) -> TemplateError {
     if error.kind() == ErrorKind::OutOfFuel {
