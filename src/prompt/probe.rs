@@ -171,7 +171,7 @@ impl Probe<'_> {
         self.found.consecutive_assistants = self.render(&answers).is_some();
         let turn = [user(USER), call(ARGUMENTS), result(), user(OTHER_USER)];
         let long = |mut message: Message| {
-            message.tool_calls.iter_mut().for_each(|call| call.id = LONG_CALL_ID.to_owned());
+            message.tool_calls.iter_mut().for_each(|call| LONG_CALL_ID.clone_into(&mut call.id));
             message.tool_call_id = message.tool_call_id.map(|_| LONG_CALL_ID.to_owned());
             message
         };

@@ -294,7 +294,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn every_template_takes_every_conversation_and_keeps_the_longest_beginning(turns in prop::collection::vec(turn(), 1..4)) {
+    fn every_template_takes_every_conversation_and_keeps_the_longest_beginning(
+        turns in prop::collection::vec(turn(), 1..4),
+    ) {
         for (name, template) in all() {
             let mut held: Option<Vec<u32>> = None;
             for messages in prompts(&turns) {
@@ -304,7 +306,8 @@ proptest! {
                 prop_assert_eq!(&next.tokens, &fresh.tokens, "{}", name);
                 let longest = held.as_ref().map_or(0, |held| shared(held, &fresh.tokens));
                 // At most the rest of one character is not kept.
-                prop_assert!(next.common_prefix_tokens <= longest && next.common_prefix_tokens + 3 >= longest, "{}", name);
+                let kept = next.common_prefix_tokens;
+                prop_assert!(kept <= longest && kept + 3 >= longest, "{}", name);
                 held = Some(next.tokens);
             }
         }
@@ -325,7 +328,8 @@ proptest! {
                 let opened = prompt.tokens.len() - kept;
                 prop_assert!(opened <= "<think>\n".len(), "{name}: {} | {}", prompt.text, whole.text);
                 let next = built(&template, &pair[1], true, Some(&whole.tokens));
-                prop_assert!(next.common_prefix_tokens + 1 >= whole.tokens.len(), "{name}: {} | {}", whole.text, next.text);
+                let kept = next.common_prefix_tokens;
+                prop_assert!(kept + 1 >= whole.tokens.len(), "{name}: {} | {}", whole.text, next.text);
             }
         }
     }
