@@ -90,6 +90,7 @@ fn build_turn(
         kwargs: &turn.config.template_kwargs,
         // The conversation's own time, so that a template that shows the date gives the same prompt every day.
         now_unix_ms: state.created_ms,
+        strip_preamble: false,
     };
     build(&model.template, &model.tokenizer, &rendering, held).map_err(|error| Unrendered::Template(error.to_string()))
 }
