@@ -71,8 +71,9 @@ pub(super) struct Wanted {
 pub(super) struct Splitter {
     family: Option<&'static Family>,
     reasoning: Option<&'static Reasoning>,
+    /// The family, where calls without markers are looked for.
+    bare: Option<&'static Family>,
     tools: Tools,
-    bare_calls: bool,
     mode: Mode,
     lead: Lead,
     space: String,
@@ -102,8 +103,8 @@ impl Splitter {
         Self {
             family,
             reasoning,
+            bare: family.filter(|_| bare_calls),
             tools,
-            bare_calls,
             mode: if starts_inside { Mode::Reasoning } else { Mode::Text },
             lead: if unmarked { Lead::Text } else { Lead::Start },
             space: String::new(),
@@ -306,10 +307,9 @@ impl Splitter {
     }
 
     fn open_bare_call(&mut self, first: char, sink: &Sink<'_>) {
-        if self.bare_calls
-            && matches!(self.lead, Lead::Start | Lead::Reasoning)
+        if matches!(self.lead, Lead::Start | Lead::Reasoning)
             && let Ok(first) = u8::try_from(first)
-            && let Some(parser) = self.family.and_then(|family| family.open_bare(first, &self.tools))
+            && let Some(parser) = self.bare.and_then(|family| family.open_bare(first, &self.tools))
         {
             self.begin_call(parser, String::new(), sink);
         }
