@@ -255,8 +255,8 @@ pub(super) async fn kept_at(
 /// The cursor lies in front of what can be read.
 pub(super) fn expired(oldest_seq: u64) -> Reject {
     let text = format!(
-        "the events behind this cursor are no longer kept; the oldest is {oldest_seq}: read on from there, and take what \
-         came before it from the conversation's items"
+        "the events behind this cursor are no longer kept; the oldest is {oldest_seq}: read on from there, and take \
+         what came before it from the conversation's items"
     );
     Reject::new(Code::CursorExpired, text).param("after").detail("oldest_seq", oldest_seq)
 }

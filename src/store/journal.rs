@@ -247,8 +247,8 @@ pub trait Journal: Send + Sync + 'static {
     /// The first event that can be read; 1 where none was trimmed.
     fn oldest_seq(&self, conversation: ConversationId) -> Result<u64, Error>;
 
-    /// At most `limit` events behind `after` of what is kept of those in front of the oldest, in order. Their seqs grow,
-    /// with gaps, up to the one in front of the oldest; `after` is 0 or the seq of one of them.
+    /// At most `limit` events behind `after` of what is kept of those in front of the oldest, in order. Their seqs
+    /// grow, with gaps, up to the one in front of the oldest; `after` is 0 or the seq of one of them.
     fn kept(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error>;
 
     /// At most `limit` events behind `after`, in order. [`Error::Expired`] where the next one was trimmed.
