@@ -50,7 +50,7 @@ enum State {
         raw: bool,
     },
     Call {
-        call: MessageCall,
+        call: Box<MessageCall>,
         /// Its header and what is held of it.
         raw: String,
         reasoning: bool,
@@ -88,19 +88,20 @@ impl Channels {
             return Taken::Bytes(character.len_utf8());
         }
         let start = header.trim_start();
-        let marked = |marker: &&str| start.starts_with(*marker) || marker.starts_with(start);
+        let marked = |marker: &str| start.starts_with(marker) || marker.starts_with(start);
         let goes_on =
-            self.form.opens.iter().chain(self.form.bodies).any(|marker| marked(&marker)) || (self.form.begins)(start);
-        if goes_on && header.len() <= HEADER_BYTES_MAX && !(character == '\n' && !start.is_empty()) {
+            self.form.opens.iter().chain(self.form.bodies).any(|marker| marked(marker)) || (self.form.begins)(start);
+        let line_goes_on = start.is_empty() || character != '\n';
+        if goes_on && line_goes_on && header.len() <= HEADER_BYTES_MAX {
             return Taken::Bytes(character.len_utf8());
         }
         header.pop();
         let header = std::mem::take(header);
-        self.text(header, sink)
+        self.text(&header, sink)
     }
 
     /// What is held is text. Its first character begins no marker; what is behind it is read again.
-    fn text(&mut self, held: String, sink: &mut Sink<'_>) -> Taken {
+    fn text(&mut self, held: &str, sink: &mut Sink<'_>) -> Taken {
         self.state = State::Body { reasoning: false, partial: String::new(), raw: false };
         let first = held.chars().next().map_or(0, char::len_utf8);
         sink.text(&held[..first]);
@@ -122,7 +123,7 @@ impl Channels {
             Message::Text => body(false, false),
             Message::Reasoning if self.setup.reasoning => body(true, false),
             Message::Call { name, reasoning } if self.setup.calls => {
-                let call = MessageCall::new(name, self.form);
+                let call = Box::new(MessageCall::new(name, self.form));
                 State::Call { call, raw: header.to_owned(), reasoning: reasoning && self.setup.reasoning }
             }
             // What is not looked for stays as it is.

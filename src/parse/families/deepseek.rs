@@ -1,7 +1,7 @@
-//! `<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>…<｜tool▁call▁end｜><｜tool▁calls▁end｜>`: DeepSeek. V3 and R1 write a type, the
+//! `<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>…<｜tool▁call▁end｜><｜tool▁calls▁end｜>`: `DeepSeek`. V3 and R1 write a type, the
 //! name, and the arguments in a fence; V3.1 the name and the arguments.
 
-use super::section::{Form, Section};
+use super::section::{Form, NameAndId, Section};
 use super::{Family, Reads};
 
 const CALL_OPEN: &str = "<｜tool▁call▁begin｜>";
@@ -37,6 +37,6 @@ pub(super) static V3_1: Family = Family {
     reads: Reads::Calls(|opening| Box::new(Section::new(&V3_1_FORM, opening))),
 };
 
-fn name(header: &str) -> Option<(String, Option<String>)> {
+fn name(header: &str) -> Option<NameAndId> {
     Some((header.trim().to_owned(), None)).filter(|(name, _)| !name.contains(char::is_whitespace))
 }

@@ -1,7 +1,7 @@
 //! `<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:INDEX<|tool_call_argument_begin|>{…}<|tool_call_end|>
 //! <|tool_calls_section_end|>`: Kimi K2, which gives its calls ids.
 
-use super::section::{Form, Section};
+use super::section::{Form, NameAndId, Section};
 use super::{Family, Reads};
 
 const CALL_OPEN: &str = "<|tool_call_begin|>";
@@ -23,7 +23,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 /// The name inside the id: `functions.NAME:INDEX`; a header of another form is the name alone.
-fn named(header: &str) -> Option<(String, Option<String>)> {
+fn named(header: &str) -> Option<NameAndId> {
     let header = header.trim();
     let Some((path, _)) = header.rsplit_once(':').filter(|(_, index)| is_number(index)) else {
         let name = header.strip_prefix("functions.").unwrap_or(header);

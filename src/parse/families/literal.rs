@@ -68,7 +68,7 @@ impl Choice {
     pub(super) fn push(&mut self, byte: u8) -> (Match, usize) {
         self.matched.push(byte);
         let begins = |text: &&str| text.as_bytes().starts_with(&self.matched);
-        let Some(index) = self.texts.iter().position(|text| begins(&text)) else {
+        let Some(index) = self.texts.iter().position(begins) else {
             self.matched.clear();
             return (Match::No, 0);
         };

@@ -81,7 +81,6 @@ pub(super) struct Opening<'a> {
 /// What a parser of the whole output is to look for. What is not looked for is text.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
-    pub(super) tools: Tools,
     pub(super) calls: bool,
     pub(super) reasoning: bool,
     /// Whether the prompt ends inside reasoning, if it says.

@@ -11,6 +11,9 @@ const HEADER_BYTES_MAX: usize = 512;
 const SPACE_BYTES_MAX: usize = 64;
 const FENCE: &str = "```";
 
+/// What a header says.
+pub(super) type NameAndId = (String, Option<String>);
+
 /// How a family's section looks.
 #[derive(Debug)]
 pub(super) struct Form {
@@ -21,7 +24,7 @@ pub(super) struct Form {
     /// What closes a call, what closes the section in all spellings, and again what opens a call.
     pub(super) tails: &'static [&'static str],
     /// The name and the id, by the header. `None`: it is none.
-    pub(super) header: fn(&str) -> Option<(String, Option<String>)>,
+    pub(super) header: fn(&str) -> Option<NameAndId>,
     /// Whether the name stands behind the separator, in a line of its own, and the arguments in a fence.
     pub(super) fenced: bool,
 }
