@@ -12,6 +12,7 @@ mod journal;
 mod keys;
 mod kv;
 mod offload;
+mod preview;
 mod prompt;
 mod pump;
 mod reader;

@@ -110,6 +110,7 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
     if let Some(all) = request.tools.as_ref().filter(|all| all.len() != tools.len()) {
         echo.insert("tools".to_owned(), all.clone().into());
     }
+    let thinking = input::effort(body.get("reasoning"));
     let config = ResponseConfig {
         model: model.id.clone(),
         fingerprint: model.fingerprint.clone(),
@@ -118,7 +119,7 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
         sampling: knobs.sampling(model.sampling, fresh)?,
         max_output_tokens: input::token_limit(request.max_output_tokens, "max_output_tokens")?,
         stop: input::stops(request.stop.as_ref())?,
-        template_kwargs: request.chat_template_kwargs.clone().unwrap_or_default(),
+        template_kwargs: input::template_kwargs(request.chat_template_kwargs.as_ref(), thinking.as_ref()),
         background: request.background.unwrap_or(false),
         store: request.store.unwrap_or(true),
         metadata: request.metadata.clone().unwrap_or_default(),
@@ -126,7 +127,8 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
         policy: Policy::default(),
         tool_policies: input::tool_policies(request.tools.as_deref())?,
         max_parallel_tool_calls: input::parallel_limit(body)?,
-        thinking: input::effort(body.get("reasoning")),
+        thinking,
+        strip_preamble: request.strip_preamble == Some(true),
     };
     let input = input::items(request.input.as_ref(), "input", fresh)?;
     Ok(Create {

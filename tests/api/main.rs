@@ -9,6 +9,7 @@ mod errors;
 mod idempotency;
 mod interventions;
 mod load;
+mod prompts;
 mod responses;
 mod responses_socket;
 mod sockets;

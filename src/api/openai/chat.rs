@@ -57,7 +57,7 @@ pub(crate) async fn create(
     answer(&app, &handle, reader, id, &request, permit).await
 }
 
-fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
+pub(super) fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
     if request.n.is_some_and(|n| n != 1) {
         return Err(invalid("n", "only one choice is given; leave n out, or set it to 1"));
     }
@@ -74,6 +74,8 @@ fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
         min_p: request.min_p,
         seed: request.seed,
     };
+    let thinking =
+        request.reasoning_effort.as_ref().and_then(|word| input::effort(Some(&serde_json::json!({"effort": word}))));
     let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
     let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
     let config = ResponseConfig {
@@ -84,7 +86,7 @@ fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
         sampling: knobs.sampling(model.sampling, fresh)?,
         max_output_tokens: limit.or(old_limit),
         stop: input::stops(request.stop.as_ref())?,
-        template_kwargs: request.chat_template_kwargs.clone().unwrap_or_default(),
+        template_kwargs: input::template_kwargs(request.chat_template_kwargs.as_ref(), thinking.as_ref()),
         background: false,
         store: request.store == Some(true),
         metadata: request.metadata.clone().unwrap_or_default(),
@@ -92,7 +94,8 @@ fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
         policy: Policy::default(),
         tool_policies: BTreeMap::new(),
         max_parallel_tool_calls: None,
-        thinking: None,
+        thinking,
+        strip_preamble: request.strip_preamble == Some(true),
     };
     let input = input::chat_items(messages, fresh)?;
     Ok(Create::new(ResponseId::draw(fresh), input, config))

@@ -34,6 +34,8 @@ const FINGERPRINT_BYTES: usize = 4096;
 pub struct LoadOptions {
     /// The id clients ask for; by default the file's name without `.gguf`.
     pub id: Option<String>,
+    /// The text of the chat template; by default the file's own.
+    pub template: Option<String>,
     /// Threads that compute; by default as many as the process may use.
     pub threads: Option<usize>,
     /// Most tokens that prompt and answer may have together; by default, and at most, what the model was made for.
@@ -52,6 +54,7 @@ impl Default for LoadOptions {
     fn default() -> Self {
         Self {
             id: None,
+            template: None,
             threads: None,
             context_length: None,
             kv_bytes: KV_BYTES_DEFAULT,
@@ -144,11 +147,14 @@ pub(super) fn prepare(
             expected: vec![description.sizes.embedding, tokenizer.vocab_size()],
         }));
     }
-    let template =
-        ChatTemplate::from_gguf(&gguf, &tokenizer).map_err(|source| LoadError::Template { path: name(), source })?;
+    let template = match &options.template {
+        Some(source) => ChatTemplate::for_tokenizer(source, &tokenizer),
+        None => ChatTemplate::from_gguf(&gguf, &tokenizer),
+    };
+    let template = template.map_err(|source| LoadError::Template { path: name(), source })?;
     let isa = Isa::select().map_err(|error| LoadError::Isa(error.to_string()))?;
     let team = Team::new(options.threads.unwrap_or_else(Team::default_size));
-    let fingerprint = fingerprint(&gguf, &description, file, isa);
+    let fingerprint = fingerprint(&gguf, &description, file, options.template.as_deref(), isa);
     let blocks = kv_blocks(&description, options);
     let pool = BlockPool::new(PoolConfig { blocks, model: fingerprint.clone(), kv_type: KV_TYPE.to_owned() });
     let made_for = description.sizes.context_length;
@@ -211,7 +217,7 @@ fn reasoning(template: &ChatTemplate) -> ReasoningFormat {
 
 /// Names everything that decides about the tokens: header (metadata, tokenizer, template, shapes), weights,
 /// instruction set, KV type, numerics. Of the weights, the beginning of each and the file's size stand for all.
-fn fingerprint(gguf: &Gguf, description: &Description, file: &[u8], isa: Isa) -> String {
+fn fingerprint(gguf: &Gguf, description: &Description, file: &[u8], template: Option<&str>, isa: Isa) -> String {
     let header_end = gguf.tensors().iter().map(|tensor| tensor.range.start).min().unwrap_or(file.len());
     let mut hash = Sha256::new();
     hash.update((file.len() as u64).to_le_bytes());
@@ -221,5 +227,7 @@ fn fingerprint(gguf: &Gguf, description: &Description, file: &[u8], isa: Isa) ->
         let bytes = file.get(tensor.range.clone()).unwrap_or_default();
         hash.update(&bytes[..bytes.len().min(FINGERPRINT_BYTES)]);
     }
+    // A template of one's own makes other prompts, not other logits; but a resumed answer must find its prompt again.
+    hash.update(template.unwrap_or_default());
     format!("gguf-{:x}-{}-{KV_TYPE}-n{NUMERICS_VERSION}", hash.finalize(), isa.name())
 }
