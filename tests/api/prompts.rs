@@ -79,9 +79,7 @@ async fn a_prompt_that_goes_on_says_so_and_one_that_does_not_says_why() {
     let first = ask(json!({"instructions": "It is 10:15.", "input": "a"})).await;
     let second = ask(json!({"instructions": "It is 10:15.", "input": "b", "previous_response_id": first["id"]})).await;
     let third = ask(json!({"instructions": "It is 10:27.", "input": "c", "previous_response_id": second["id"]})).await;
-    let report = async |id: &Value| {
-        server.get(&format!("/v1/responses/{}/prefix", id.as_str().unwrap())).await.json()
-    };
+    let report = async |id: &Value| server.get(&format!("/v1/responses/{}/prefix", id.as_str().unwrap())).await.json();
     let begun = report(&first["id"]).await;
     assert_eq!((&begun["previous_response_id"], &begun["complete"]), (&Value::Null, &json!(true)));
     let on = report(&second["id"]).await;

@@ -14,7 +14,8 @@ use crate::api::errors::{OpenAiError, invalid};
 use crate::conversation::{Create, Reject};
 use crate::engine::Engine;
 use crate::engine::tokenizer::Tokenizer;
-use crate::prompt::{Built, starts_in_reasoning};
+use crate::parse::ends_in_reasoning;
+use crate::prompt::Built;
 use crate::protocol::chat::ChatRequest;
 use crate::protocol::responses::CreateResponse;
 use crate::protocol::tokenize::{Detokenize, Detokenized, RenderedChat, Tokenize, Tokenized};
@@ -61,7 +62,7 @@ pub(crate) async fn render_chat(
     Ok(Json(RenderedChat {
         object: "chat.render",
         model: model.id.clone(),
-        starts_in_reasoning: starts_in_reasoning(&text),
+        starts_in_reasoning: ends_in_reasoning(model.reasoning, &text).unwrap_or_default(),
         prompt: text,
         count: tokens.len(),
         max_model_len: model.context_length,
