@@ -7,11 +7,23 @@ use std::sync::Arc;
 use super::directory::DirectoryHandle;
 use super::offload::offload;
 use super::prompt::{PromptSettings, Unrendered, explain, preview};
+use crate::config::Config;
 use crate::conversation::{Create, Reject, State};
-use crate::engine::Engine;
+use crate::engine::{Engine, ModelInfo};
 use crate::error::Code;
 use crate::ids::ResponseId;
-use crate::prompt::{Built, PrefixReport};
+use crate::prompt::{Built, Message, PrefixReport};
+
+/// The messages and the prompt that a request would be given in a conversation of its own.
+pub fn preview_prompt(
+    create: Create,
+    now_ms: u64,
+    model: &ModelInfo,
+    config: &Config,
+    add_generation_prompt: bool,
+) -> Result<(Vec<Message>, Built), Reject> {
+    preview(create, now_ms, model, config.into(), add_generation_prompt).map_err(refusal)
+}
 
 impl DirectoryHandle {
     /// The prompt that a request would be given in a conversation of its own.
@@ -25,6 +37,7 @@ impl DirectoryHandle {
         let now_ms = self.parts.clock.unix_ms();
         self.compute(move || preview(create, now_ms, engine.model(), settings, add_generation_prompt))
             .await?
+            .map(|(_, built)| built)
             .map_err(refusal)
     }
 

@@ -161,14 +161,14 @@ fn build_messages(
     build(&model.template, &model.tokenizer, &rendering, held).map_err(|error| Unrendered::Template(error.to_string()))
 }
 
-/// The prompt that a request would be given in a conversation of its own: by the same way as a generation's.
+/// The messages and the prompt that a request would be given in a conversation of its own: by the same way as a generation's.
 pub(super) fn preview(
     create: Create,
     now_ms: u64,
     model: &ModelInfo,
     settings: PromptSettings,
     add_generation_prompt: bool,
-) -> Result<Built, Unrendered> {
+) -> Result<(Vec<Message>, Built), Unrendered> {
     let mut state = State { created_ms: now_ms, ..State::default() };
     let id = create.response_id;
     let new = NewResponse { id, previous: None, input: create.input, config: create.config, enqueued: false };
@@ -176,7 +176,8 @@ pub(super) fn preview(
     state.apply(&created);
     let turn = state.response(id).ok_or_else(|| Unrendered::Template(format!("no response {id}")))?;
     let messages = messages_within(&state, turn, settings.reasoning_cleared_after_ms);
-    build_messages(&state, turn, model, settings, &messages, add_generation_prompt, None)
+    let built = build_messages(&state, turn, model, settings, &messages, add_generation_prompt, None)?;
+    Ok((messages, built))
 }
 
 /// Refuses what is certain to be too long before it is tokenised: megabytes of text take seconds, and more memory

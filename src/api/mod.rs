@@ -38,12 +38,13 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::actors::{DirectoryHandle, Keys};
-use crate::conversation::Reject;
-use crate::engine::{Catalog, Engine};
+use crate::conversation::{Create, Reject};
+use crate::engine::{Catalog, Engine, ModelInfo};
 use crate::error::Code;
 use crate::ids::{FreshIds, ItemId};
 use errors::OpenAiError;
@@ -147,6 +148,11 @@ impl App {
         let admission = Arc::clone(&self.admission);
         admission.try_acquire_owned().map_err(|_| Reject::new(Code::Overloaded, text))
     }
+}
+
+/// The request that the body of a chat completion or of a response stands for, to be rendered only.
+pub(crate) fn request_to_render(model: &ModelInfo, body: &Value) -> Result<Create, Reject> {
+    create::to_render(model, body)
 }
 
 /// Every route.

@@ -17,19 +17,19 @@ fn tools() -> Value {
 async fn the_count_is_what_a_generation_uses() {
     let server = Server::start().await;
     let request = json!({"messages": messages(), "tools": tools()});
-    let counted = server.post("/v1/tokenize", request.clone()).await.json();
-    let rendered = server.post("/v1/chat/render", request.clone()).await.json();
-    let answered = server.post("/v1/chat/completions", request).await.json();
+    let counted = server.post("/v1/tokenize", request.clone()).await.body;
+    let rendered = server.post("/v1/chat/render", request.clone()).await.body;
+    let answered = server.post("/v1/chat/completions", request).await.body;
     assert_eq!(counted["count"], answered["usage"]["prompt_tokens"]);
     assert_eq!(counted["count"].as_u64().unwrap() as usize, counted["tokens"].as_array().unwrap().len());
     assert_eq!(counted["max_model_len"], 1 << 20);
     assert_eq!(rendered["tokens"], counted["tokens"]);
     let text = rendered["prompt"].as_str().unwrap();
     assert!(text.starts_with("<|im_start|>system\nBe kind.\n\n# Tools") && text.ends_with("<|im_start|>assistant\n"));
-    let spelled = server.post("/v1/detokenize", json!({"tokens": counted["tokens"]})).await.json();
+    let spelled = server.post("/v1/detokenize", json!({"tokens": counted["tokens"]})).await.body;
     assert_eq!(spelled["prompt"], text);
     // A text is what it is, control tokens in it too: their texts in messages are not.
-    let text = server.post("/v1/tokenize", json!({"prompt": text, "return_token_strs": true})).await.json();
+    let text = server.post("/v1/tokenize", json!({"prompt": text, "return_token_strs": true})).await.body;
     assert_ne!(text["tokens"], counted["tokens"]);
     assert_eq!(text["token_strs"][0], "<|im_start|>");
     assert_eq!(counted["token_strs"], Value::Null);
@@ -39,13 +39,13 @@ async fn the_count_is_what_a_generation_uses() {
 async fn a_response_s_request_and_its_variables_are_rendered_too() {
     let server = Server::start().await;
     let said = json!({"instructions": "Be kind.", "input": "hi", "add_generation_prompt": false});
-    let rendered = server.post("/v1/chat/render", said).await.json();
+    let rendered = server.post("/v1/chat/render", said).await.body;
     assert_eq!(rendered["prompt"], "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n");
     let billed = "x-anthropic-billing-header: cc_version=1;\nBe kind.";
     let mut said = json!({"instructions": billed, "input": "hi"});
-    let kept = server.post("/v1/chat/render", said.clone()).await.json();
+    let kept = server.post("/v1/chat/render", said.clone()).await.body;
     said["strip_preamble"] = json!(true);
-    let stripped = server.post("/v1/chat/render", said).await.json();
+    let stripped = server.post("/v1/chat/render", said).await.body;
     assert!(kept["prompt"].as_str().unwrap().contains("billing"));
     assert!(!stripped["prompt"].as_str().unwrap().contains("billing"));
 }
@@ -75,11 +75,11 @@ async fn what_cannot_be_rendered_is_refused_by_its_field() {
 #[tokio::test]
 async fn a_prompt_that_goes_on_says_so_and_one_that_does_not_says_why() {
     let server = Server::start_with(Setup::default()).await;
-    let ask = async |body: Value| server.post("/v1/responses", body).await.json();
+    let ask = async |body: Value| server.post("/v1/responses", body).await.body;
     let first = ask(json!({"instructions": "It is 10:15.", "input": "a"})).await;
     let second = ask(json!({"instructions": "It is 10:15.", "input": "b", "previous_response_id": first["id"]})).await;
     let third = ask(json!({"instructions": "It is 10:27.", "input": "c", "previous_response_id": second["id"]})).await;
-    let report = async |id: &Value| server.get(&format!("/v1/responses/{}/prefix", id.as_str().unwrap())).await.json();
+    let report = async |id: &Value| server.get(&format!("/v1/responses/{}/prefix", id.as_str().unwrap())).await.body;
     let begun = report(&first["id"]).await;
     assert_eq!((&begun["previous_response_id"], &begun["complete"]), (&Value::Null, &json!(true)));
     let on = report(&second["id"]).await;

@@ -22,6 +22,7 @@ use crate::api::stream::finish;
 use crate::api::unserved;
 use crate::conversation::ResponseStatus;
 use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Policy, Reject, ResponseConfig};
+use crate::engine::ModelInfo;
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
@@ -46,7 +47,7 @@ pub(crate) async fn create(
         Claimed::Fresh(claim) => claim,
         Claimed::Replay(answer) => return replay(&app, &principal, answer, &request, permit).await,
     };
-    let create = core_request(&app, &request)?;
+    let create = core_request(app.engine(request.model.as_deref())?.model(), &request)?;
     let id = create.response_id;
     let open = create::open(&principal, Vec::new());
     let (handle, reader) = if stored {
@@ -57,7 +58,7 @@ pub(crate) async fn create(
     answer(&app, &handle, reader, id, &request, permit).await
 }
 
-pub(super) fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
+pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest) -> Result<Create, Reject> {
     if request.n.is_some_and(|n| n != 1) {
         return Err(invalid("n", "only one choice is given; leave n out, or set it to 1"));
     }
@@ -66,7 +67,6 @@ pub(super) fn core_request(app: &App, request: &ChatRequest) -> Result<Create, R
         return Err(invalid("messages", "messages is empty; give at least one message"));
     }
     let fresh = &mut FreshIds::random();
-    let model = app.engine(request.model.as_deref())?.model();
     let knobs = Knobs {
         temperature: request.temperature,
         top_p: request.top_p,

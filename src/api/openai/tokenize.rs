@@ -11,13 +11,11 @@ use crate::api::App;
 use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create;
 use crate::api::errors::{OpenAiError, invalid};
-use crate::conversation::{Create, Reject};
+use crate::conversation::Reject;
 use crate::engine::Engine;
 use crate::engine::tokenizer::Tokenizer;
 use crate::parse::ends_in_reasoning;
 use crate::prompt::Built;
-use crate::protocol::chat::ChatRequest;
-use crate::protocol::responses::CreateResponse;
 use crate::protocol::tokenize::{Detokenize, Detokenized, RenderedChat, Tokenize, Tokenized};
 
 /// `POST /v1/tokenize`
@@ -97,27 +95,8 @@ async fn render(app: &App, engine: &Arc<dyn Engine>, request: &Tokenize, body: &
         let text = "continue_final_message is not supported by this version; leave it out";
         return Err(invalid("continue_final_message", text));
     }
-    let create = core_request(app, body)?;
+    let create = create::to_render(engine.model(), body)?;
     app.directory.preview(create, engine, request.add_generation_prompt.unwrap_or(true)).await
-}
-
-/// The core's request for the body of a chat completion, or of a response.
-fn core_request(app: &App, body: &Value) -> Result<Create, Reject> {
-    // What would not be rendered, such as how to sample, is checked as well: the answer is for a request that works.
-    if body.get("messages").is_some_and(|messages| !messages.is_null()) {
-        let request: ChatRequest = decode(body)?;
-        return super::chat::core_request(app, &request);
-    }
-    let request: CreateResponse = decode(body)?;
-    for (name, given) in [
-        ("previous_response_id", request.previous_response_id.is_some()),
-        ("conversation", request.conversation.is_some()),
-    ] {
-        if given {
-            return Err(invalid(name, format!("{name} is not taken here; send the whole transcript as input")));
-        }
-    }
-    create::create(app, &request, body)
 }
 
 fn encode(tokenizer: &Tokenizer, text: &str, begins: bool) -> Vec<u32> {

@@ -147,11 +147,7 @@ pub(super) fn prepare(
             expected: vec![description.sizes.embedding, tokenizer.vocab_size()],
         }));
     }
-    let template = match &options.template {
-        Some(source) => ChatTemplate::for_tokenizer(source, &tokenizer),
-        None => ChatTemplate::from_gguf(&gguf, &tokenizer),
-    };
-    let template = template.map_err(|source| LoadError::Template { path: name(), source })?;
+    let template = chat_template(&gguf, &tokenizer, path, options)?;
     let isa = Isa::select().map_err(|error| LoadError::Isa(error.to_string()))?;
     let team = Team::new(options.threads.unwrap_or_else(Team::default_size));
     let fingerprint = fingerprint(&gguf, &description, file, options.template.as_deref(), isa);
@@ -164,21 +160,63 @@ pub(super) fn prepare(
         context_length: options.context_length.unwrap_or(made_for).min(made_for),
     };
     let scheduler = Scheduler::new(limits, pool);
-    let model = ModelInfo {
+    let context_length = scheduler.context_length();
+    let model = model_info(path, options, &gguf, tokenizer, template, context_length, fingerprint);
+    let backend = CpuBackend::load(description, file, isa, team, blocks).map_err(refused)?;
+    Ok((model, scheduler, backend))
+}
+
+/// What a file says about its model's text: tokenizer, template, formats. Its weights are not read, so nothing tells
+/// which tokens it would generate: the fingerprint is empty.
+pub fn read_model_info(path: &Path, options: &LoadOptions) -> Result<ModelInfo, LoadError> {
+    let name = || path.display().to_string();
+    let unreadable = |reason: &dyn ToString| LoadError::Read { path: name(), reason: reason.to_string() };
+    let file = File::open(path).map_err(|error| unreadable(&error))?;
+    let map = Mmap::new(&file).map_err(|error| unreadable(&error))?;
+    let refused = |source: ModelError| LoadError::Model { path: name(), source };
+    let gguf = Gguf::parse(map.as_slice()).map_err(|source| refused(source.into()))?;
+    let made_for = Description::read(&gguf).map_err(refused)?.sizes.context_length;
+    let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|source| LoadError::Tokenizer { path: name(), source })?;
+    let template = chat_template(&gguf, &tokenizer, path, options)?;
+    let context_length = options.context_length.unwrap_or(made_for).min(made_for);
+    Ok(model_info(path, options, &gguf, tokenizer, template, context_length, String::new()))
+}
+
+fn chat_template(
+    gguf: &Gguf,
+    tokenizer: &Tokenizer,
+    path: &Path,
+    options: &LoadOptions,
+) -> Result<ChatTemplate, LoadError> {
+    let template = match &options.template {
+        Some(source) => ChatTemplate::for_tokenizer(source, tokenizer),
+        None => ChatTemplate::from_gguf(gguf, tokenizer),
+    };
+    template.map_err(|source| LoadError::Template { path: path.display().to_string(), source })
+}
+
+fn model_info(
+    path: &Path,
+    options: &LoadOptions,
+    gguf: &Gguf,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    context_length: usize,
+    fingerprint: String,
+) -> ModelInfo {
+    ModelInfo {
         id: options.id.clone().unwrap_or_else(|| id_from(path)),
         owned_by: "local".to_owned(),
         created: Clock::System.unix_ms() / 1000,
-        context_length: u32::try_from(scheduler.context_length()).unwrap_or(u32::MAX),
+        context_length: u32::try_from(context_length).unwrap_or(u32::MAX),
         fingerprint,
         tokenizer: Arc::new(tokenizer),
         reasoning: reasoning(&template),
-        sampling: sampling_defaults(&gguf),
+        sampling: sampling_defaults(gguf),
         template: Arc::new(template),
         tool_format: ToolFormat::default(),
         exact_resume: true,
-    };
-    let backend = CpuBackend::load(description, file, isa, team, blocks).map_err(refused)?;
-    Ok((model, scheduler, backend))
+    }
 }
 
 fn id_from(path: &Path) -> String {
