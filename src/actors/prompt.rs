@@ -161,7 +161,7 @@ fn build_messages(
     build(&model.template, &model.tokenizer, &rendering, held).map_err(|error| Unrendered::Template(error.to_string()))
 }
 
-/// The messages and the prompt that a request would be given in a conversation of its own: by the same way as a generation's.
+/// The messages and the prompt that a request would be given in a conversation of its own, by a generation's way.
 pub(super) fn preview(
     create: Create,
     now_ms: u64,

@@ -132,8 +132,8 @@ fn an_answer_that_the_template_writes_otherwise_and_a_changed_history_are_told_a
     let (mut held, prompt) = (usual(), usual());
     held.messages[1].content = "ho".to_owned();
     check(HERMES, &held, &prompt, Cause::HistoryChanged, Some(1));
-    let strips = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content.strip() }}<|im_end|>\n\
-        {% endfor %}";
+    let strips = "{% for message in messages %}<|im_start|>{{ message.role }}\n\
+        {{ message.content.strip() }}<|im_end|>\n{% endfor %}";
     let answered = Talk { messages: usual().messages[..3].to_vec(), tools: Vec::new() };
     let template = ChatTemplate::new(strips, "", "").unwrap();
     let mut own = tokens(&template, &Talk { messages: answered.messages[..2].to_vec(), tools: Vec::new() }, false);
