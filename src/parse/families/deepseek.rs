@@ -1,5 +1,5 @@
-//! `<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>…<｜tool▁call▁end｜><｜tool▁calls▁end｜>`: `DeepSeek`. V3 and R1 write a type, the
-//! name, and the arguments in a fence; V3.1 the name and the arguments.
+//! `<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>…<｜tool▁call▁end｜><｜tool▁calls▁end｜>`: `DeepSeek`. V3 and R1 write a
+//! type, the name, and the arguments in a fence; V3.1 the name and the arguments.
 
 use super::section::{Form, NameAndId, Section};
 use super::{Family, Reads};

@@ -1,5 +1,5 @@
-//! `<|message_model|>NAME<|content_invoke_tool_json|>{"name": …, "args": …}<|end_message|>`: Inkling, whose messages say
-//! by their content marker what they are.
+//! `<|message_model|>NAME<|content_invoke_tool_json|>{"name": …, "args": …}<|end_message|>`: Inkling, whose messages
+//! say by their content marker what they are.
 
 use super::channels::{Channels, Form, Message};
 use super::{Family, Reads, Setup, StreamParser};

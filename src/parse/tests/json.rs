@@ -117,8 +117,10 @@ fn kimi_ids_are_kept() {
 
 #[test]
 fn harmony_channels_are_reasoning_text_and_calls() {
-    let output = "<|channel|>analysis<|message|>why <|end|><|start|>assistant<|channel|>commentary<|message|>Wait.<|end|>\
-        <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": \"<|call|>\"}<|call|>\
+    let output = "<|channel|>analysis<|message|>why <|end|>\
+        <|start|>assistant<|channel|>commentary<|message|>Wait.<|end|>\
+        <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json\
+        <|message|>{\"a\": \"<|call|>\"}<|call|>\
         <|start|>assistant<|channel|>final<|message|>Done < 1.<|return|>";
     check("harmony", "gpt_oss", output, &["R:why ", "T:Wait.", "C:f({\"a\": \"<|call|>\"})", "T:Done < 1."]);
     let early = " to=functions.f<|channel|>analysis code<|message|>{\"a\": 1}";
@@ -138,7 +140,8 @@ fn harmony_channels_are_reasoning_text_and_calls() {
         "<|channel|>commentary to=functions.f<|message|>{\"a\":x<|call|>b",
         &["C!:f({\"a\":x)", "T:b"],
     );
-    let two = "<|channel|>commentary to=functions.f<|message|>{\"a\":1}<|start|>assistant<|channel|>commentary to=functions.g<|message|>{}<|call|>";
+    let two = "<|channel|>commentary to=functions.f<|message|>{\"a\":1}\
+        <|start|>assistant<|channel|>commentary to=functions.g<|message|>{}<|call|>";
     check("harmony", "gpt_oss", two, &["C:f({\"a\":1})", "C:g({})"]);
     check("none", "gpt_oss", two, &[&format!("T:{two}")]);
     check("harmony", "none", "<|channel|>analysis<|message|>a<|end|>", &["T:<|channel|>analysis<|message|>a<|end|>"]);
@@ -148,7 +151,8 @@ fn harmony_channels_are_reasoning_text_and_calls() {
 #[test]
 fn inkling_messages_say_what_they_are() {
     let output = "<|content_thinking|>why<|end_message|><|message_model|><|content_text|>Ok.<|end_message|>\
-        <|message_model|>f<|content_invoke_tool_json|>{\"args\":{\"a\":\"<|end_message|>\"},\"name\":\"f\"}<|end_message|>";
+        <|message_model|>f<|content_invoke_tool_json|>\
+        {\"args\":{\"a\":\"<|end_message|>\"},\"name\":\"f\"}<|end_message|>";
     check("inkling", "inkling", output, &["R:why", "T:Ok.", "C:f({\"a\":\"<|end_message|>\"})"]);
     check("inkling", "inkling", "f<|content_invoke_tool_json|>{\"name\":\"f\",\"args\":{}}", &["C:f({})"]);
     check("inkling", "inkling", "Hello there", &["T:Hello there"]);
