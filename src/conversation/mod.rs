@@ -47,5 +47,5 @@ pub use policy::{
 pub use state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
 };
-pub use transcript::{messages, turns};
+pub use transcript::{messages, messages_with_answer, messages_within, turns};
 pub use trim::{Border, Survey, reduce};
