@@ -87,8 +87,8 @@ fn build_turn(
         tools: &turn.config.tools,
         add_generation_prompt: true,
         kwargs: &turn.config.template_kwargs,
-        // The conversation's own time, so that a template that shows the date gives the same prompt every day.
-        now_unix_ms: state.created_ms,
+        // The transcript's own time, so that a template that shows the date gives the same prompt every day.
+        now_unix_ms: state.template_ms,
     };
     build(&model.template, &model.tokenizer, &rendering, held).map_err(|error| Unrendered::Template(error.to_string()))
 }
