@@ -194,7 +194,7 @@ async fn a_fork_runs_only_what_lies_behind_the_full_blocks_of_its_parent() {
     parts.catalog = Arc::new(Catalog::new(vec![engine.clone() as Arc<dyn Engine>]));
     let parent = Parent::new(parts, 2).await;
     let usage = |state: &State, id| state.response(id).unwrap().usage;
-    let forked_at = usage(&*parent.handle.state().await.unwrap(), parent.responses[1]);
+    let forked_at = usage(&parent.handle.state().await.unwrap(), parent.responses[1]);
     let before = engine.stats().tokens_run;
     let (_, state, id) = parent.fork(1, true).await;
     let run = engine.stats().tokens_run - before;

@@ -144,7 +144,9 @@ fn calls_of_the_last_turn_take_the_forks_result_else_the_parents_else_a_syntheti
         let call = CallRef { response_id: None, call_id: calls[1].clone(), attempt: None };
         talk.say(Input::ClaimCall { call, lease_ms: 60_000 }).unwrap();
     };
-    let closed: Act = |talk, _| drop(talk.create("never mind").unwrap());
+    let closed: Act = |talk, _| {
+        talk.create("never mind").unwrap();
+    };
     let closed_claimed: Act = |talk, calls| {
         let call = CallRef { response_id: None, call_id: calls[1].clone(), attempt: None };
         talk.say(Input::ClaimCall { call, lease_ms: 60_000 }).unwrap();
@@ -204,7 +206,7 @@ fn a_late_result_for_a_call_of_the_parent_is_told_apart_in_the_fork() {
     let mut fresh = FreshIds::from_seed(5);
     let mut fork = forked(&parent, first, vec![said(&mut fresh, "elsewhere")]).unwrap();
     fork.ended(GenerationEnd::Stop);
-    let mut give = |output: &str, call: &CallId| {
+    let give = |output: &str, call: &CallId| {
         let call = CallRef { response_id: None, call_id: call.clone(), attempt: None };
         let now = Now { unix_ms: 9_999, fresh: FreshIds::from_seed(1) };
         decide(&fork.state, Input::AnswerCall { call, output: output.to_owned(), is_error: false }, now)

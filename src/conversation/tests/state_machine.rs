@@ -44,6 +44,9 @@ impl ReferenceStateMachine for Reference {
             acts.push((6, steer(target().boxed())));
             let cancel = (target(), any::<bool>()).prop_map(|(target, cascade)| Act::Cancel { target, cascade });
             acts.push((2, cancel.boxed()));
+            let place = 0..state.begun.len();
+            let fork = (place, any::<bool>()).prop_map(|(place, answers)| Act::Fork { place, answers });
+            acts.push((1, fork.boxed()));
         }
         if !state.steers.is_empty() {
             acts.push((1, (0..state.steers.len()).prop_map(Act::Withdraw).boxed()));
@@ -66,6 +69,7 @@ impl ReferenceStateMachine for Reference {
     fn preconditions(state: &Self, act: &Act) -> bool {
         match *act {
             Act::Steer { target, .. } | Act::Cancel { target, .. } => target < state.turns.len(),
+            Act::Fork { place, .. } => place < state.begun.len(),
             Act::Withdraw(steer) => steer < state.steers.len(),
             Act::Claim(call) | Act::Answer { call, .. } => call < state.calls.len(),
             _ => true,
@@ -118,21 +122,46 @@ impl Real {
     }
 
     fn create(&mut self, if_busy: IfBusy, answers: bool) -> Option<Code> {
-        let mut input = Vec::new();
-        if answers && self.talk.state.active().is_none() {
-            let open: Vec<CallId> = self.talk.state.open_calls().map(|call| call.call_id.clone()).collect();
-            for call_id in open {
-                let (id, status) = (ItemId::draw(&mut self.talk.fresh), ItemStatus::Completed);
-                let output = "0".to_owned();
-                let body = ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false };
-                input.push(Item { id, status, body });
-            }
-        }
-        input.push(self.user(format!("create {}", self.clock)));
+        let asked = answers && self.talk.state.active().is_none();
+        let open = self.talk.state.open_calls().map(|call| call.call_id.clone()).filter(|_| asked).collect();
+        let input = self.input(open);
         let policies = Policies { if_busy: Some(if_busy), ..Policies::default() };
         let response_id = ResponseId::draw(&mut self.talk.fresh);
         let create = Create { response_id, input, config: config(), previous: None, policies, in_conversation: true };
         self.say(Input::Create(Box::new(create)))
+    }
+
+    /// Results of these calls, and what the user says.
+    fn input(&mut self, answered: Vec<CallId>) -> Vec<Item> {
+        let mut input = Vec::new();
+        for call_id in answered {
+            let (id, status) = (ItemId::draw(&mut self.talk.fresh), ItemStatus::Completed);
+            let output = "0".to_owned();
+            let body = ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false };
+            input.push(Item { id, status, body });
+        }
+        input.push(self.user(format!("create {}", self.clock)));
+        input
+    }
+
+    /// The fork takes the conversation's place.
+    fn fork(&mut self, place: usize, answers: bool) -> Option<Code> {
+        let parent = self.talk.state.clone();
+        let from = parent.responses[place].id;
+        let made = parent.calls.iter().filter(|call| answers && call.response_id == from);
+        let input = self.input(made.map(|call| call.call_id.clone()).collect());
+        let create = Create::new(ResponseId::draw(&mut self.talk.fresh), input, config());
+        let copy = match super::super::fork(&parent, from, &create, &mut self.talk.fresh) {
+            Ok(copy) => copy,
+            Err(reject) => return Some(reject.code),
+        };
+        (self.talk.state, self.talk.log) = (State::default(), Vec::new());
+        (self.responses, self.steers) = (copy.turns.iter().map(|turn| turn.response_id).collect(), Vec::new());
+        let (id, principal, metadata) = (ConversationId::draw(&mut self.talk.fresh), String::new(), Map::new());
+        let (items, fork, defaults) = (vec![], Some(Box::new(copy)), Policies::default());
+        let opened = self.say(Input::Open { id, principal, metadata, items, fork, defaults });
+        self.calls.retain(|call| self.talk.state.call(call).is_some());
+        opened.or_else(|| self.say(Input::Create(Box::new(create))))
     }
 
     fn call(&self, call: usize) -> CallRef {
@@ -145,6 +174,7 @@ impl Real {
         let token = self.clock as u32;
         match *act {
             Act::Create { if_busy, answers } => self.create(if_busy, answers),
+            Act::Fork { place, answers } => self.fork(place, answers),
             Act::Steer { target, when, on_multiple, on_late, tools } => {
                 let intervention_id = InterventionId::draw(&mut self.talk.fresh);
                 let (response_id, items) = (self.responses[target], vec![self.user(format!("steer {}", self.clock))]);
@@ -224,7 +254,8 @@ impl StateMachineTest for Real {
 
     fn check_invariants(real: &Self, reference: &Reference) {
         let state = &real.talk.state;
-        let status = |id: &ResponseId| match &state.response(*id).unwrap().status {
+        let status = |id: &ResponseId| match &state.response_even_deleted(*id).unwrap().status {
+            _ if state.response(*id).is_none() => Status::Copied,
             ResponseStatus::Queued | ResponseStatus::InProgress => Status::Running,
             ResponseStatus::Ended(Ending::Completed) => Status::Completed,
             ResponseStatus::Ended(Ending::Incomplete { .. }) => Status::Incomplete,

@@ -58,7 +58,7 @@ impl Turn {
         {
             turn.instructions.clone_from(&before.instructions);
         }
-        turn.id = text(event, "response_id").to_owned();
+        text(event, "response_id").clone_into(&mut turn.id);
         for output in list(event, "output") {
             turn.add(output["item"].clone(), list(output, "tokens"));
         }
