@@ -89,6 +89,7 @@ fn build_turn(
         kwargs: &turn.config.template_kwargs,
         // The transcript's own time, so that a template that shows the date gives the same prompt every day.
         now_unix_ms: state.template_ms,
+        strip_preamble: false,
     };
     build(&model.template, &model.tokenizer, &rendering, held).map_err(|error| Unrendered::Template(error.to_string()))
 }
