@@ -221,7 +221,7 @@ fn a_late_result_for_a_call_of_the_parent_is_told_apart_in_the_fork() {
 #[test]
 fn a_call_that_was_cut_stays_behind_and_the_tokens_up_to_it_are_kept() {
     let (mut parent, first) = Talk::generating(&["See: "]);
-    parent.generated(vec![output(10, Piece::ToolCallStarted { index: 0, name: "weather".to_owned() })]);
+    parent.generated(vec![output(10, Piece::ToolCallStarted { index: 0, id: None, name: "weather".to_owned() })]);
     parent.steer(first, "Stop").unwrap();
     parent.ended(GenerationEnd::Stop);
     let mut fresh = FreshIds::from_seed(5);

@@ -1,7 +1,7 @@
 //! The reference: a conversation as lists and flags, without events, ids or time. It says what must be answered, where
 //! everything stands, and what the model is to read. Deliberately simple: one page of the protocol, as code.
 
-use crate::conversation::{IfBusy, OnLate, OnMultiple, ToolsOnSteer, When};
+use crate::conversation::{IfBusy, OnDisconnect, OnLate, OnMultiple, ToolsOnSteer, When};
 use crate::error::Code;
 
 /// Instructions and turns that may wait.
@@ -16,11 +16,13 @@ pub(super) enum Act {
     Create {
         if_busy: IfBusy,
         answers: bool,
+        unread: OnDisconnect,
     },
     /// From here on the fork behind the turn at this place is the conversation.
     Fork {
         place: usize,
         answers: bool,
+        unread: OnDisconnect,
     },
     Steer {
         target: usize,
@@ -39,6 +41,20 @@ pub(super) enum Act {
         call: usize,
         output: u8,
     },
+    /// All calls of a response at once.
+    Inject {
+        target: usize,
+        output: u8,
+    },
+    Interrupt(usize),
+    /// The object of a response.
+    Delete(usize),
+    /// The last reader leaves.
+    Leave,
+    /// A reader comes.
+    Return,
+    /// Longer than any grace, and than any lease.
+    TimePasses,
     Text,
     Call,
     End(End),
@@ -71,6 +87,12 @@ pub(super) struct Turn {
     /// A message is open.
     open: bool,
     cancelled: bool,
+    /// It ended in a way that results do not go on from.
+    given_up: bool,
+    deleted: bool,
+    unread: OnDisconnect,
+    left: bool,
+    paused: bool,
     attempts: u32,
     successor: Option<usize>,
     came: usize,
@@ -84,8 +106,6 @@ pub(super) enum Status {
     Incomplete,
     Cancelled,
     Failed,
-    /// Another conversation's: a turn of the transcript and nothing else.
-    Copied,
 }
 
 #[derive(Clone, Debug)]
@@ -169,11 +189,8 @@ impl Reference {
 
     fn answer_to(&mut self, act: &Act) -> Result<(), Code> {
         match *act {
-            Act::Create { if_busy, answers } => return self.create(if_busy, answers),
-            Act::Fork { place, answers } => return self.fork(place, answers),
-            Act::Steer { target, .. } | Act::Cancel { target, .. } if self.turns[target].status == Status::Copied => {
-                return Err(Code::ResponseNotFound);
-            }
+            Act::Create { if_busy, answers, unread } => return self.create(if_busy, answers, unread),
+            Act::Fork { place, answers, unread } => return self.fork(place, answers, unread),
             Act::Steer { target, when, on_multiple, on_late, tools } => {
                 return self.steer(target, when, on_multiple, on_late, tools);
             }
@@ -184,7 +201,19 @@ impl Reference {
                 self.steers[steer].outcome = Outcome::Withdrawn;
                 self.next_turn();
             }
+            Act::Cancel { target, .. } | Act::Interrupt(target) | Act::Delete(target) if self.turns[target].deleted => {
+                return Err(Code::ResponseNotFound);
+            }
             Act::Cancel { target, cascade } => self.cancel(target, cascade),
+            Act::Interrupt(target) => return self.interrupt(target),
+            Act::Delete(target) => match self.turns[target].status {
+                Status::Running => return Err(Code::ConversationBusy),
+                _ => self.turns[target].deleted = true,
+            },
+            Act::Inject { target, output } => return self.inject(target, output),
+            Act::Leave => self.attend(false),
+            Act::Return => self.attend(true),
+            Act::TimePasses => self.time_passes(),
             Act::Claim(call) => match self.calls[call].is {
                 Is::Open => self.calls[call].is = Is::Claimed,
                 Is::Claimed => return Err(Code::ToolCallClaimed),
@@ -199,13 +228,13 @@ impl Reference {
         Ok(())
     }
 
-    fn create(&mut self, if_busy: IfBusy, answers: bool) -> Result<(), Code> {
+    fn create(&mut self, if_busy: IfBusy, answers: bool, unread: OnDisconnect) -> Result<(), Code> {
         let said = Entry::User(format!("create {}", self.clock));
-        let turn = Turn { own: vec![said], came: self.clock, ..Turn::default() };
+        let turn = Turn { own: vec![said], unread, came: self.clock, ..Turn::default() };
         if let Some(active) = self.active() {
             match if_busy {
                 IfBusy::Fail => return Err(Code::ConversationBusy),
-                IfBusy::Steer if !self.turns[active].cancelled => self.create_in_place(active),
+                IfBusy::Steer if !self.turns[active].cancelled => self.create_in_place(active, unread),
                 IfBusy::Steer | IfBusy::Enqueue => {
                     self.check_room(0)?;
                     self.queue.push(self.turns.len());
@@ -228,15 +257,15 @@ impl Reference {
         Ok(())
     }
 
-    /// The turns up to a place, and a new one behind them. Calls of the last one take the request's result, else the
-    /// one that they ever got.
-    fn fork(&mut self, place: usize, answers: bool) -> Result<(), Code> {
+    /// The turns up to a place, none of which can be named any more, and a new one behind them. Calls of the last one
+    /// take the request's result, else the one that they ever got.
+    fn fork(&mut self, place: usize, answers: bool, unread: OnDisconnect) -> Result<(), Code> {
         let kept = self.begun[..=place].to_vec();
         if self.turns[kept[place]].status == Status::Running {
             return Err(Code::ConversationBusy);
         }
         let taken: Vec<Entry> = self.turns.iter().flat_map(|turn| turn.input.clone()).collect();
-        let copied = |turn: &usize| Turn { status: Status::Copied, ..self.turns[*turn].clone() };
+        let copied = |turn: &usize| Turn { status: Status::Completed, deleted: true, ..self.turns[*turn].clone() };
         let turns: Vec<Turn> = kept.iter().map(copied).collect();
         // Those that later turns made are the last ones.
         self.calls.retain(|call| kept.contains(&call.turn));
@@ -257,13 +286,13 @@ impl Reference {
         (self.queue, self.steers, self.staged) = (Vec::new(), Vec::new(), Vec::new());
         self.close_calls(None, false);
         let own = vec![Entry::User(format!("create {}", self.clock))];
-        self.turns.push(Turn { own, came: self.clock, ..Turn::default() });
+        self.turns.push(Turn { own, unread, came: self.clock, ..Turn::default() });
         self.begin(place + 1);
         Ok(())
     }
 
     /// The request cuts the response that runs, as a steer does.
-    fn create_in_place(&mut self, active: usize) {
+    fn create_in_place(&mut self, active: usize, unread: OnDisconnect) {
         let text = format!("create {}", self.clock);
         self.steers.push(Steer {
             target: active,
@@ -280,8 +309,13 @@ impl Reference {
             self.commit_steer(steer, successor);
         }
         self.turns[active].status = Status::Incomplete;
-        self.turns.push(Turn { came: self.clock, ..Turn::default() });
+        self.turns.push(Turn { came: self.clock, unread, ..Turn::default() });
         self.begin(successor);
+    }
+
+    /// A turn with the settings of another.
+    fn push_like(&mut self, like: usize) {
+        self.turns.push(Turn { came: self.clock, unread: self.turns[like].unread, ..Turn::default() });
     }
 
     fn steer(
@@ -292,6 +326,9 @@ impl Reference {
         on_late: OnLate,
         tools: ToolsOnSteer,
     ) -> Result<(), Code> {
+        if self.turns[target].deleted {
+            return Err(Code::ResponseNotFound);
+        }
         let other = self.queue.contains(&target) || self.active().is_some_and(|active| active != target);
         let has_open = (0..self.calls.len()).any(|call| self.is_open(call) && self.calls[call].turn == target);
         let ended = self.turns[target].status != Status::Running;
@@ -317,7 +354,7 @@ impl Reference {
             self.next_turn();
         } else if ended {
             self.commit(target, None);
-        } else if when == When::Now || when == When::Item && !self.turns[target].open {
+        } else if when == When::Now || when == When::Item && self.is_at_border(target) {
             self.commit(target, Some(Status::Incomplete));
         }
         Ok(())
@@ -365,9 +402,14 @@ impl Reference {
             self.turns[turn].status = status;
         }
         if !waits {
-            self.turns.push(Turn { came: self.clock, ..Turn::default() });
+            self.push_like(turn);
             self.begin(successor);
         }
+    }
+
+    /// Nothing of an item would be cut, or nobody waits for its end.
+    fn is_at_border(&self, turn: usize) -> bool {
+        !self.turns[turn].open || self.turns[turn].paused
     }
 
     fn commit_steer(&mut self, steer: usize, successor: usize) {
@@ -442,8 +484,56 @@ impl Reference {
             self.queue.remove(place);
             return self.end_outside(turn, Status::Cancelled);
         }
+        if self.turns[turn].paused {
+            return self.end_outside(turn, Status::Cancelled);
+        }
         self.fail_steers(turn);
         self.close_calls(Some(turn), false);
+    }
+
+    /// The item that is open is nothing, finished calls stay the client's.
+    fn interrupt(&mut self, turn: usize) -> Result<(), Code> {
+        if self.turns[turn].cancelled || self.turns[turn].status != Status::Running {
+            return Err(Code::ResponseAlreadyCompleted);
+        }
+        self.queue.retain(|waiting| *waiting != turn);
+        let ended = &mut self.turns[turn];
+        if std::mem::take(&mut ended.open) {
+            ended.output.pop();
+        }
+        (ended.status, ended.given_up) = (Status::Incomplete, true);
+        self.fail_steers(turn);
+        self.next_turn();
+        Ok(())
+    }
+
+    fn attend(&mut self, present: bool) {
+        let Some(active) = self.generating().or(self.paused()) else { return };
+        let turn = &mut self.turns[active];
+        if turn.unread != OnDisconnect::Continue {
+            turn.left = !present;
+            turn.paused &= !present;
+        }
+    }
+
+    fn paused(&self) -> Option<usize> {
+        self.active().filter(|active| self.turns[*active].paused)
+    }
+
+    fn time_passes(&mut self) {
+        if let Some(active) = self.generating().filter(|active| self.turns[*active].left) {
+            match self.turns[active].unread {
+                OnDisconnect::Continue => {}
+                OnDisconnect::Pause => self.turns[active].paused = true,
+                OnDisconnect::Cancel => {
+                    self.turns[active].given_up = true;
+                    self.end_outside(active, Status::Incomplete);
+                }
+            }
+        }
+        self.lose_claims();
+        self.continue_turn();
+        self.next_turn();
     }
 
     fn fail_steers(&mut self, turn: usize) {
@@ -463,9 +553,7 @@ impl Reference {
             Is::Answered => Err(Code::ToolResultConflict),
             Is::Closed => Err(Code::ToolCallClosed),
             Is::Open | Is::Claimed => {
-                let answered = &mut self.calls[call];
-                (answered.is, answered.given, answered.goes_on) = (Is::Answered, Some(output), true);
-                answered.result = Some(output.to_string());
+                self.take_result(call, output);
                 self.continue_turn();
                 self.next_turn();
                 Ok(())
@@ -473,15 +561,48 @@ impl Reference {
         }
     }
 
+    fn inject(&mut self, turn: usize, output: u8) -> Result<(), Code> {
+        let all: Vec<usize> = (0..self.calls.len()).filter(|call| self.calls[*call].turn == turn).collect();
+        for call in &all {
+            match self.calls[*call].is {
+                Is::Answered if self.calls[*call].given != Some(output) => return Err(Code::ToolResultConflict),
+                Is::Closed => return Err(Code::ToolCallClosed),
+                _ => {}
+            }
+        }
+        if all.is_empty() {
+            return Err(Code::InvalidInput);
+        }
+        let open: Vec<usize> = all.into_iter().filter(|call| self.is_open(*call)).collect();
+        for call in &open {
+            self.take_result(*call, output);
+        }
+        if !open.is_empty() {
+            self.continue_turn();
+            self.next_turn();
+        }
+        Ok(())
+    }
+
+    fn take_result(&mut self, call: usize, output: u8) {
+        let answered = &mut self.calls[call];
+        (answered.is, answered.given, answered.goes_on) = (Is::Answered, Some(output), true);
+        answered.result = Some(output.to_string());
+    }
+
     /// Once every call has its result, and one came by itself, the server goes on.
     fn continue_turn(&mut self) {
         let has_open = (0..self.calls.len()).any(|call| self.is_open(call));
-        let by_itself = |turn: usize| matches!(self.turns[turn].status, Status::Completed | Status::Incomplete);
-        let goes_on = self.calls.iter().any(|call| call.goes_on && call.result.is_some() && by_itself(call.turn));
-        if self.active().is_none() && !has_open && goes_on {
+        let last = self.calls.iter().rev().find(|call| call.goes_on && call.result.is_some()).map(|call| call.turn);
+        let by_itself = |turn: &usize| {
+            let turn = &self.turns[*turn];
+            matches!(turn.status, Status::Completed | Status::Incomplete) && !turn.given_up
+        };
+        let Some(like) = last.filter(by_itself) else { return };
+        if self.active().is_none() && !has_open {
             let next = self.turns.len();
             self.commit_pending(next);
-            self.turns.push(Turn { came: self.clock, ..Turn::default() });
+            self.push_like(like);
             self.begin(next);
         }
     }
@@ -513,14 +634,16 @@ impl Reference {
             if self.is_undecided(steer) {
                 self.commit_steer(steer, next);
             }
-            self.turns.push(Turn { came: self.clock, ..Turn::default() });
+            let meant = self.steers[steer].target;
+            let last = self.begun.last().copied().filter(|_| self.turns[meant].deleted);
+            self.push_like(last.unwrap_or(meant));
             self.begin(next);
         }
     }
 
     /// The response that is generated and still takes news.
     fn generating(&self) -> Option<usize> {
-        self.active().filter(|active| !self.turns[*active].cancelled)
+        self.active().filter(|active| !self.turns[*active].cancelled && !self.turns[*active].paused)
     }
 
     fn text(&mut self) {
@@ -547,7 +670,7 @@ impl Reference {
     }
 
     fn end(&mut self, end: End) {
-        let Some(active) = self.active() else { return };
+        let Some(active) = self.active().filter(|active| !self.turns[*active].paused) else { return };
         if self.turns[active].cancelled {
             return self.end_outside(active, Status::Cancelled);
         }
@@ -566,16 +689,17 @@ impl Reference {
         self.next_turn();
     }
 
+    fn lose_claims(&mut self) {
+        for call in self.calls.iter_mut().filter(|call| call.is == Is::Claimed) {
+            let text = "outcome unknown, may have run".to_owned();
+            (call.is, call.result, call.goes_on) = (Is::Closed, Some(text), true);
+        }
+    }
+
     fn restart(&mut self) {
         // Nobody knows whether the workers of claimed calls still live.
-        for call in 0..self.calls.len() {
-            if self.calls[call].is == Is::Claimed {
-                let text = "outcome unknown, may have run".to_owned();
-                let call = &mut self.calls[call];
-                (call.is, call.result, call.goes_on) = (Is::Closed, Some(text), true);
-            }
-        }
-        if let Some(active) = self.active() {
+        self.lose_claims();
+        if let Some(active) = self.active().filter(|active| !self.turns[*active].paused) {
             let attempts = self.turns[active].attempts + 1;
             if self.turns[active].cancelled {
                 self.end_outside(active, Status::Cancelled);
