@@ -38,6 +38,11 @@ pub struct Fork {
 pub struct CopiedTurn {
     /// The response; its object stays in the other conversation.
     pub response_id: ResponseId,
+    /// When it was created, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// When it ended: what the model forgets while a conversation rests follows from both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_ms: Option<u64>,
     /// What its prompt is rendered with; absent where it is as for the turn before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Box<ResponseConfig>>,
@@ -102,6 +107,8 @@ pub fn fork(parent: &State, from: ResponseId, create: &Create, fresh: &mut Fresh
         let is_new = before.as_ref() != Some(&config);
         turns.push(CopiedTurn {
             response_id: response.id,
+            created_ms: response.created_ms,
+            ended_ms: response.ended_ms,
             config: is_new.then(|| Box::new(config.clone())),
             input: response.input.iter().map(|item| again(item, fresh)).collect(),
             output: kept_output(response, fresh),
@@ -128,6 +135,7 @@ fn rendered_with(config: &ResponseConfig, own: &ResponseConfig) -> ResponseConfi
         instructions: config.instructions.clone(),
         tools: config.tools.clone(),
         template_kwargs: config.template_kwargs.clone(),
+        strip_preamble: config.strip_preamble,
         ..own.clone()
     }
 }
@@ -235,7 +243,8 @@ impl State {
             }
             response.tail_tokens.clone_from(&turn.tail_tokens);
             response.status = ResponseStatus::Ended(Ending::Completed);
-            (response.ended_ms, response.ended_seq) = (Some(recorded.at_ms), Some(recorded.seq));
+            (response.created_ms, response.ended_ms) = (turn.created_ms, turn.ended_ms);
+            response.ended_seq = Some(recorded.seq);
             response.deleted = true;
             self.responses.push(Arc::new(response));
             self.calls.extend(turn.calls.iter().map(|call| call.here(id, recorded.seq)));

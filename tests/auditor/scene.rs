@@ -351,5 +351,6 @@ fn config() -> ResponseConfig {
         tool_policies: BTreeMap::new(),
         max_parallel_tool_calls: None,
         thinking: None,
+        strip_preamble: false,
     }
 }

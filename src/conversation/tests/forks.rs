@@ -69,6 +69,7 @@ fn a_fork_has_the_parents_turns_with_their_tokens_and_its_own_input_behind_them(
     assert_eq!(reads(&fork).into_iter().map(|(_, text)| text).collect::<Vec<_>>(), expected);
     for (copied, own) in fork.state.responses.iter().zip(&parent.state.responses).take(2) {
         assert_eq!((copied.id, copied.kept_tokens()), (own.id, own.kept_tokens()));
+        assert_eq!((copied.created_ms, copied.ended_ms), (own.created_ms, own.ended_ms));
         assert_eq!((&copied.config.instructions, &copied.config.tools), (&own.config.instructions, &own.config.tools));
         assert!(copied.config.metadata.is_empty(), "what no prompt needs is left behind");
     }

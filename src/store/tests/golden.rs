@@ -165,6 +165,7 @@ fn config() -> ResponseConfig {
         .into(),
         max_parallel_tool_calls: Some(4),
         thinking: Some(Thinking { budget_tokens: Some(1024), effort: Some("low".into()) }),
+        strip_preamble: false,
     }
 }
 
@@ -233,6 +234,8 @@ fn copies() -> Vec<Event> {
     let behind_a_cut_call = CopiedOutput { item: items().remove(1), tokens: Vec::new() };
     let first = CopiedTurn {
         response_id: response(8),
+        created_ms: 1_764_000_000_000,
+        ended_ms: Some(1_764_000_000_001),
         config: Some(Box::new(config())),
         input: vec![Item::message(item_id(5), Role::User, "Hello")],
         output: vec![said, behind_a_cut_call],
@@ -241,6 +244,8 @@ fn copies() -> Vec<Event> {
     };
     let last = CopiedTurn {
         response_id: response(9),
+        created_ms: 1_764_000_000_002,
+        ended_ms: None,
         config: None,
         input: Vec::new(),
         output: Vec::new(),
@@ -274,6 +279,7 @@ fn beginnings() -> Vec<Event> {
         tool_policies: BTreeMap::new(),
         max_parallel_tool_calls: None,
         thinking: None,
+        strip_preamble: false,
         ..config()
     };
     vec![
