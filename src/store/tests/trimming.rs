@@ -54,6 +54,7 @@ pub(crate) fn talk(conversation: ConversationId, turns: u64) -> Vec<Recorded> {
         metadata: serde_json::Map::new(),
         forked_from: None,
         defaults: Policies::default(),
+        template_ms: None,
     });
     for turn in 0..turns {
         let response_id = response(turn);
