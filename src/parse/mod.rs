@@ -11,6 +11,7 @@ mod reasoning;
 mod sink;
 mod splitter;
 mod stop;
+mod values;
 
 #[cfg(test)]
 mod tests;
