@@ -135,3 +135,44 @@ fn resolve<'a>(schema: &Value, root: &'a Value) -> Option<&'a Value> {
     let reference = schema.get("$ref")?.as_str()?;
     root.pointer(reference.strip_prefix('#')?)
 }
+
+/// A place in the arguments of a tool, by which its schema is found.
+#[derive(Clone, Debug, Default)]
+pub(in crate::parse) struct Place(Vec<Option<String>>);
+
+impl Place {
+    /// Goes on to a field of an object or, without a name, to an element of an array.
+    pub(in crate::parse) fn enter(&mut self, field: Option<&str>) {
+        self.0.push(field.map(str::to_owned));
+    }
+
+    pub(in crate::parse) fn leave(&mut self) {
+        self.0.pop();
+    }
+
+    /// What the schema of all arguments takes here.
+    pub(in crate::parse) fn kinds(&self, parameters: Option<&Value>) -> Kinds {
+        let Some(root) = parameters else {
+            return Kinds::UNKNOWN;
+        };
+        let here = self.0.iter().try_fold(root, |schema, step| child(schema, root, step.as_deref(), 0));
+        here.map_or(Kinds::UNKNOWN, |schema| Kinds::of(schema, root))
+    }
+}
+
+/// The schema of a field or an element, in a schema or in one of the alternatives that it names.
+fn child<'a>(schema: &'a Value, root: &'a Value, field: Option<&str>, depth: usize) -> Option<&'a Value> {
+    if depth > REFERENCES_MAX {
+        return None;
+    }
+    if let Some(named) = resolve(schema, root) {
+        return child(named, root, field, depth + 1);
+    }
+    let here = match field {
+        Some(name) => schema.get("properties").and_then(|properties| properties.get(name)),
+        None => schema.get("items"),
+    };
+    let alternatives = ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|key| schema.get(key)?.as_array()).flatten();
+    here.or_else(|| alternatives.into_iter().find_map(|schema| child(schema, root, field, depth + 1)))
+        .or_else(|| schema.get("additionalProperties").filter(|open| field.is_some() && open.is_object()))
+}

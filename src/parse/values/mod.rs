@@ -15,6 +15,6 @@ mod tests;
 
 pub(super) use escape::escape;
 pub(super) use keywords::Keywords;
-pub(super) use kinds::{Kinds, property_names};
+pub(super) use kinds::{Kinds, Place, property_names};
 pub(super) use literal::{Dialect, Literal};
 pub(super) use typed::Typed;

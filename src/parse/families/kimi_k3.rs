@@ -1,0 +1,49 @@
+//! `<|open|>tools<|sep|><|open|>call tool="NAME" index="1"<|sep|><|open|>argument key="KEY" type="string"<|sep|>VALUE…`:
+//! Kimi K3's markup, in which an argument says its type.
+
+use super::tagged::{Argument, Tagged, Tags, attribute};
+use super::{Family, Reads};
+use crate::parse::values::Kinds;
+
+static TAGS: Tags = Tags {
+    block_open: "<|open|>tools<|sep|>",
+    block_close: "<|close|>tools<|sep|>",
+    call_open: "<|open|>call",
+    call_open_end: "<|sep|>",
+    call_close: "<|close|>call<|sep|>",
+    value_open: "<|open|>argument",
+    value_open_end: "<|sep|>",
+    value_close: "<|close|>argument<|sep|>",
+    framed: false,
+    name: |header| attribute(header, "tool").map(unescaped),
+    argument,
+};
+
+pub(super) static FAMILY: Family = Family {
+    name: "kimi_k3",
+    aliases: &[],
+    open: &["<|open|>tools<|sep|>"],
+    inner: &["<|close|>", "<|end_of_msg|>"],
+    bare: &[],
+    line_ends_before: 1,
+    reads: Reads::Calls(|opening| Box::new(Tagged::new(&TAGS, opening))),
+};
+
+fn argument(header: &str) -> Option<Argument> {
+    let kinds = match attribute(header, "type") {
+        Some("string") => Some(Kinds::STRING),
+        Some("number") => Some(Kinds::INTEGER | Kinds::FRACTION),
+        Some("integer") => Some(Kinds::INTEGER),
+        Some("boolean") => Some(Kinds::BOOLEAN),
+        Some("null") => Some(Kinds::NULL),
+        Some("object") => Some(Kinds::OBJECT),
+        Some("array") => Some(Kinds::ARRAY),
+        _ => None,
+    };
+    Some(Argument { name: unescaped(attribute(header, "key")?), kinds })
+}
+
+/// An attribute's text: in attributes, and only there, this markup escapes.
+fn unescaped(text: &str) -> String {
+    text.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+}
