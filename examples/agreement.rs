@@ -3,7 +3,9 @@
 //! `scripts/agreement` runs it. A development tool: the thresholds it judges by are the ones that make two right
 //! implementations agree, whose roundings differ.
 
+use std::collections::BTreeMap;
 use std::error::Error;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,12 +14,15 @@ use midstream::engine::{LoadOptions, Scorer};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Where the reference is surer than this, the top token must be the same.
+/// Where every build of the reference is surer than this, the top token must be the same.
 const MARGIN: f32 = 0.4;
 /// How far, relatively, the perplexities may be apart.
 const PERPLEXITY_TOLERANCE: f64 = 0.01;
 /// Differing texts that the report shows.
 const SHOWN_MAX: usize = 5;
+
+/// Logits, a row of the vocabulary's size per position.
+type Rows = Vec<Vec<f32>>;
 
 /// What both sides read.
 #[derive(Deserialize)]
@@ -117,7 +122,7 @@ fn compare_tokens(scorer: &Scorer, texts: &Texts, reference: &Reference) -> (Val
 }
 
 /// The logits behind the first positions of all prompts.
-fn own_rows(scorer: &mut Scorer, reference: &Reference) -> Result<Vec<Vec<f32>>, Box<dyn Error>> {
+fn own_rows(scorer: &mut Scorer, reference: &Reference) -> Result<Rows, Box<dyn Error>> {
     let mut rows = Vec::new();
     for ids in &reference.prompts {
         let ids = ids.get(..reference.positions).ok_or("a prompt of the reference is too short")?;
@@ -127,7 +132,7 @@ fn own_rows(scorer: &mut Scorer, reference: &Reference) -> Result<Vec<Vec<f32>>,
 }
 
 /// Little-endian rows of `width` numbers.
-fn read_rows(path: &Path, width: usize, count: usize) -> Result<Vec<Vec<f32>>, Box<dyn Error>> {
+fn read_rows(path: &Path, width: usize, count: usize) -> Result<Rows, Box<dyn Error>> {
     let bytes = fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     let (numbers, _) = bytes.as_chunks::<4>();
     if bytes.len() != count * width * size_of::<f32>() {
@@ -137,40 +142,63 @@ fn read_rows(path: &Path, width: usize, count: usize) -> Result<Vec<Vec<f32>>, B
     Ok(numbers.chunks_exact(width).map(row).collect())
 }
 
-/// Logits of this engine, of the reference and of exact arithmetic, each against each. Disagrees where the reference
-/// and exact arithmetic are both sure of another token than this engine's.
+/// The reference's builds for other processors, each by its name, as far as they were run.
+fn other_builds(folder: &Path, width: usize, count: usize) -> Result<BTreeMap<String, Rows>, Box<dyn Error>> {
+    let mut builds = BTreeMap::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let stem = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+        if let Some(build) = stem.strip_prefix("logits-") {
+            builds.insert(build.to_owned(), read_rows(&path, width, count)?);
+        }
+    }
+    Ok(builds)
+}
+
+/// Logits of this engine against those of the reference's builds and of exact arithmetic. Disagrees where every build
+/// of the reference is sure of one token and this engine has another.
 fn compare_logits(scorer: &mut Scorer, reference: &Reference, folder: &Path) -> Result<(Value, bool), Box<dyn Error>> {
     let own = own_rows(scorer, reference)?;
     let width = own.first().map_or(0, Vec::len);
-    let other = read_rows(&folder.join("logits.f32"), width, own.len())?;
+    let best = read_rows(&folder.join("logits.f32"), width, own.len())?;
     let exact = read_rows(&folder.join("exact.f32"), width, own.len())?;
-    let mut agrees = true;
-    let (mut sure, mut same_top, mut same_as_exact, mut other_tops) = (0, 0, 0, Vec::new());
-    for (index, ((own, other), exact)) in own.iter().zip(&other).zip(&exact).enumerate() {
-        let [(own, _), (best, margin), (exact, exact_margin)] = [top(own), top(other), top(exact)];
-        same_top += usize::from(own == best);
-        same_as_exact += usize::from(own == exact);
-        sure += usize::from(margin > MARGIN);
-        if margin > MARGIN && own != best {
-            agrees &= own == exact || exact_margin <= MARGIN;
+    let builds = other_builds(folder, width, own.len())?;
+    let (mut same_top, mut sure_alone, mut sure, mut same_where_sure, mut other_tops) = (0, 0, 0, 0, Vec::new());
+    for (index, row) in own.iter().enumerate() {
+        let (own, _) = top(row);
+        let (token, margin) = top(&best[index]);
+        same_top += usize::from(own == token);
+        sure_alone += usize::from(margin > MARGIN);
+        let least = builds.values().map(|rows| lead(&rows[index], token)).fold(margin, f32::min);
+        if least > MARGIN {
+            sure += 1;
+            same_where_sure += usize::from(own == token);
+        }
+        if margin > MARGIN && own != token {
+            let (exact, exact_margin) = top(&exact[index]);
             other_tops.push(json!({
-                "prompt": index / reference.positions, "position": index % reference.positions,
-                "own": own, "reference": best, "margin": margin, "exact": exact, "exact_margin": exact_margin,
+                "prompt": index / reference.positions, "position": index % reference.positions, "own": own,
+                "reference": token, "margin": margin, "least_margin": least,
+                "exact": exact, "exact_margin": exact_margin,
             }));
         }
     }
+    let between: BTreeMap<&str, Value> =
+        builds.iter().map(|(build, rows)| (build.as_str(), differences(rows, &best))).collect();
     let report = json!({
         "positions": own.len(),
         "top_as_the_reference": same_top,
-        "top_as_exact_arithmetic": same_as_exact,
-        "reference_margin_above": MARGIN,
-        "there": sure,
+        "margin": MARGIN,
+        "best_build_surer": sure_alone,
         "other_top_there": other_tops,
-        "own_to_reference": differences(&own, &other),
+        "every_build_surer": sure,
+        "same_top_there": same_where_sure,
+        "own_to_reference": differences(&own, &best),
         "own_to_exact": differences(&own, &exact),
-        "reference_to_exact": differences(&other, &exact),
+        "reference_to_exact": differences(&best, &exact),
+        "reference_build_to_reference": between,
     });
-    Ok((report, agrees))
+    Ok((report, same_where_sure == sure))
 }
 
 /// Mean absolute differences: of all logits, each row's mean taken out, and of the log-probabilities of tokens that
@@ -196,6 +224,12 @@ fn differences(these: &[Vec<f32>], those: &[Vec<f32>]) -> Value {
         "likely_log_probability_mean": likely / likelies as f64,
         "likely_log_probability_max": largest,
     })
+}
+
+/// How far a token is ahead of the best of the others; below zero where another is ahead.
+fn lead(logits: &[f32], token: usize) -> f32 {
+    let others = logits.iter().enumerate().filter(|(other, _)| *other != token);
+    logits[token] - others.map(|(_, logit)| *logit).fold(f32::NEG_INFINITY, f32::max)
 }
 
 /// The most likely token, and how far the second is behind.

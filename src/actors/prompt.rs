@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use crate::conversation::{Response, State, messages, turns};
 use crate::engine::ModelInfo;
 use crate::ids::ResponseId;
-use crate::prompt::{Built, Message, Rendering, build, starts_in_reasoning};
+use crate::parse::ends_in_reasoning;
+use crate::prompt::{Built, Message, Rendering, build};
 
 /// The prompt that was built last in this conversation.
 #[derive(Default)]
@@ -34,8 +35,8 @@ pub(super) enum Unrendered {
 pub(super) struct Rendered {
     pub(super) tokens: Vec<u32>,
     pub(super) messages: Vec<Message>,
-    /// The answer begins inside reasoning.
-    pub(super) starts_in_reasoning: bool,
+    /// Whether the answer begins inside reasoning, if the prompt's end says.
+    pub(super) starts_in_reasoning: Option<bool>,
 }
 
 impl HeldPrompt {
@@ -51,7 +52,7 @@ impl HeldPrompt {
             let mut tokens = built.tokens.clone();
             tokens.extend(turn.kept_tokens());
             held = Some(tokens);
-            let starts_in_reasoning = starts_in_reasoning(&built.text);
+            let starts_in_reasoning = ends_in_reasoning(model.reasoning, &built.text);
             rendered = Ok(Rendered { tokens: built.tokens, messages, starts_in_reasoning });
         }
         if let Ok(Rendered { tokens, .. }) = &rendered {
@@ -89,6 +90,7 @@ fn build_turn(
         kwargs: &turn.config.template_kwargs,
         // The conversation's own time, so that a template that shows the date gives the same prompt every day.
         now_unix_ms: state.created_ms,
+        strip_preamble: false,
     };
     build(&model.template, &model.tokenizer, &rendering, held).map_err(|error| Unrendered::Template(error.to_string()))
 }

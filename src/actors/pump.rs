@@ -24,7 +24,8 @@ use crate::engine::{
 };
 use crate::error::Code;
 use crate::ids::ResponseId;
-use crate::parse::{Piece, Pipeline, PipelineConfig, closes_reasoning, is_marker};
+use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, closes_reasoning, is_marker};
+use crate::prompt::ToolDefinition;
 
 /// Tokens that may wait in the pump for a busy conversation; then the engine's channel fills, and the sequence
 /// pauses.
@@ -277,7 +278,8 @@ impl Parsed {
             reasoning: model.reasoning,
             starts_in_reasoning: rendered.starts_in_reasoning,
             stop: config.stop.clone(),
-            tools: config.tools.iter().map(|tool| tool.name.clone()).collect(),
+            tools: config.tools.iter().map(declared).collect(),
+            bare_calls: true,
         });
         let closing = closes_reasoning(model.reasoning).map(|text| model.tokenizer.encode(text, true));
         let mut parsed = Self { pipeline, thought: 0, closing: closing.unwrap_or_default() };
@@ -298,6 +300,10 @@ impl Parsed {
     fn is_over(&self, budget_tokens: u64) -> bool {
         self.pipeline.in_reasoning() && self.thought >= budget_tokens && !self.closing.is_empty()
     }
+}
+
+fn declared(tool: &ToolDefinition) -> DeclaredTool {
+    DeclaredTool { name: tool.name.clone(), parameters: tool.parameters.clone() }
 }
 
 /// What a token says to the parser: its bytes, or the text of a control token that is a marker.

@@ -437,7 +437,7 @@ mod tests {
 
     fn call() -> Vec<Piece> {
         vec![
-            Piece::ToolCallStarted { index: 0, name: "weather".to_owned() },
+            Piece::ToolCallStarted { index: 0, id: None, name: "weather".to_owned() },
             Piece::ToolCallArguments { index: 0, fragment: "{}".to_owned() },
         ]
     }

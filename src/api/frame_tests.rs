@@ -108,7 +108,7 @@ fn whole_conversation() -> Play {
     play.create(2, vec![question]);
     play.say(&[1], vec![Piece::Reasoning("Look it".to_owned())]);
     play.say(&[2, 3], vec![Piece::Reasoning(" up.".to_owned()), Piece::Text("Let me see.".to_owned())]);
-    play.say(&[4], vec![Piece::ToolCallStarted { index: 0, name: "weather".to_owned() }]);
+    play.say(&[4], vec![Piece::ToolCallStarted { index: 0, id: None, name: "weather".to_owned() }]);
     play.say(&[5], vec![Piece::ToolCallArguments { index: 0, fragment: r#"{"city":"Oslo"}"#.to_owned() }]);
     let arguments = r#"{"city":"Oslo"}"#.to_owned();
     play.say(&[6], vec![Piece::ToolCallDone { index: 0, arguments, complete: true }]);

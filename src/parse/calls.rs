@@ -1,35 +1,52 @@
 //! The calls of one answer: numbers them and collects their arguments. Knows no wire form.
 
+use std::collections::HashSet;
+
 use super::piece::Piece;
 
 /// Takes what parsers find and turns it into pieces.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     next: u32,
-    /// The open call's arguments so far, and how many bytes of them are in pieces already.
-    open: Option<(u32, Vec<u8>, usize)>,
+    open: Option<Open>,
+    /// The model's own ids that were used: two calls never share one.
+    ids: HashSet<String>,
     pieces: Vec<Piece>,
+}
+
+#[derive(Debug)]
+struct Open {
+    index: u32,
+    arguments: Vec<u8>,
+    /// Bytes of the arguments that are in pieces already.
+    passed: usize,
 }
 
 impl Calls {
     /// Announces a call.
     pub(super) fn start(&mut self, name: &str) {
-        self.pieces.push(Piece::ToolCallStarted { index: self.next, name: name.to_owned() });
-        self.open = Some((self.next, Vec::new(), 0));
+        self.start_with_id(name, None);
+    }
+
+    /// Announces a call that has an id of the model's own.
+    pub(super) fn start_with_id(&mut self, name: &str, id: Option<&str>) {
+        let id = id.filter(|id| self.ids.insert((*id).to_owned())).map(str::to_owned);
+        self.pieces.push(Piece::ToolCallStarted { index: self.next, id, name: name.to_owned() });
+        self.open = Some(Open { index: self.next, arguments: Vec::new(), passed: 0 });
         self.next += 1;
     }
 
     /// More of the open call's arguments; may end inside a character.
     pub(super) fn append(&mut self, bytes: &[u8]) {
-        if let Some((_, arguments, _)) = &mut self.open {
-            arguments.extend(bytes);
+        if let Some(open) = &mut self.open {
+            open.arguments.extend(bytes);
         }
     }
 
     /// Closes the open call.
     pub(super) fn done(&mut self, complete: bool) {
         self.flush();
-        if let Some((index, arguments, _)) = self.open.take() {
+        if let Some(Open { index, arguments, .. }) = self.open.take() {
             let arguments = String::from_utf8_lossy(&arguments).into_owned();
             self.pieces.push(Piece::ToolCallDone { index, arguments, complete });
         }
@@ -37,13 +54,18 @@ impl Calls {
 
     /// Whether there are pieces to be given out.
     pub(super) fn has_news(&self) -> bool {
-        let unsent = self.open.as_ref().is_some_and(|(_, arguments, passed)| *passed < arguments.len());
+        let unsent = self.open.as_ref().is_some_and(|open| open.passed < open.arguments.len());
         unsent || !self.pieces.is_empty()
     }
 
     /// Whether a call is announced and not closed.
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
+    }
+
+    /// How many calls were announced.
+    pub(super) fn count(&self) -> u32 {
+        self.next
     }
 
     /// Gives out all pieces; called where the arguments end with a whole character.
@@ -53,12 +75,12 @@ impl Calls {
     }
 
     fn flush(&mut self) {
-        if let Some((index, arguments, passed)) = &mut self.open
-            && *passed < arguments.len()
+        if let Some(open) = &mut self.open
+            && open.passed < open.arguments.len()
         {
-            let fragment = String::from_utf8_lossy(&arguments[*passed..]).into_owned();
-            *passed = arguments.len();
-            self.pieces.push(Piece::ToolCallArguments { index: *index, fragment });
+            let fragment = String::from_utf8_lossy(&open.arguments[open.passed..]).into_owned();
+            open.passed = open.arguments.len();
+            self.pieces.push(Piece::ToolCallArguments { index: open.index, fragment });
         }
     }
 }

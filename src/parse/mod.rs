@@ -4,26 +4,43 @@
 
 mod calls;
 mod families;
+mod formats;
 mod json_scanner;
 mod piece;
 mod pipeline;
+mod prose;
 mod reasoning;
 mod sink;
 mod splitter;
 mod stop;
+mod tools;
 mod values;
 
 #[cfg(test)]
 mod tests;
 
-pub use piece::{Piece, ReasoningFormat, ToolFormat};
+pub use formats::{ReasoningFormat, ToolFormat, UnknownFormat};
+pub use piece::Piece;
 pub use pipeline::{Pipeline, PipelineConfig};
-pub use reasoning::closes_reasoning;
+pub use tools::DeclaredTool;
 
-/// Whether a control token of this text is a marker of the formats, so that the pipeline must see it; other control
-/// tokens are silent.
+/// Whether a control token of this text is a marker of the formats, or a part of one, so that the pipeline must see
+/// it; other control tokens are silent.
 pub fn is_marker(tool_format: ToolFormat, reasoning: ReasoningFormat, text: &str) -> bool {
-    families::markers(tool_format).contains(&text)
-        || families::closing_markers(tool_format).contains(&text)
-        || reasoning::markers(reasoning).is_some_and(|markers| markers.open == text || markers.close == text)
+    let calls = tool_format.family().into_iter().flat_map(families::Family::texts);
+    let thoughts = reasoning.format().into_iter().flat_map(|format| format.open.iter().chain(format.close).copied());
+    !text.is_empty() && calls.chain(thoughts).any(|marker| marker.contains(text))
+}
+
+/// What closes reasoning in this format, if it marks it at all.
+pub fn closes_reasoning(format: ReasoningFormat) -> Option<&'static str> {
+    format.format().and_then(|format| format.close.first().copied())
+}
+
+/// Whether a prompt ends inside reasoning, as far as its end says.
+pub fn ends_in_reasoning(format: ReasoningFormat, prompt: &str) -> Option<bool> {
+    let format = format.format()?;
+    let end = prompt.trim_end();
+    let ends_with = |markers: &[&str]| markers.iter().any(|marker| end.ends_with(marker));
+    if ends_with(format.open) { Some(true) } else { ends_with(format.close).then_some(false) }
 }

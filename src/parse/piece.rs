@@ -1,4 +1,4 @@
-//! What the pipeline emits, and the formats it knows.
+//! What the pipeline emits.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,9 @@ pub enum Piece {
     ToolCallStarted {
         /// Position among the calls of this answer, from 0.
         index: u32,
+        /// The id that the model itself gave the call, where its format has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
         /// The tool's name.
         name: String,
     },
@@ -37,26 +40,4 @@ pub enum Piece {
         /// The stop string.
         stop: String,
     },
-}
-
-/// How a model writes tool calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ToolFormat {
-    /// Tool calls are not looked for.
-    None,
-    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`
-    #[default]
-    Hermes,
-}
-
-/// How a model marks its reasoning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReasoningFormat {
-    /// Reasoning is not looked for.
-    None,
-    /// `<think>…</think>`, beginning outside unless the prompt ends inside.
-    #[default]
-    Qwen3,
 }

@@ -1,33 +1,51 @@
 //! The way from a token's bytes to pieces: characters, then reasoning and calls, then stop strings.
 
 use super::calls::Calls;
-use super::piece::{Piece, ReasoningFormat, ToolFormat};
+use super::families::{Reads, Setup, StreamParser};
+use super::formats::{ReasoningFormat, ToolFormat};
+use super::piece::Piece;
 use super::sink::Sink;
-use super::splitter::Splitter;
+use super::splitter::{Splitter, Wanted};
 use super::stop::StopFilter;
+use super::tools::{DeclaredTool, Tools};
 use crate::engine::tokenizer::Detokenizer;
 
 /// What a pipeline looks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PipelineConfig {
     /// How calls are written.
     pub tool_format: ToolFormat,
     /// How reasoning is marked.
     pub reasoning: ReasoningFormat,
-    /// Whether the prompt ends inside reasoning.
-    pub starts_in_reasoning: bool,
+    /// Whether the prompt ends inside reasoning; where it does not say, the format decides.
+    pub starts_in_reasoning: Option<bool>,
     /// Strings that end the answer when they come up in its text.
     pub stop: Vec<String>,
-    /// Names of the declared tools. An answer without markers that is nothing but a call to one of them is a call;
-    /// marked calls of other names are calls too.
-    pub tools: Vec<String>,
+    /// The declared tools. Their schemas say what type an argument has where the format does not. Marked calls of
+    /// other names are calls too.
+    pub tools: Vec<DeclaredTool>,
+    /// Whether an answer without markers that is nothing but a call of a declared tool is a call.
+    pub bare_calls: bool,
+}
+
+impl Default for PipelineConfig {
+    fn default() -> Self {
+        Self {
+            tool_format: ToolFormat::default(),
+            reasoning: ReasoningFormat::default(),
+            starts_in_reasoning: None,
+            stop: Vec::new(),
+            tools: Vec::new(),
+            bare_calls: true,
+        }
+    }
 }
 
 /// Turns one answer's tokens into pieces. The pieces do not depend on how the answer is cut into tokens.
 #[derive(Debug)]
 pub struct Pipeline {
     detokenizer: Detokenizer,
-    splitter: Splitter,
+    parser: Box<dyn StreamParser>,
     calls: Calls,
     stop: StopFilter,
     text: String,
@@ -36,14 +54,9 @@ pub struct Pipeline {
 impl Pipeline {
     /// A pipeline at the beginning of an answer.
     pub fn new(config: PipelineConfig) -> Self {
-        let PipelineConfig { tool_format, reasoning, starts_in_reasoning, stop, tools } = config;
-        Self {
-            detokenizer: Detokenizer::new(),
-            splitter: Splitter::new(tool_format, reasoning, starts_in_reasoning, tools),
-            calls: Calls::default(),
-            stop: StopFilter::new(stop),
-            text: String::new(),
-        }
+        let stop = StopFilter::new(config.stop.clone());
+        let parser = stream_parser(config);
+        Self { detokenizer: Detokenizer::new(), parser, calls: Calls::default(), stop, text: String::new() }
     }
 
     /// Takes a token's bytes and appends what is certain to `out`. Control tokens have no bytes, except where a
@@ -64,7 +77,7 @@ impl Pipeline {
         self.advance(&text, out);
         if !self.stop.stopped() {
             let mut sink = Sink { stop: &mut self.stop, calls: &mut self.calls, out };
-            self.splitter.finish(cut, &mut sink);
+            self.parser.finish(cut, &mut sink);
             self.stop.release(out);
         }
     }
@@ -72,7 +85,7 @@ impl Pipeline {
     /// Whether something was taken that is not shown yet: half a character, what may become a marker or a stop
     /// string, or a call that is not announced. False means that the pieces so far stand for all tokens so far.
     pub fn held(&self) -> bool {
-        !self.stop.stopped() && (self.detokenizer.held() || self.splitter.held() || self.stop.held())
+        !self.stop.stopped() && (self.detokenizer.held() || self.parser.held() || self.stop.held())
     }
 
     /// Whether a stop string was reached; further tokens are ignored.
@@ -82,22 +95,38 @@ impl Pipeline {
 
     /// Whether the answer is inside reasoning.
     pub fn in_reasoning(&self) -> bool {
-        self.splitter.in_reasoning()
+        self.parser.in_reasoning()
     }
 
     /// Whether the answer is inside what is, or may become, a call.
     pub fn in_call(&self) -> bool {
-        self.splitter.in_call()
+        self.parser.in_call()
     }
 
     fn advance(&mut self, text: &str, out: &mut Vec<Piece>) {
         let mut sink = Sink { stop: &mut self.stop, calls: &mut self.calls, out };
-        self.splitter.push(text, &mut sink);
+        self.parser.push(text, &mut sink);
     }
 
     /// Steps taken so far, for the proof that work is linear.
     #[cfg(test)]
     pub(super) fn work(&self) -> usize {
-        self.splitter.work
+        self.parser.work()
     }
+}
+
+/// A reader of the whole output where one of the formats has channels, else the splitter.
+fn stream_parser(config: PipelineConfig) -> Box<dyn StreamParser> {
+    let PipelineConfig { tool_format, reasoning, starts_in_reasoning, tools, bare_calls, .. } = config;
+    let tools = Tools::new(tools);
+    let calls = tool_format.family().and_then(|family| match family.reads {
+        Reads::Output(stream) => Some(stream),
+        Reads::Calls(_) => None,
+    });
+    let thoughts = reasoning.format().and_then(|format| format.stream);
+    if let Some(stream) = calls.or(thoughts) {
+        let (calls, reasoning) = (calls.is_some(), thoughts.is_some());
+        return stream(Setup { tools, calls, reasoning, starts_in_reasoning });
+    }
+    Box::new(Splitter::new(Wanted { tool_format, reasoning, starts_in_reasoning, tools, bare_calls }))
 }

@@ -1,15 +1,17 @@
 //! Tells reasoning, text and calls apart.
 //!
 //! White space directly between markers, one line end on the inner side of a reasoning marker, up to two behind the
-//! reasoning and one in front of a call are framing: templates write them again. Everything else that is generated
-//! comes out once, in order. A marker is one only where it can be: reasoning opens at the beginning of the answer or
-//! behind another marker, a call opens where a call follows. What is held back is the beginning of a marker, white
-//! space behind one, and a call that is not announced yet.
+//! reasoning and as many as the family writes in front of a call are framing: templates write them again. Everything
+//! else that is generated comes out once, in order. A marker is one only where it can be: reasoning opens at the
+//! beginning of the answer or behind another marker, a call opens where a call follows and nobody just speaks of it.
+//! What is held back is the beginning of a marker, white space behind one, and a call that is not announced yet.
 
-use super::families::{self, CallParser, Step};
-use super::piece::{ReasoningFormat, ToolFormat};
-use super::reasoning::{self, Markers};
+use super::families::{CallParser, Family, Opening, Step, StreamParser};
+use super::formats::{ReasoningFormat, ToolFormat};
+use super::prose::Prose;
+use super::reasoning::Reasoning;
 use super::sink::Sink;
+use super::tools::Tools;
 
 /// White space behind a marker is kept until it is known what it belongs to, but not more than this.
 const SPACE_BYTES_MAX: usize = 64;
@@ -37,10 +39,15 @@ enum Mode {
 #[derive(Debug)]
 struct Candidate {
     parser: Box<dyn CallParser>,
-    /// Everything since and with the marker.
+    /// What is held: until the first call is announced everything since and with the marker.
     raw: String,
-    /// Bytes of the marker and the line end before it.
+    /// Bytes of the marker and the line ends before it, while they are held.
     marker: usize,
+    held: bool,
+    /// Whether it began inside reasoning.
+    in_reasoning: bool,
+    /// Calls that were announced before it.
+    calls_before: u32,
 }
 
 /// What became of a character.
@@ -50,63 +57,67 @@ enum Taken {
     Again(String),
 }
 
+/// What the splitter looks for.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) tool_format: ToolFormat,
+    pub(super) reasoning: ReasoningFormat,
+    pub(super) starts_in_reasoning: Option<bool>,
+    pub(super) tools: Tools,
+    pub(super) bare_calls: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Splitter {
-    format: ToolFormat,
-    reasoning: Option<Markers>,
-    tools: Vec<String>,
+    family: Option<&'static Family>,
+    reasoning: Option<&'static Reasoning>,
+    /// The family, where calls without markers are looked for.
+    bare: Option<&'static Family>,
+    tools: Tools,
     mode: Mode,
     lead: Lead,
     space: String,
-    /// A line end that belongs to a marker if one follows.
-    line_end: bool,
+    /// Line ends that belong to a marker if one follows.
+    line_ends: usize,
     /// The beginning of a marker.
     partial: String,
     skip_line_end: bool,
+    /// Nothing of the answer has been read, and it began inside reasoning: its marker may be written again.
+    reopens: bool,
+    /// Reasoning was ended by a call: its closing marker may still come.
+    left_open: bool,
+    prose: Prose,
     /// Bytes that may still be read a second time: as many as were read, so that work stays linear.
     allowance: usize,
     #[cfg(test)]
-    pub(super) work: usize,
+    work: usize,
 }
 
 impl Splitter {
-    pub(super) fn new(format: ToolFormat, reasoning: ReasoningFormat, starts_inside: bool, tools: Vec<String>) -> Self {
-        let reasoning = reasoning::markers(reasoning);
-        let starts_inside = starts_inside && reasoning.is_some();
-        let unmarked = reasoning.is_none() && families::markers(format).is_empty();
+    pub(super) fn new(wanted: Wanted) -> Self {
+        let Wanted { tool_format, reasoning, starts_in_reasoning, tools, bare_calls } = wanted;
+        let (family, reasoning) = (tool_format.family(), reasoning.format());
+        let by_itself = reasoning.is_some_and(|format| format.starts_inside);
+        let starts_inside = reasoning.is_some() && starts_in_reasoning.unwrap_or(by_itself);
+        let unmarked = reasoning.is_none() && family.is_none();
         Self {
-            format,
+            family,
             reasoning,
+            bare: family.filter(|_| bare_calls),
             tools,
             mode: if starts_inside { Mode::Reasoning } else { Mode::Text },
             lead: if unmarked { Lead::Text } else { Lead::Start },
             space: String::new(),
-            line_end: false,
+            line_ends: 0,
             partial: String::new(),
             skip_line_end: starts_inside,
+            reopens: starts_inside,
+            left_open: false,
+            prose: Prose::new(),
             allowance: 0,
             #[cfg(test)]
             work: 0,
         }
-    }
-
-    pub(super) fn in_reasoning(&self) -> bool {
-        matches!(self.mode, Mode::Reasoning)
-    }
-
-    pub(super) fn in_call(&self) -> bool {
-        matches!(self.mode, Mode::Call(_))
-    }
-
-    /// Whether something was taken that is not shown yet and may be text.
-    pub(super) fn held(&self) -> bool {
-        let in_call = matches!(&self.mode, Mode::Call(candidate) if candidate.parser.held());
-        in_call || self.line_end || !self.partial.is_empty() || !self.space.is_empty()
-    }
-
-    pub(super) fn push(&mut self, text: &str, sink: &mut Sink<'_>) {
-        self.run(text, sink, Vec::new());
-        sink.drain_calls();
     }
 
     /// Reads `text` behind what lies on `again`, the top first.
@@ -153,29 +164,9 @@ impl Splitter {
         }
     }
 
-    /// The answer ends.
-    pub(super) fn finish(&mut self, cut: bool, sink: &mut Sink<'_>) {
-        while let Mode::Call(candidate) = &mut self.mode {
-            if candidate.parser.finish(cut, sink.calls) == Step::NotACall {
-                let rest = self.not_a_call(sink);
-                self.run("", sink, vec![(rest, 0)]);
-            } else {
-                self.back_to_text(Lead::Call);
-            }
-        }
-        // Only white space behind a marker is framing; an answer that is nothing else is shown.
-        if self.lead == Lead::Start && !self.in_reasoning() || !self.partial.is_empty() {
-            self.begin_text(sink);
-        }
-        let partial = std::mem::take(&mut self.partial);
-        self.release_line_end(sink);
-        self.emit(&partial, sink);
-        sink.drain_calls();
-    }
-
     /// Bytes at the beginning of `rest` in which nothing can begin.
     fn plain_run(&self, rest: &str) -> usize {
-        let settled = self.partial.is_empty() && !self.line_end && !self.skip_line_end;
+        let settled = self.partial.is_empty() && self.line_ends == 0 && !self.skip_line_end && !self.reopens;
         if !settled || self.in_call() || !self.in_reasoning() && self.lead != Lead::Text {
             return 0;
         }
@@ -189,13 +180,38 @@ impl Splitter {
     /// The markers that count here.
     fn markers(&self) -> impl Iterator<Item = &'static str> {
         let inside = self.in_reasoning();
-        let think = self.reasoning.map(|markers| if inside { markers.close } else { markers.open });
-        let calls = if inside { &[] } else { families::markers(self.format) };
-        think.filter(|_| inside || self.lead != Lead::Text).into_iter().chain(calls.iter().copied())
+        let (mut thoughts, mut more, mut calls): (&[&str], &[&str], &[&str]) = (&[], &[], &[]);
+        if let Some(format) = self.reasoning {
+            if inside {
+                thoughts = format.close;
+                more = if self.reopens { format.open } else { &[] };
+            } else {
+                thoughts = if self.lead == Lead::Text { &[] } else { format.open };
+                let stray = format.drops_stray_close || self.left_open && self.lead != Lead::Text;
+                more = if stray { format.close } else { &[] };
+            }
+        }
+        if let Some(family) = self.family
+            && (!inside || self.reasoning.is_some_and(|format| format.ends_at_call))
+        {
+            calls = family.open;
+        }
+        thoughts.iter().chain(more).chain(calls).copied()
     }
 
     fn has_markers(&self) -> bool {
         self.markers().next().is_some()
+    }
+
+    /// Whether this marker opens calls, or this text may become one that does.
+    fn opens_call(&self, text: &str) -> bool {
+        self.family.is_some_and(|family| family.open.iter().any(|marker| marker.starts_with(text)))
+    }
+
+    /// Whether the text can become a marker here.
+    fn may_become_marker(&self, text: &str) -> bool {
+        let quoted = self.prose.quotes();
+        self.markers().any(|marker| marker.starts_with(text) && !(quoted && self.opens_call(marker)))
     }
 
     fn take(&mut self, character: char, sink: &mut Sink<'_>) -> Taken {
@@ -216,20 +232,27 @@ impl Splitter {
             }
             return Taken::Yes;
         }
-        if self.markers().any(|marker| marker.starts_with(character)) {
+        if self.may_become_marker(character.encode_utf8(&mut [0; 4])) {
             return self.take_in_marker(character, sink);
         }
         if leading {
-            self.open_bare_call(character);
+            self.open_bare_call(character, sink);
             if !self.in_call() {
                 self.begin_text(sink);
             }
             return Taken::Again(String::new());
         }
-        self.release_line_end(sink);
+        self.reopens = false;
         if character == '\n' && self.has_markers() {
-            self.line_end = true;
+            self.prose.push("\n");
+            let framing = self.family.map_or(1, |family| family.line_ends_before.max(1));
+            if self.line_ends == framing {
+                self.show("\n", sink);
+            } else {
+                self.line_ends += 1;
+            }
         } else {
+            self.release_line_ends(sink);
             self.emit(character.encode_utf8(&mut [0; 4]), sink);
         }
         Taken::Yes
@@ -237,20 +260,21 @@ impl Splitter {
 
     fn take_in_marker(&mut self, character: char, sink: &mut Sink<'_>) -> Taken {
         self.partial.push(character);
-        let partial = self.partial.as_str();
-        let whole = self.markers().find(|marker| *marker == partial);
-        if let Some(marker) = whole {
-            self.marker(marker);
+        let partial = std::mem::take(&mut self.partial);
+        if self.markers().any(|marker| marker == partial) {
+            self.marker(&partial, sink);
             return Taken::Yes;
         }
-        if self.markers().any(|marker| marker.starts_with(partial)) {
+        self.partial = partial;
+        if self.may_become_marker(&self.partial) {
             return Taken::Yes;
         }
         self.partial.pop();
+        self.reopens = false;
         if !self.in_reasoning() && self.lead != Lead::Text {
             self.begin_text(sink);
         }
-        self.release_line_end(sink);
+        self.release_line_ends(sink);
         // A marker may begin behind the first character of what was none.
         let partial = std::mem::take(&mut self.partial);
         let first = partial.chars().next().map_or(0, char::len_utf8);
@@ -258,28 +282,42 @@ impl Splitter {
         Taken::Again(partial[first..].to_owned())
     }
 
-    fn marker(&mut self, marker: &str) {
-        let reasoning = self.reasoning.filter(|markers| marker == markers.open || marker == markers.close);
-        let mut raw = if std::mem::take(&mut self.line_end) { "\n".to_owned() } else { String::new() };
-        raw.push_str(&std::mem::take(&mut self.partial));
-        if reasoning.is_some() && self.in_reasoning() {
-            self.back_to_text(Lead::Reasoning);
-        } else if reasoning.is_some() {
+    fn marker(&mut self, marker: &str, sink: &Sink<'_>) {
+        let mut raw = "\n".repeat(std::mem::take(&mut self.line_ends));
+        raw.push_str(marker);
+        let reopens = std::mem::take(&mut self.reopens);
+        if self.reasoning.is_some_and(|format| format.open.contains(&marker)) {
+            if !reopens {
+                self.prose = Prose::new();
+            }
             self.space.clear();
             self.skip_line_end = true;
+            self.left_open = false;
             self.mode = Mode::Reasoning;
-        } else if let Some(parser) = families::open(self.format) {
-            self.mode = Mode::Call(Candidate { parser, marker: raw.len(), raw });
+        } else if self.reasoning.is_some_and(|format| format.close.contains(&marker)) {
+            self.left_open = false;
+            if self.in_reasoning() || self.lead != Lead::Text {
+                self.back_to_text(Lead::Reasoning);
+            }
+        } else if let Some(family) = self.family
+            && let Some(parser) = family.open(&Opening { marker, tools: &self.tools })
+        {
+            self.begin_call(parser, raw, sink);
         }
     }
 
-    fn open_bare_call(&mut self, first: char) {
-        if self.lead == Lead::Start
+    fn open_bare_call(&mut self, first: char, sink: &Sink<'_>) {
+        if matches!(self.lead, Lead::Start | Lead::Reasoning)
             && let Ok(first) = u8::try_from(first)
-            && let Some(parser) = families::open_bare(self.format, first, &self.tools)
+            && let Some(parser) = self.bare.and_then(|family| family.open_bare(first, &self.tools))
         {
-            self.mode = Mode::Call(Candidate { parser, raw: String::new(), marker: 0 });
+            self.begin_call(parser, String::new(), sink);
         }
+    }
+
+    fn begin_call(&mut self, parser: Box<dyn CallParser>, raw: String, sink: &Sink<'_>) {
+        let (marker, in_reasoning, calls_before) = (raw.len(), self.in_reasoning(), sink.calls.count());
+        self.mode = Mode::Call(Candidate { parser, raw, marker, held: true, in_reasoning, calls_before });
     }
 
     fn take_in_call(&mut self, character: char, sink: &mut Sink<'_>) -> Taken {
@@ -288,50 +326,55 @@ impl Splitter {
         };
         for &byte in character.encode_utf8(&mut [0; 4]).as_bytes() {
             match candidate.parser.push(byte, sink.calls) {
-                Step::More => {}
+                Step::Held => candidate.held = true,
+                Step::Taken => {
+                    candidate.held = false;
+                    candidate.raw.clear();
+                    candidate.marker = 0;
+                    self.space.clear();
+                }
                 Step::NotACall => return Taken::Again(self.not_a_call(sink)),
                 Step::Ended => {
+                    self.left_open |= candidate.in_reasoning;
                     self.back_to_text(Lead::Call);
                     return Taken::Yes;
                 }
-                Step::EndedBefore(kept) => {
-                    self.back_to_text(Lead::Call);
-                    return Taken::Again(String::from_utf8_lossy(&kept).into_owned());
-                }
-                Step::Another(kept) => {
-                    self.back_to_text(Lead::Call);
-                    if let Some(parser) = families::open(self.format) {
-                        self.mode = Mode::Call(Candidate { parser, raw: String::new(), marker: 0 });
-                    }
-                    return Taken::Again(String::from_utf8_lossy(&kept).into_owned());
-                }
             }
         }
-        if sink.calls.is_open() {
-            candidate.raw = String::new();
-            self.space.clear();
-        } else {
+        if candidate.held {
             candidate.raw.push(character);
         }
         Taken::Yes
     }
 
-    /// The candidate is text. Emits its marker; what is behind it is returned to be read again, since a call may
+    /// What is held is text. Emits its marker; what is behind it is returned to be read again, since a call may
     /// begin there, or emitted too when too much has been read twice already.
     fn not_a_call(&mut self, sink: &mut Sink<'_>) -> String {
         let Mode::Call(candidate) = std::mem::replace(&mut self.mode, Mode::Text) else {
             return String::new();
         };
-        if self.lead != Lead::Text {
+        let Candidate { raw, marker, in_reasoning, calls_before, .. } = candidate;
+        let (marker, rest) = raw.split_at(marker);
+        if sink.calls.count() > calls_before {
+            self.left_open |= in_reasoning;
+            self.back_to_text(Lead::Call);
+        } else if in_reasoning {
+            self.mode = Mode::Reasoning;
+        } else if self.lead != Lead::Text {
             self.begin_text(sink);
         }
-        let (marker, rest) = candidate.raw.split_at(candidate.marker);
-        sink.text(marker);
+        // The line ends before the marker were taken for prose when they came.
+        let line_ends = marker.len() - marker.trim_start_matches('\n').len();
+        self.show(&marker[..line_ends], sink);
+        self.emit(&marker[line_ends..], sink);
         if let Some(left) = self.allowance.checked_sub(rest.len()) {
             self.allowance = left;
             return rest.to_owned();
         }
-        sink.text(rest);
+        if !rest.is_empty() && !self.in_reasoning() && self.lead != Lead::Text {
+            self.begin_text(sink);
+        }
+        self.emit(rest, sink);
         String::new()
     }
 
@@ -339,6 +382,7 @@ impl Splitter {
         self.mode = Mode::Text;
         self.lead = lead;
         self.space.clear();
+        self.prose = Prose::new();
     }
 
     /// Text begins: white space before it is shown, but for the framing behind reasoning.
@@ -349,20 +393,69 @@ impl Splitter {
             space.drain(..line_ends.min(LINE_ENDS_BEHIND_REASONING));
         }
         self.lead = Lead::Text;
-        sink.text(&space);
+        self.emit(&space, sink);
     }
 
-    fn release_line_end(&mut self, sink: &mut Sink<'_>) {
-        if std::mem::take(&mut self.line_end) {
-            self.emit("\n", sink);
+    fn release_line_ends(&mut self, sink: &mut Sink<'_>) {
+        for _ in 0..std::mem::take(&mut self.line_ends) {
+            self.show("\n", sink);
         }
     }
 
-    fn emit(&self, text: &str, sink: &mut Sink<'_>) {
+    fn emit(&mut self, text: &str, sink: &mut Sink<'_>) {
+        self.prose.push(text);
+        self.show(text, sink);
+    }
+
+    fn show(&self, text: &str, sink: &mut Sink<'_>) {
         if self.in_reasoning() {
             sink.reasoning(text);
         } else {
             sink.text(text);
         }
+    }
+}
+
+impl StreamParser for Splitter {
+    fn push(&mut self, text: &str, sink: &mut Sink<'_>) {
+        self.run(text, sink, Vec::new());
+        sink.drain_calls();
+    }
+
+    fn finish(&mut self, cut: bool, sink: &mut Sink<'_>) {
+        while let Mode::Call(candidate) = &mut self.mode {
+            if candidate.parser.finish(cut, sink.calls) {
+                self.back_to_text(Lead::Call);
+            } else {
+                let rest = self.not_a_call(sink);
+                self.run("", sink, vec![(rest, 0)]);
+            }
+        }
+        // Only white space behind a marker is framing; an answer that is nothing else is shown.
+        if self.lead == Lead::Start && !self.in_reasoning() || !self.in_reasoning() && !self.partial.is_empty() {
+            self.begin_text(sink);
+        }
+        let partial = std::mem::take(&mut self.partial);
+        self.release_line_ends(sink);
+        self.emit(&partial, sink);
+        sink.drain_calls();
+    }
+
+    fn held(&self) -> bool {
+        let in_call = matches!(&self.mode, Mode::Call(candidate) if candidate.held);
+        in_call || self.line_ends > 0 || !self.partial.is_empty() || !self.space.is_empty()
+    }
+
+    fn in_reasoning(&self) -> bool {
+        matches!(self.mode, Mode::Reasoning)
+    }
+
+    fn in_call(&self) -> bool {
+        matches!(self.mode, Mode::Call(_))
+    }
+
+    #[cfg(test)]
+    fn work(&self) -> usize {
+        self.work
     }
 }

@@ -4,10 +4,13 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::{Piece, Pipeline, PipelineConfig, ReasoningFormat};
+use serde_json::Value;
+
+use super::{DeclaredTool, Piece, Pipeline, PipelineConfig, ReasoningFormat};
 
 fn config() -> PipelineConfig {
-    PipelineConfig { tools: vec!["read".to_owned()], ..PipelineConfig::default() }
+    let read = DeclaredTool { name: "read".to_owned(), parameters: Value::Null };
+    PipelineConfig { tools: vec![read], ..PipelineConfig::default() }
 }
 
 /// The pieces of an output in chunks of bytes, neighbours of a kind joined.
@@ -48,7 +51,7 @@ fn short(pieces: &[Piece]) -> Vec<String> {
             Piece::Text(text) => short.push(format!("T:{text}")),
             Piece::Reasoning(text) => short.push(format!("R:{text}")),
             Piece::Stopped { stop } => short.push(format!("S:{stop}")),
-            Piece::ToolCallStarted { index, name } => open = Some((*index, name.clone(), String::new())),
+            Piece::ToolCallStarted { index, name, .. } => open = Some((*index, name.clone(), String::new())),
             Piece::ToolCallArguments { index, fragment } => {
                 let (open_index, _, arguments) = open.as_mut().expect("arguments need a started call");
                 assert_eq!(open_index, index);
@@ -105,7 +108,7 @@ fn reasoning_calls_and_text_keep_their_order() {
 
 #[test]
 fn an_answer_that_begins_in_reasoning_stays_there_until_the_marker() {
-    let inside = PipelineConfig { starts_in_reasoning: true, ..config() };
+    let inside = PipelineConfig { starts_in_reasoning: Some(true), ..config() };
     assert_eq!(run(&inside, "a <think> b\n</think>\n\nc", false), ["R:a <think> b", "T:c"]);
     assert_eq!(run(&inside, "only thoughts", false), ["R:only thoughts"]);
     assert_eq!(run(&inside, &format!("a {CALL}"), false), [format!("R:a {CALL}")]);
@@ -231,7 +234,7 @@ fn arguments_stream_as_they_are_generated() {
     assert_eq!(
         out,
         [
-            Piece::ToolCallStarted { index: 0, name: "f".to_owned() },
+            Piece::ToolCallStarted { index: 0, id: None, name: "f".to_owned() },
             Piece::ToolCallArguments { index: 0, fragment: "{\"a\":\"x".to_owned() },
         ]
     );
@@ -328,7 +331,7 @@ proptest! {
         stops in any::<bool>(),
     ) {
         let stop = if stops { vec!["STOP".to_owned(), "x y".to_owned()] } else { Vec::new() };
-        let config = PipelineConfig { starts_in_reasoning: inside, stop, ..config() };
+        let config = PipelineConfig { starts_in_reasoning: Some(inside), stop, ..config() };
         let mut borders: Vec<usize> = cuts.iter().map(|index| index.index(output.len() + 1)).collect();
         borders.extend([0, output.len()]);
         borders.sort_unstable();
@@ -353,7 +356,7 @@ proptest! {
 
     #[test]
     fn without_formats_text_passes_unchanged(output in output()) {
-        let (tool_format, reasoning) = (super::ToolFormat::None, ReasoningFormat::None);
+        let (tool_format, reasoning) = (super::ToolFormat::NONE, ReasoningFormat::NONE);
         let config = PipelineConfig { tool_format, reasoning, ..config() };
         let shown = Some(output.as_str()).filter(|text| !text.is_empty());
         let expected: Vec<String> = shown.map(|text| format!("T:{text}")).into_iter().collect();

@@ -48,11 +48,6 @@ pub fn build(
     Ok(Built { tokens, text, common_prefix_tokens: place.tokens })
 }
 
-/// Whether a rendered prompt ends inside the model's reasoning, so that the answer begins there.
-pub fn starts_in_reasoning(text: &str) -> bool {
-    text.trim_end().ends_with("<think>")
-}
-
 /// A part of the rendered text as tokens spell it.
 #[derive(Debug)]
 enum Piece {

@@ -3,20 +3,31 @@
 //! Pure: no clock, no I/O, no server types. [`Message`] is what a template sees; [`ChatTemplate`] renders; [`build`]
 //! makes tokens and keeps those that are already held.
 
+mod adapt;
 mod build;
+mod builtin;
 mod depth;
 mod environment;
 mod guard;
 mod hermes;
 mod json;
 mod message;
+mod preamble;
+mod probe;
+mod replay;
 mod template;
 mod time;
 mod values;
 
 #[cfg(test)]
+mod template_tests;
+#[cfg(test)]
 mod tests;
 
-pub use build::{Built, build, starts_in_reasoning};
+pub use build::{Built, build};
+pub use builtin::{builtin_template, builtin_template_names};
 pub use message::{Message, Role, ToolCall, ToolDefinition};
-pub use template::{ChatTemplate, Rendering, TemplateError};
+pub use preamble::strip_preamble;
+pub use probe::Capabilities;
+pub use replay::{template_kwargs, with_thinking};
+pub use template::{ChatTemplate, Rendering, TemplateError, starts_in_reasoning};

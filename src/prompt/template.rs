@@ -1,26 +1,17 @@
 //! A model's chat template: what it supports, and rendering a conversation with it.
 
-use std::borrow::Cow;
-
 use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
+use super::adapt::adapt;
 use super::depth::too_deep;
 use super::environment::{NOW, Raised, TEMPLATE, environment};
 use super::guard::Guard;
-use super::values::{self, ArgumentsAs};
-use super::{Message, Role, ToolDefinition, hermes};
+use super::probe::{Capabilities, probe};
+use super::values::{self, Arguments, Shape};
+use super::{Message, ToolDefinition, builtin};
 use crate::engine::gguf::Gguf;
 use crate::engine::tokenizer::Tokenizer;
-
-/// `ChatML`, for models that bring no template. It knows no tools; they are written into the messages.
-const CHATML: &str = "{% for message in messages %}\
-    {{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}\
-    {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-
-/// Texts that a probe looks for in what a template renders.
-const PROBE_TOOL: &str = "midstream_probe_tool";
-const PROBE_SYSTEM: &str = "midstream probe of the system role";
 
 /// Why a conversation cannot be rendered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +44,8 @@ pub struct Rendering<'a> {
     /// The time for templates that show the date. Keep it for all turns of a conversation, else a new day makes a
     /// new prompt.
     pub now_unix_ms: u64,
+    /// Whether the billing line of Claude Code at the head of the system text is left out.
+    pub strip_preamble: bool,
 }
 
 /// A model's chat template.
@@ -62,17 +55,7 @@ pub struct ChatTemplate {
     source: String,
     bos_text: String,
     eos_text: String,
-    knows: Knows,
-}
-
-/// What a template does with its input; what it does not know is written into the messages for it.
-#[derive(Clone, Copy, Debug)]
-#[allow(clippy::struct_excessive_bools)] // four independent facts
-struct Knows {
-    tools: bool,
-    system: bool,
-    developer: bool,
-    reasoning: bool,
+    capabilities: Capabilities,
 }
 
 impl ChatTemplate {
@@ -88,15 +71,15 @@ impl ChatTemplate {
             source: source.to_owned(),
             bos_text: bos_text.to_owned(),
             eos_text: eos_text.to_owned(),
-            knows: Knows { tools: true, system: true, developer: true, reasoning: true },
+            capabilities: Capabilities::unknown(),
         };
-        template.knows = template.probe();
+        template.capabilities = probe(&template);
         Ok(template)
     }
 
     /// The built-in `ChatML` template.
     pub fn chatml() -> Result<Self, TemplateError> {
-        Self::new(CHATML, "", "<|im_end|>")
+        Self::new(builtin::CHATML, "", "<|im_end|>")
     }
 
     /// The template of a model file, or `ChatML` when it has none.
@@ -104,7 +87,7 @@ impl ChatTemplate {
         let source = gguf.string("tokenizer.chat_template").ok().flatten();
         let source = source.filter(|source| !source.trim().is_empty());
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.special_text(id)).unwrap_or_default();
-        Self::new(source.unwrap_or(CHATML), text(tokenizer.bos()), text(tokenizer.eos()))
+        Self::new(source.unwrap_or(builtin::CHATML), text(tokenizer.bos()), text(tokenizer.eos()))
     }
 
     /// The template's text.
@@ -112,14 +95,19 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Whether the template writes tools itself. Where it does not, calls come in the Hermes format.
-    pub fn knows_tools(&self) -> bool {
-        self.knows.tools
+    /// What the template supports, and how it wants its input.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
-    /// Whether the template reads `reasoning_content`.
+    /// Whether the template writes tools itself. Where it does not, calls come in the Hermes format.
+    pub fn knows_tools(&self) -> bool {
+        self.capabilities.tools
+    }
+
+    /// Whether the template reads the reasoning of messages.
     pub fn knows_reasoning(&self) -> bool {
-        self.knows.reasoning
+        self.capabilities.reasoning_field.is_some()
     }
 
     /// Renders a conversation as text, for people; [`super::build`] makes the tokens.
@@ -132,13 +120,18 @@ impl ChatTemplate {
         rendering: &Rendering<'_>,
         guard: Option<Guard<'_>>,
     ) -> Result<String, TemplateError> {
-        let messages = self.adapt(rendering);
+        let messages = adapt(rendering, &self.capabilities);
         let has_calls = messages.iter().any(|message| !message.tool_calls.is_empty());
-        let first = self.render_with(rendering, &messages, guard, ArgumentsAs::Mapping);
+        let shape = self.capabilities.shape();
+        let first = self.render_with(rendering, &messages, guard, shape);
         match first {
-            // Most templates want a call's arguments as a mapping; some add them to a string.
+            // What a small conversation did not show: some add arguments to a string in some places only.
             Err(TemplateError::Failed(_) | TemplateError::Raised(_)) if has_calls => {
-                self.render_with(rendering, &messages, guard, ArgumentsAs::Text).or(first)
+                let arguments = match shape.arguments {
+                    Arguments::Mapping => Arguments::Text,
+                    Arguments::Text => Arguments::Mapping,
+                };
+                self.render_with(rendering, &messages, guard, Shape { arguments, ..shape }).or(first)
             }
             _ => first,
         }
@@ -149,97 +142,81 @@ impl ChatTemplate {
         rendering: &Rendering<'_>,
         messages: &[Message],
         guard: Option<Guard<'_>>,
-        arguments_as: ArgumentsAs,
+        shape: Shape,
     ) -> Result<String, TemplateError> {
-        let mut context: Vec<(String, Value)> = Vec::new();
-        for (key, value) in rendering.kwargs {
-            context.push((key.clone(), values::to_value(value, guard)));
-        }
-        let messages = messages.iter().map(|message| values::message(message, arguments_as, guard));
-        context.push(("messages".to_owned(), Value::from(messages.collect::<Vec<_>>())));
+        let tools = if self.capabilities.tools { rendering.tools } else { &[] };
+        self.render_values(&Input {
+            size: messages.iter().map(|message| message.content.len()).sum(),
+            messages: if self.capabilities.reasoning_segments {
+                values::with_segments(messages, shape, guard)
+            } else {
+                messages.iter().map(|message| values::message(message, shape, guard)).collect()
+            },
+            tools: tools.iter().map(|tool| values::to_value(&values::tool_json(tool), guard)).collect(),
+            kwargs: rendering
+                .kwargs
+                .iter()
+                .map(|(name, value)| (name.clone(), values::to_value(value, guard)))
+                .collect(),
+            add_generation_prompt: rendering.add_generation_prompt,
+            now_unix_ms: rendering.now_unix_ms,
+        })
+    }
+
+    pub(super) fn render_values(&self, input: &Input) -> Result<String, TemplateError> {
+        let mut context: Vec<(String, Value)> = input.kwargs.clone();
+        context.push(("messages".to_owned(), Value::from(input.messages.clone())));
         // Never none: templates ask whether tools are defined.
-        if self.knows.tools && !rendering.tools.is_empty() {
-            let tools = rendering.tools.iter().map(|tool| values::to_value(&values::tool_json(tool), guard));
-            context.push(("tools".to_owned(), Value::from(tools.collect::<Vec<_>>())));
+        if !input.tools.is_empty() {
+            context.push(("tools".to_owned(), Value::from(input.tools.clone())));
         }
-        context.push(("add_generation_prompt".to_owned(), Value::from(rendering.add_generation_prompt)));
+        context.push(("add_generation_prompt".to_owned(), Value::from(input.add_generation_prompt)));
         context.push(("bos_token".to_owned(), Value::from(self.bos_text.as_str())));
         context.push(("eos_token".to_owned(), Value::from(self.eos_text.as_str())));
-        context.push((NOW.to_owned(), Value::from(rendering.now_unix_ms)));
-        let template = self.environment.get_template(TEMPLATE).map_err(|error| convert(&error))?;
+        context.push((NOW.to_owned(), Value::from(input.now_unix_ms)));
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel(input)));
+        let template = environment.get_template(TEMPLATE).map_err(|error| convert(&error))?;
         template.render(Value::from_pairs(context)).map_err(|error| convert(&error))
     }
-
-    /// The messages with what the template does not know written in a way it does.
-    fn adapt<'a>(&self, rendering: &Rendering<'a>) -> Cow<'a, [Message]> {
-        let mut messages = Cow::Borrowed(rendering.messages);
-        if !self.knows.developer && messages.iter().any(|message| message.role == Role::Developer) {
-            for message in messages.to_mut() {
-                if message.role == Role::Developer {
-                    message.role = Role::System;
-                }
-            }
-        }
-        if !self.knows.reasoning {
-            keep_reasoning_of_calls(&mut messages);
-        }
-        if !self.knows.tools {
-            messages = hermes::adapt(messages, rendering.tools);
-        }
-        if !self.knows.system {
-            move_system_into_user(&mut messages);
-        }
-        messages
-    }
-
-    fn probe(&self) -> Knows {
-        let render = |messages: &[Message], tools: &[ToolDefinition]| {
-            let kwargs = Map::new();
-            self.render(&Rendering { messages, tools, add_generation_prompt: false, kwargs: &kwargs, now_unix_ms: 0 })
-        };
-        let user = Message::text(Role::User, "x");
-        let tool = ToolDefinition {
-            name: PROBE_TOOL.to_owned(),
-            description: Some("x".to_owned()),
-            parameters: serde_json::json!({"type": "object", "properties": {}}),
-        };
-        let system = [Message::text(Role::System, PROBE_SYSTEM), user.clone()];
-        let shows = |rendered: Result<String, TemplateError>, text: &str, otherwise: bool| {
-            rendered.map_or(otherwise, |rendered| rendered.contains(text))
-        };
-        Knows {
-            tools: shows(render(&[user], &[tool]), PROBE_TOOL, self.source.contains("tools")),
-            system: shows(render(&system, &[]), PROBE_SYSTEM, false),
-            developer: self.source.contains("developer"),
-            reasoning: self.source.contains("reasoning_content"),
-        }
-    }
 }
 
-/// Reasoning that led to calls stays in its place, inside the content; other reasoning is left out.
-fn keep_reasoning_of_calls(messages: &mut Cow<'_, [Message]>) {
-    let explains = |message: &Message| message.reasoning_content.is_some() && !message.tool_calls.is_empty();
-    if !messages.iter().any(explains) {
-        return;
-    }
-    for message in messages.to_mut().iter_mut().filter(|message| explains(message)) {
-        let reasoning = message.reasoning_content.take().unwrap_or_default();
-        message.content = format!("<think>\n{}\n</think>\n\n{}", reasoning.trim_matches('\n'), message.content);
-    }
+/// What a template is given.
+#[derive(Debug, Default)]
+pub(super) struct Input {
+    pub(super) messages: Vec<Value>,
+    pub(super) tools: Vec<Value>,
+    pub(super) kwargs: Vec<(String, Value)>,
+    pub(super) add_generation_prompt: bool,
+    pub(super) now_unix_ms: u64,
+    /// Bytes of text in the messages.
+    pub(super) size: usize,
 }
 
-/// A leading system message becomes the beginning of the first user message.
-fn move_system_into_user(messages: &mut Cow<'_, [Message]>) {
-    if messages.first().is_none_or(|message| message.role != Role::System) {
-        return;
-    }
-    let messages = messages.to_mut();
-    let system = messages.remove(0);
-    match messages.first_mut().filter(|message| message.role == Role::User) {
-        Some(user) => user.content = format!("{}\n\n{}", system.content, user.content),
-        None => messages.insert(0, Message::text(Role::User, system.content)),
-    }
+/// Steps that a rendering may take whatever it renders.
+const FUEL_BASE: u64 = 1_000_000;
+/// Steps for each message and tool: templates of hundreds of lines take some hundred.
+const FUEL_PER_MESSAGE: u64 = 20_000;
+/// Never more than this: an endless loop ends in about a second.
+const FUEL_MAX: u64 = 20_000_000;
+
+/// What a rendering may cost. A step pays for 64 bytes of output, lists or strings made on the way, so this bounds
+/// memory as well as time: a hostile template takes 64 MB for a short conversation.
+fn fuel(input: &Input) -> u64 {
+    let messages = (input.messages.len() + input.tools.len()) as u64;
+    let fuel = FUEL_BASE + messages.saturating_mul(FUEL_PER_MESSAGE) + input.size as u64;
+    fuel.min(FUEL_MAX)
 }
+
+/// Whether a rendered prompt ends inside the model's reasoning, so that the answer begins there.
+pub fn starts_in_reasoning(text: &str) -> bool {
+    let text = text.trim_end();
+    OPEN_REASONING.iter().any(|open| text.ends_with(open))
+}
+
+/// What opens reasoning in known models' formats.
+const OPEN_REASONING: [&str; 7] =
+    ["<think>", "[THINK]", "<mm:think>", "<seed:think>", "◁think▷", "<|START_THINKING|>", "<|open|>think<|sep|>"];
 
 fn convert(error: &minijinja::Error) -> TemplateError {
     if error.kind() == ErrorKind::OutOfFuel {

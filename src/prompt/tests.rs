@@ -60,6 +60,7 @@ impl Conversation {
             add_generation_prompt: true,
             kwargs: &self.kwargs,
             now_unix_ms: self.now_unix_ms,
+            strip_preamble: false,
         }
     }
 

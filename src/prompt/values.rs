@@ -7,13 +7,38 @@ use minijinja::value::{Enumerator, Object, ObjectRepr};
 use serde_json::{Map, Value as Json, json};
 
 use super::guard::Guard;
-use super::{Message, Role, ToolDefinition};
+use super::{Message, Role, ToolCall, ToolDefinition};
 
 /// How a template wants the arguments of a tool call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ArgumentsAs {
+pub(super) enum Arguments {
     Mapping,
     Text,
+}
+
+/// How a template wants the content of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ContentForm {
+    Text,
+    Parts,
+}
+
+/// How a template wants the reasoning of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReasoningForm {
+    /// In a field of this name.
+    Field(&'static str),
+    /// As a part of the content.
+    Parts,
+}
+
+/// How a template wants messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) arguments: Arguments,
+    pub(super) content: ContentForm,
+    pub(super) reasoning: ReasoningForm,
+    pub(super) empty_call_content_is_none: bool,
 }
 
 /// The arguments of a call: a mapping that remembers how it was written, so that `tojson` gives back exactly what
@@ -71,8 +96,46 @@ fn protect(text: &str, guard: Option<Guard<'_>>) -> String {
     guard.map_or_else(|| text.to_owned(), |guard| guard.protect(text))
 }
 
-/// A message as templates expect it.
-pub(super) fn message(message: &Message, arguments_as: ArgumentsAs, guard: Option<Guard<'_>>) -> Value {
+/// A message as the template expects it.
+pub(super) fn message(message: &Message, shape: Shape, guard: Option<Guard<'_>>) -> Value {
+    let reasoning = message.reasoning_content.as_ref().map(|text| Value::from(protect(text, guard)));
+    assemble(message, reasoning, message.tool_calls.iter(), shape, guard)
+}
+
+/// Messages as the template expects them, where reasoning between calls goes into one message as a list: neighbouring
+/// assistant messages that call, and say nothing between, are one.
+pub(super) fn with_segments(messages: &[Message], shape: Shape, guard: Option<Guard<'_>>) -> Vec<Value> {
+    let calls = |message: &Message| message.role == Role::Assistant && !message.tool_calls.is_empty();
+    let mut values = Vec::with_capacity(messages.len());
+    let mut rest = messages;
+    while let Some(first) = rest.first() {
+        let more = rest[1..].iter().take_while(|message| calls(message) && message.content.is_empty()).count();
+        let len = if calls(first) { 1 + more } else { 1 };
+        let group = &rest[..len];
+        rest = &rest[len..];
+        if len == 1 {
+            values.push(message(first, shape, guard));
+            continue;
+        }
+        let segments = group.iter().flat_map(|message| {
+            let reasoning = message.reasoning_content.as_deref().unwrap_or_default();
+            let in_front = std::iter::once(protect(reasoning, guard));
+            in_front.chain(message.tool_calls.iter().skip(1).map(|_| String::new()))
+        });
+        let segments: Vec<String> = segments.chain([String::new()]).collect();
+        let reasoning = Some(Value::from(segments));
+        values.push(assemble(first, reasoning, group.iter().flat_map(|message| &message.tool_calls), shape, guard));
+    }
+    values
+}
+
+fn assemble<'a>(
+    message: &Message,
+    reasoning: Option<Value>,
+    calls: impl Iterator<Item = &'a ToolCall>,
+    shape: Shape,
+    guard: Option<Guard<'_>>,
+) -> Value {
     let role = match message.role {
         Role::System => "system",
         Role::Developer => "developer",
@@ -80,33 +143,60 @@ pub(super) fn message(message: &Message, arguments_as: ArgumentsAs, guard: Optio
         Role::Assistant => "assistant",
         Role::Tool => "tool",
     };
-    let mut fields = vec![("role", Value::from(role)), ("content", Value::from(protect(&message.content, guard)))];
+    let calls: Vec<Value> = calls.map(|call| call_value(call, shape.arguments, guard)).collect();
+    let thought = reasoning.clone().filter(|_| shape.reasoning == ReasoningForm::Parts);
+    let content = match thought {
+        None if message.content.is_empty() && !calls.is_empty() && shape.empty_call_content_is_none => Value::from(()),
+        thought => content(protect(&message.content, guard), thought, shape.content),
+    };
+    let mut fields = vec![("role", Value::from(role)), ("content", content)];
+    if let (Some(reasoning), ReasoningForm::Field(name)) = (reasoning, shape.reasoning) {
+        fields.push((name, reasoning));
+    }
     let mut optional = |key, text: &Option<String>| {
         if let Some(text) = text {
             fields.push((key, Value::from(protect(text, guard))));
         }
     };
-    optional("reasoning_content", &message.reasoning_content);
     optional("tool_call_id", &message.tool_call_id);
     optional("name", &message.name);
-    if !message.tool_calls.is_empty() {
-        let calls = message.tool_calls.iter().map(|call| {
-            let arguments = arguments(&call.arguments, arguments_as, guard);
-            let function = [("name", Value::from(protect(&call.name, guard))), ("arguments", arguments)];
-            Value::from_pairs([
-                ("id", Value::from(protect(&call.id, guard))),
-                ("type", Value::from("function")),
-                ("function", Value::from_pairs(function)),
-            ])
-        });
-        fields.push(("tool_calls", Value::from(calls.collect::<Vec<_>>())));
+    if !calls.is_empty() {
+        fields.push(("tool_calls", Value::from(calls)));
     }
     Value::from_pairs(fields)
 }
 
-fn arguments(raw: &str, arguments_as: ArgumentsAs, guard: Option<Guard<'_>>) -> Value {
+/// The content, with reasoning as a part in front of it where the template wants that.
+fn content(text: String, reasoning: Option<Value>, form: ContentForm) -> Value {
+    let part = |kind: &'static str, field: &'static str, value: Value| {
+        Value::from_pairs([("type", Value::from(kind)), (field, value)])
+    };
+    match (reasoning, form) {
+        (None, ContentForm::Text) => Value::from(text),
+        (None, ContentForm::Parts) => Value::from(vec![part("text", "text", Value::from(text))]),
+        (Some(reasoning), _) => {
+            let mut parts = vec![part("thinking", "thinking", reasoning)];
+            if !text.is_empty() {
+                parts.push(part("text", "text", Value::from(text)));
+            }
+            Value::from(parts)
+        }
+    }
+}
+
+fn call_value(call: &ToolCall, arguments_as: Arguments, guard: Option<Guard<'_>>) -> Value {
+    let arguments = arguments(&call.arguments, arguments_as, guard);
+    let function = [("name", Value::from(protect(&call.name, guard))), ("arguments", arguments)];
+    Value::from_pairs([
+        ("id", Value::from(protect(&call.id, guard))),
+        ("type", Value::from("function")),
+        ("function", Value::from_pairs(function)),
+    ])
+}
+
+fn arguments(raw: &str, arguments_as: Arguments, guard: Option<Guard<'_>>) -> Value {
     match (arguments_as, serde_json::from_str::<Map<String, Json>>(raw)) {
-        (ArgumentsAs::Mapping, Ok(fields)) => {
+        (Arguments::Mapping, Ok(fields)) => {
             let fields = to_value(&Json::Object(fields), guard);
             Value::from_object(CallArguments { raw: protect(raw, guard), fields })
         }

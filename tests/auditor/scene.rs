@@ -257,7 +257,7 @@ impl<'a> Talk<'a> {
     fn calls(&mut self) -> CallId {
         let arguments = "{}".to_owned();
         let outputs = vec![
-            self.output(Piece::ToolCallStarted { index: 0, name: "look".to_owned() }),
+            self.output(Piece::ToolCallStarted { index: 0, id: None, name: "look".to_owned() }),
             self.output(Piece::ToolCallArguments { index: 0, fragment: arguments.clone() }),
             self.output(Piece::ToolCallDone { index: 0, arguments, complete: true }),
         ];

@@ -1,8 +1,9 @@
 // The reference's side: what llama.cpp, through node-llama-cpp's prebuilt libraries, makes of the same file and texts.
 //
-// usage: node reference.mjs MODEL.gguf TEXTS.json OUT_FOLDER
+// usage: node reference.mjs MODEL.gguf TEXTS.json OUT_FOLDER [BUILD]
 // Writes reference.json (token ids, perplexities, its greedy answer to the question) and logits.f32 (little-endian
-// rows of the vocabulary's size: the first POSITIONS of each prompt). Measures nothing of midstream.
+// rows of the vocabulary's size: the first POSITIONS of each prompt). With BUILD, the name of the one build that was
+// left in place, it writes logits-BUILD.f32 alone. Measures nothing of midstream.
 import { createWriteStream, readFileSync, writeFileSync } from "node:fs";
 import { once } from "node:events";
 import { LlamaLogLevel, getLlama } from "node-llama-cpp";
@@ -11,7 +12,7 @@ const POSITIONS = 40; // of each of five prompts
 const CONTEXT = 512;
 const ANSWER_TOKENS = 48;
 
-const [modelPath, textsPath, out] = process.argv.slice(2);
+const [modelPath, textsPath, out, build] = process.argv.slice(2);
 const texts = JSON.parse(readFileSync(textsPath, "utf8"));
 const llama = await getLlama({
     gpu: false, build: "never", skipDownload: true, progressLogs: false, logLevel: LlamaLogLevel.error,
@@ -72,21 +73,23 @@ async function answer(ids) {
 }
 
 const prompts = texts.prompts.map((text) => model.tokenize(text, true));
-const file = createWriteStream(`${out}/logits.f32`);
+const file = createWriteStream(`${out}/logits${build ? `-${build}` : ""}.f32`);
 for (const ids of prompts) {
     if (ids.length < POSITIONS) throw new Error(`a prompt has ${ids.length} tokens; ${POSITIONS} are needed`);
     await promptLogits(ids, file);
 }
 file.end();
 await once(file, "finish");
-const books = [];
-for (const { name, text } of texts.books) {
-    const ids = model.tokenize(text, false);
-    if (model.tokens.shouldPrependBosToken) ids.unshift(model.tokens.bos);
-    books.push({ name, ids, ...await perplexity(ids) });
+if (!build) {
+    const books = [];
+    for (const { name, text } of texts.books) {
+        const ids = model.tokenize(text, false);
+        if (model.tokens.shouldPrependBosToken) ids.unshift(model.tokens.bos);
+        books.push({ name, ids, ...await perplexity(ids) });
+    }
+    const lines = texts.lines.map((text) => model.tokenize(text, false));
+    const question = model.tokenize(texts.question, true);
+    const reference = { positions: POSITIONS, context: CONTEXT, prompts, lines, books, answer: await answer(question) };
+    writeFileSync(`${out}/reference.json`, JSON.stringify(reference));
 }
-const lines = texts.lines.map((text) => model.tokenize(text, false));
-const question = model.tokenize(texts.question, true);
-const reference = { positions: POSITIONS, context: CONTEXT, prompts, lines, books, answer: await answer(question) };
-writeFileSync(`${out}/reference.json`, JSON.stringify(reference));
 await llama.dispose();

@@ -166,7 +166,7 @@ fn output(token: u32, piece: Piece) -> Output {
 fn call(first_token: u32, name: &str, arguments: &str) -> Vec<Output> {
     let arguments = arguments.to_owned();
     vec![
-        output(first_token, Piece::ToolCallStarted { index: 0, name: name.to_owned() }),
+        output(first_token, Piece::ToolCallStarted { index: 0, id: None, name: name.to_owned() }),
         output(first_token + 1, Piece::ToolCallArguments { index: 0, fragment: arguments.clone() }),
         output(first_token + 2, Piece::ToolCallDone { index: 0, arguments, complete: true }),
     ]

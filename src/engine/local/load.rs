@@ -168,7 +168,7 @@ pub(super) fn prepare(
         reasoning: reasoning(&template),
         sampling: sampling_defaults(&gguf),
         template: Arc::new(template),
-        tool_format: ToolFormat::Hermes,
+        tool_format: ToolFormat::default(),
         exact_resume: true,
     };
     let backend = CpuBackend::load(description, file, isa, team, blocks).map_err(refused)?;
@@ -206,7 +206,7 @@ fn sampling_defaults(gguf: &Gguf) -> SamplingDefaults {
 /// How the model marks its reasoning, as far as its template shows.
 fn reasoning(template: &ChatTemplate) -> ReasoningFormat {
     let marks = template.knows_reasoning() || template.source().contains("</think>");
-    if marks { ReasoningFormat::Qwen3 } else { ReasoningFormat::None }
+    if marks { ReasoningFormat::default() } else { ReasoningFormat::NONE }
 }
 
 /// Names everything that decides about the tokens: header (metadata, tokenizer, template, shapes), weights,

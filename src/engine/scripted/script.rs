@@ -99,7 +99,7 @@ mod tests {
     fn a_script_is_an_object_or_just_its_list() {
         let list = r#" [{"deltas": ["a"]}, {"match": "x", "deltas": [], "delay_ms": 5, "finish": "error"}]"#;
         let script = Script::parse(list).unwrap();
-        assert_eq!(script.reasoning, ReasoningFormat::Qwen3);
+        assert_eq!(script.reasoning, ReasoningFormat::default());
         assert_eq!(script.replies[0].finish, Finish::Stop);
         assert_eq!(script.replies[1].finish, Finish::Error);
         let object = format!(r#"{{"tool_format": "hermes", "reasoning": "qwen3", "replies": {list}}}"#);

@@ -5,6 +5,7 @@
 use super::call_object::{CallObject, ObjectStep};
 use super::{CallParser, Step};
 use crate::parse::calls::Calls;
+use crate::parse::tools::Tools;
 
 const FENCE: &[u8] = b"```";
 
@@ -21,20 +22,20 @@ enum State {
 
 #[derive(Debug)]
 pub(super) struct BareJson {
-    tools: Vec<String>,
+    tools: Tools,
     state: State,
     fenced: bool,
     object: CallObject,
 }
 
 impl BareJson {
-    pub(super) fn new(tools: Vec<String>) -> Self {
+    pub(super) fn new(tools: Tools) -> Self {
         Self { tools, state: State::Fence(Vec::new()), fenced: false, object: CallObject::new() }
     }
 
     fn fence(&mut self, byte: u8) -> Step {
         let State::Fence(line) = &mut self.state else {
-            return Step::More;
+            return Step::Held;
         };
         if line.is_empty() && byte == b'{' {
             self.state = State::Object;
@@ -44,27 +45,27 @@ impl BareJson {
             let known = [&b"```"[..], b"```json", b"```tool_call"].contains(&line.trim_ascii_end());
             self.state = State::Object;
             self.fenced = true;
-            return if known { Step::More } else { Step::NotACall };
+            return if known { Step::Held } else { Step::NotACall };
         }
         if !byte.is_ascii() {
             return Step::NotACall;
         }
         line.push(byte);
         let begins = |whole: &[u8]| whole.starts_with(line) || line.starts_with(whole);
-        if line.len() <= 16 && begins(FENCE) { Step::More } else { Step::NotACall }
+        if line.len() <= 16 && begins(FENCE) { Step::Held } else { Step::NotACall }
     }
 
     fn object(&mut self, byte: u8) -> Step {
         let step = self.object.push(byte);
-        if self.object.name().is_some_and(|name| !self.tools.iter().any(|tool| tool == name)) {
+        if self.object.name().is_some_and(|name| !self.tools.knows(name)) {
             return Step::NotACall;
         }
         match step {
-            ObjectStep::More => Step::More,
+            ObjectStep::More => Step::Held,
             ObjectStep::Invalid => Step::NotACall,
             ObjectStep::Complete => {
                 self.state = State::After { fence: 0 };
-                Step::More
+                Step::Held
             }
         }
     }
@@ -77,34 +78,26 @@ impl CallParser for BareJson {
             State::Object => self.object(byte),
             State::After { fence } => {
                 if byte.is_ascii_whitespace() && matches!(*fence, 0 | 3) {
-                    return Step::More;
+                    return Step::Held;
                 }
                 if self.fenced && byte == b'`' && *fence < FENCE.len() {
                     *fence += 1;
-                    return Step::More;
+                    return Step::Held;
                 }
                 Step::NotACall
             }
         }
     }
 
-    fn finish(&mut self, cut: bool, calls: &mut Calls) -> Step {
+    fn finish(&mut self, cut: bool, calls: &mut Calls) -> bool {
         let State::After { fence } = self.state else {
-            return Step::NotACall;
+            return false;
         };
-        if self.fenced && fence != FENCE.len() || cut {
-            return Step::NotACall;
+        if self.fenced && fence != FENCE.len() || cut || !self.object.has_object() {
+            return false;
         }
-        let Some((name, arguments)) = self.object.announced() else {
-            return Step::NotACall;
-        };
-        calls.start(name);
-        calls.append(arguments);
+        self.object.pass(calls);
         calls.done(true);
-        Step::Ended
-    }
-
-    fn held(&self) -> bool {
         true
     }
 }

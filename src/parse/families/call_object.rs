@@ -1,5 +1,7 @@
 //! The JSON object that several families write a call as: a name and arguments, in either order.
 
+use super::arguments::Arguments;
+use crate::parse::calls::Calls;
 use crate::parse::json_scanner::{JsonScanner, Scan};
 
 /// Longer keys and names belong to no call.
@@ -29,6 +31,7 @@ enum State {
     Key(Text),
     Colon(Field),
     Value(Field, JsonScanner),
+    Arguments,
     CommaOrEnd,
     NextKey,
 }
@@ -47,28 +50,13 @@ pub(super) struct CallObject {
     /// The raw JSON string of the name while it is read.
     name_raw: Vec<u8>,
     name: Option<String>,
-    /// JSON text of the arguments as far as it may be passed on.
-    arguments: Vec<u8>,
-    /// Bytes of the arguments that are not white space.
-    solid: usize,
-    /// Whether the arguments are an object and can be passed on as they come.
-    streams: bool,
-    arguments_seen: bool,
-    arguments_complete: bool,
+    arguments: Option<Arguments>,
+    announced: bool,
 }
 
 impl CallObject {
     pub(super) fn new() -> Self {
-        Self {
-            state: State::Open,
-            name_raw: Vec::new(),
-            name: None,
-            arguments: Vec::new(),
-            solid: 0,
-            streams: false,
-            arguments_seen: false,
-            arguments_complete: false,
-        }
+        Self { state: State::Open, name_raw: Vec::new(), name: None, arguments: None, announced: false }
     }
 
     /// The name, once it is known.
@@ -76,15 +64,32 @@ impl CallObject {
         self.name.as_deref()
     }
 
-    /// The name and the arguments so far, once the call can be announced: from the first argument byte behind the
-    /// opening bracket.
-    pub(super) fn announced(&self) -> Option<(&str, &[u8])> {
-        let ready = self.arguments_complete || self.streams && self.solid > 1;
-        self.name.as_deref().filter(|_| ready).map(|name| (name, self.arguments.as_slice()))
+    /// Whether arguments were written, and as an object.
+    pub(super) fn has_object(&self) -> bool {
+        self.arguments.as_ref().is_some_and(Arguments::is_object)
     }
 
+    /// Whether the call was announced.
+    pub(super) fn is_announced(&self) -> bool {
+        self.announced
+    }
+
+    /// Whether nothing of the arguments is missing.
     pub(super) fn arguments_complete(&self) -> bool {
-        self.arguments_complete
+        self.arguments.as_ref().is_some_and(Arguments::is_complete)
+    }
+
+    /// Announces the call as soon as it can be, and passes its arguments on.
+    pub(super) fn pass(&mut self, calls: &mut Calls) {
+        if let (Some(name), Some(arguments)) = (&self.name, &mut self.arguments)
+            && arguments.is_ready()
+        {
+            if !self.announced {
+                calls.start(name);
+                self.announced = true;
+            }
+            arguments.pass(calls);
+        }
     }
 
     pub(super) fn push(&mut self, byte: u8) -> ObjectStep {
@@ -101,15 +106,22 @@ impl CallObject {
             }
             State::Value(field, scanner) => {
                 let field = *field;
-                let in_string = scanner.in_string();
                 let scan = scanner.push(byte);
-                self.value(field, byte, in_string, scan)
+                self.value(field, byte, scan)
+            }
+            State::Arguments => {
+                let scan = self.arguments.as_mut().map_or(Scan::Invalid, |arguments| arguments.push(byte));
+                self.value(Field::Arguments, byte, scan)
             }
             _ if white => ObjectStep::More,
             State::Open if byte == b'{' => self.go(State::KeyOrEnd),
             State::KeyOrEnd | State::NextKey if byte == b'"' => self.go(State::Key(Text::default())),
             State::Colon(field) if byte == b':' => {
                 let field = *field;
+                if field == Field::Arguments && self.arguments.is_none() {
+                    self.arguments = Some(Arguments::new());
+                    return self.go(State::Arguments);
+                }
                 self.go(State::Value(field, JsonScanner::new()))
             }
             State::CommaOrEnd if byte == b',' => self.go(State::NextKey),
@@ -123,64 +135,22 @@ impl CallObject {
         ObjectStep::More
     }
 
-    fn value(&mut self, field: Field, byte: u8, in_string: bool, scan: Scan) -> ObjectStep {
-        let takes = field == Field::Arguments && !self.arguments_complete;
-        match field {
-            Field::Name if self.name.is_none() && scan != Scan::DoneBefore => self.name_raw.push(byte),
-            Field::Arguments if takes && !matches!(scan, Scan::DoneBefore | Scan::Invalid) => {
-                self.take_argument(byte, in_string);
-            }
-            _ => {}
+    fn value(&mut self, field: Field, byte: u8, scan: Scan) -> ObjectStep {
+        let names = field == Field::Name && self.name.is_none();
+        if names && scan != Scan::DoneBefore {
+            self.name_raw.push(byte);
         }
         match scan {
             Scan::Invalid => ObjectStep::Invalid,
             Scan::More if self.name_raw.len() > NAME_BYTES_MAX => ObjectStep::Invalid,
             Scan::More => ObjectStep::More,
             Scan::Done | Scan::DoneBefore => {
-                if takes {
-                    self.end_arguments();
-                }
-                if field == Field::Name && self.name.is_none() && !self.end_name() {
+                if names && !self.end_name() {
                     return ObjectStep::Invalid;
                 }
                 self.state = State::CommaOrEnd;
                 if scan == Scan::DoneBefore { self.push(byte) } else { ObjectStep::More }
             }
-        }
-    }
-
-    fn take_argument(&mut self, byte: u8, in_string: bool) {
-        let white = matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
-        if !self.arguments_seen {
-            if white {
-                return;
-            }
-            self.arguments_seen = true;
-            self.streams = byte == b'{';
-        }
-        self.solid += usize::from(!white);
-        if in_string && byte < 0x20 {
-            self.arguments.extend(format!("\\u{byte:04x}").bytes());
-        } else {
-            self.arguments.push(byte);
-        }
-    }
-
-    /// The arguments ended: what is no object is brought into the form that clients expect.
-    fn end_arguments(&mut self) {
-        self.arguments_complete = true;
-        if self.streams {
-            return;
-        }
-        if self.arguments == b"null" {
-            self.arguments = b"{}".to_vec();
-        }
-        // Some models write the object as a string.
-        let Ok(text) = serde_json::from_slice::<String>(&self.arguments) else {
-            return;
-        };
-        if serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&text).is_ok() {
-            self.arguments = text.into_bytes();
         }
     }
 
@@ -193,10 +163,7 @@ impl CallObject {
         if self.name.is_none() {
             return ObjectStep::Invalid;
         }
-        if !self.arguments_complete {
-            self.arguments = b"{}".to_vec();
-            self.arguments_complete = true;
-        }
+        self.arguments.get_or_insert_with(Arguments::empty);
         ObjectStep::Complete
     }
 }
@@ -204,7 +171,7 @@ impl CallObject {
 fn field(key: &[u8]) -> Field {
     match key {
         b"name" => Field::Name,
-        b"arguments" | b"parameters" => Field::Arguments,
+        b"arguments" | b"parameters" | b"args" => Field::Arguments,
         _ => Field::Other,
     }
 }

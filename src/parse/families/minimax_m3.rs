@@ -189,13 +189,13 @@ impl Elements {
             calls.start(&self.name);
             self.place = Place::default();
         }
-        let mut key = true;
+        let (mut key, first) = (true, self.stack.is_empty());
         let before = match self.stack.last_mut() {
             None => &mut self.arguments,
             Some(element) => {
                 if matches!(element.content, Content::Unknown) {
-                    let array = element.kinds.any_of(Kinds::ARRAY)
-                        && (!element.kinds.any_of(Kinds::OBJECT) || name == "item");
+                    let array =
+                        element.kinds.any_of(Kinds::ARRAY) && (!element.kinds.any_of(Kinds::OBJECT) || name == "item");
                     self.output.extend(if array { b"[" } else { b"{" });
                     element.content = if array { Content::Array(0) } else { Content::Object(0) };
                 }
@@ -208,7 +208,7 @@ impl Elements {
         };
         if *before > 0 {
             self.output.push(b',');
-        } else if self.stack.is_empty() {
+        } else if first {
             self.output.push(b'{');
         }
         *before += 1;

@@ -1,72 +1,163 @@
-//! How model families write tool calls: one file per family.
+//! How model families write tool calls: one file and one description per family.
 //!
-//! A family names its opening markers; behind one, its parser takes the bytes until the call ends or turns out to be
-//! none. A parser never emits text: what is no call goes back to the splitter.
+//! A family names the markers that open a call, or a block of calls; behind one, its parser takes the bytes until
+//! the block ends or turns out to be none. A parser never emits text: what is no call goes back to the splitter. A
+//! family whose output consists of channels reads all of the output itself. Everything else about a family is in its
+//! description; whoever adds one adds its file and its line in [`FAMILIES`].
 
+#![allow(dead_code, reason = "the families that use all of it follow")]
+
+mod arguments;
 mod bare_json;
 mod call_object;
 mod hermes;
+mod json_block;
+mod literal;
+
+mod deepseek_dsml;
+mod gemma4;
+mod glm47;
+mod kimi_k3;
+mod minimax_m2;
+mod minimax_m3;
+mod pythonic;
+mod qwen3_coder;
+mod tagged;
 
 use super::calls::Calls;
-use super::piece::ToolFormat;
+use super::sink::Sink;
+use super::tools::Tools;
 
-/// What a byte, or the end of the output, did to a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The call goes on.
-    More,
-    /// This is no call: everything since the marker is text. Only before the call was announced.
-    NotACall,
-    /// The call ended with this byte.
-    Ended,
-    /// The call ended earlier; these bytes and then this one come after it.
-    EndedBefore(Vec<u8>),
-    /// The call ended, and these bytes and then this one may begin another in the same block.
-    Another(Vec<u8>),
+/// Every family; the first is what a model gets whose template writes no calls.
+pub(super) static FAMILIES: &[&Family] = &[
+    &hermes::FAMILY,
+    &qwen3_coder::FAMILY,
+    &glm47::FAMILY,
+    &deepseek_dsml::DEEPSEEK_V3_2,
+    &deepseek_dsml::DEEPSEEK_V4,
+    &minimax_m2::FAMILY,
+    &minimax_m3::FAMILY,
+    &kimi_k3::FAMILY,
+    &gemma4::FAMILY,
+    &pythonic::PYTHONIC,
+    &pythonic::LFM2,
+];
+
+/// The description of a family.
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    /// Other names that users know it by.
+    pub(super) aliases: &'static [&'static str],
+    /// What opens a call or a block of calls. None is the beginning of another.
+    pub(super) open: &'static [&'static str],
+    /// What else its form consists of: where one of these, or a part of it, is a control token, the pipeline is given
+    /// its text.
+    pub(super) inner: &'static [&'static str],
+    /// The first bytes of a call that begins the answer without any marker, where the family writes such calls.
+    pub(super) bare: &'static [u8],
+    /// Line ends in front of an opening marker that are framing.
+    pub(super) line_ends_before: usize,
+    pub(super) reads: Reads,
 }
 
-/// Reads one call.
+/// What a family's parser reads.
+pub(super) enum Reads {
+    /// What follows an opening marker.
+    Calls(fn(&Opening<'_>) -> Box<dyn CallParser>),
+    /// The whole output.
+    Output(fn(Setup) -> Box<dyn StreamParser>),
+}
+
+/// How a call was opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opening<'a> {
+    /// The marker; empty where a call begins without one.
+    pub(super) marker: &'a str,
+    pub(super) tools: &'a Tools,
+}
+
+/// What a parser of the whole output is to look for. What is not looked for is text.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    pub(super) tools: Tools,
+    pub(super) calls: bool,
+    pub(super) reasoning: bool,
+    /// Whether the prompt ends inside reasoning, if it says.
+    pub(super) starts_in_reasoning: Option<bool>,
+}
+
+/// What a byte did to a call. What is taken ends with a whole character.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The byte is kept: whether it belongs to a call is not known yet.
+    Held,
+    /// This byte and all that was held belong to calls.
+    Taken,
+    /// The block ended with this byte.
+    Ended,
+    /// Everything held and this byte belong to no call: they are read again as text. No call is open. Where no call
+    /// was announced, that is everything since and with the marker.
+    NotACall,
+}
+
+/// Reads one call, or a block of calls.
 pub(super) trait CallParser: std::fmt::Debug + Send {
     /// Takes the next byte.
     fn push(&mut self, byte: u8, calls: &mut Calls) -> Step;
 
-    /// The output ends here; `cut` says that it was cut off. Anything but `NotACall` means that the call is closed.
-    fn finish(&mut self, cut: bool, calls: &mut Calls) -> Step;
+    /// The output ends here; `cut` says that it was cut off. Closes what is open; whether what is held belongs to it.
+    fn finish(&mut self, cut: bool, calls: &mut Calls) -> bool;
+}
 
-    /// Whether bytes are held back that may still become text.
+/// Reads a whole output.
+pub(super) trait StreamParser: std::fmt::Debug + Send {
+    /// Takes more of the output.
+    fn push(&mut self, text: &str, sink: &mut Sink<'_>);
+
+    /// The output ends here; `cut` says that it was cut off.
+    fn finish(&mut self, cut: bool, sink: &mut Sink<'_>);
+
+    /// Whether something was taken that is not shown yet.
     fn held(&self) -> bool;
+
+    /// Whether the answer is inside reasoning.
+    fn in_reasoning(&self) -> bool;
+
+    /// Whether the answer is inside what is, or may become, a call.
+    fn in_call(&self) -> bool;
+
+    /// Steps taken so far, for the proof that work is linear.
+    #[cfg(test)]
+    fn work(&self) -> usize;
 }
 
-/// The markers that open a call.
-pub(super) fn markers(format: ToolFormat) -> &'static [&'static str] {
-    match format {
-        ToolFormat::None => &[],
-        ToolFormat::Hermes => &[hermes::OPEN],
-    }
-}
-
-/// The markers that close a call.
-pub(super) fn closing_markers(format: ToolFormat) -> &'static [&'static str] {
-    match format {
-        ToolFormat::None => &[],
-        ToolFormat::Hermes => &[hermes::CLOSE],
-    }
-}
-
-/// A parser for what follows an opening marker.
-pub(super) fn open(format: ToolFormat) -> Option<Box<dyn CallParser>> {
-    match format {
-        ToolFormat::None => None,
-        ToolFormat::Hermes => Some(Box::new(hermes::Hermes::new())),
-    }
-}
-
-/// A parser for an answer that as a whole may be a call without markers, by its first byte.
-pub(super) fn open_bare(format: ToolFormat, first: u8, tools: &[String]) -> Option<Box<dyn CallParser>> {
-    match format {
-        ToolFormat::Hermes if matches!(first, b'{' | b'`') && !tools.is_empty() => {
-            Some(Box::new(bare_json::BareJson::new(tools.to_vec())))
+impl Family {
+    /// A parser for what follows an opening marker.
+    pub(super) fn open(&self, opening: &Opening<'_>) -> Option<Box<dyn CallParser>> {
+        match self.reads {
+            Reads::Calls(parser) => Some(parser(opening)),
+            Reads::Output(_) => None,
         }
-        ToolFormat::None | ToolFormat::Hermes => None,
+    }
+
+    /// A parser for an answer that begins with this byte and may be a call without markers: the family's own form,
+    /// or an answer that as a whole is a call object.
+    pub(super) fn open_bare(&self, first: u8, tools: &Tools) -> Option<Box<dyn CallParser>> {
+        if self.bare.contains(&first) {
+            return self.open(&Opening { marker: "", tools });
+        }
+        let whole = matches!(first, b'{' | b'`') && !tools.is_empty();
+        whole.then(|| Box::new(bare_json::BareJson::new(tools.clone())) as Box<dyn CallParser>)
+    }
+
+    /// All texts of its form.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &'static str> {
+        self.open.iter().chain(self.inner).copied()
+    }
+}
+
+impl std::fmt::Debug for Family {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name)
     }
 }

@@ -1,0 +1,119 @@
+//! Finds one literal in a stream of bytes.
+
+/// What a byte did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Match {
+    /// The literal does not go on like this, or does not begin here.
+    No,
+    /// It goes on.
+    Part,
+    /// It is whole.
+    Whole,
+}
+
+/// A literal whose first byte occurs in it only once, so that a mismatch never hides another beginning.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Literal {
+    text: &'static str,
+    matched: usize,
+}
+
+impl Literal {
+    pub(super) fn new(text: &'static str) -> Self {
+        debug_assert!(text.bytes().skip(1).all(|byte| byte != text.as_bytes()[0]), "{text}");
+        Self { text, matched: 0 }
+    }
+
+    /// What has matched so far.
+    pub(super) fn matched(&self) -> &'static str {
+        // A match may stand inside a character; what is in front of it is text all the same.
+        &self.text[..self.text.floor_char_boundary(self.matched)]
+    }
+
+    /// The bytes that have matched so far.
+    pub(super) fn bytes(&self) -> &'static [u8] {
+        &self.text.as_bytes()[..self.matched]
+    }
+
+    pub(super) fn is_inside(&self) -> bool {
+        self.matched > 0
+    }
+
+    /// Takes a byte; after `No` and `Whole` it is at its beginning again.
+    pub(super) fn push(&mut self, byte: u8) -> Match {
+        if self.text.as_bytes().get(self.matched) != Some(&byte) {
+            self.matched = 0;
+            return Match::No;
+        }
+        self.matched += 1;
+        if self.matched < self.text.len() {
+            return Match::Part;
+        }
+        self.matched = 0;
+        Match::Whole
+    }
+}
+
+/// Passes bytes on up to a literal, for what is raw until it is closed.
+#[derive(Clone, Debug)]
+pub(super) struct Until(Vec<Literal>);
+
+impl Until {
+    /// Up to the first of these.
+    pub(super) fn new(closing: &[&'static str]) -> Self {
+        Self(closing.iter().map(|text| Literal::new(text)).collect())
+    }
+
+    /// Takes a byte; gives what is certain to be in front of the closing literal. True: the literal is whole.
+    pub(super) fn push(&mut self, byte: u8, mut give: impl FnMut(&[u8])) -> bool {
+        let kept = self.kept();
+        let mut whole = false;
+        for literal in &mut self.0 {
+            let was_inside = literal.is_inside();
+            let mut step = literal.push(byte);
+            if step == Match::No && was_inside {
+                step = literal.push(byte);
+            }
+            whole |= step == Match::Whole;
+        }
+        if whole {
+            return true;
+        }
+        let still = self.kept().len();
+        // What no literal can begin with any more.
+        let gone = (kept.len() + 1).saturating_sub(still);
+        give(&kept[..gone.min(kept.len())]);
+        if gone > kept.len() {
+            give(&[byte]);
+        }
+        false
+    }
+
+    /// What may still turn out to be the closing literal.
+    pub(super) fn kept(&self) -> &'static [u8] {
+        self.0.iter().map(Literal::bytes).max_by_key(|bytes| bytes.len()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn before(closing: &[&'static str], text: &str) -> (String, bool) {
+        let (mut until, mut given) = (Until::new(closing), Vec::new());
+        let whole = text.bytes().any(|byte| until.push(byte, |bytes| given.extend(bytes)));
+        if !whole {
+            given.extend(until.kept());
+        }
+        (String::from_utf8(given).unwrap(), whole)
+    }
+
+    #[test]
+    fn everything_in_front_of_the_closing_literal_comes_out() {
+        assert_eq!(before(&["</t>"], "a<</</tx</t>b"), ("a<</</tx".to_owned(), true));
+        assert_eq!(before(&["</t>", "</x>"], "a</</x>"), ("a</".to_owned(), true));
+        assert_eq!(before(&["</t>"], "é</t"), ("é</t".to_owned(), false));
+        assert_eq!(before(&[], "abc"), ("abc".to_owned(), false));
+        assert_eq!(before(&["<｜e｜>"], "｜<｜e｜<｜e｜>"), ("｜<｜e｜".to_owned(), true));
+    }
+}

@@ -1,0 +1,200 @@
+//! Messages made fit for a template that does not take them as they are.
+//!
+//! Works on messages only, and only as far as the template needs it. What is adapted is adapted in the same way in
+//! every turn, so that a growing conversation keeps its beginning.
+
+use std::borrow::Cow;
+
+use super::preamble::strip_preamble;
+use super::probe::Capabilities;
+use super::{Message, Rendering, Role, hermes};
+
+/// What stands between two texts that become one.
+const BETWEEN: &str = "\n\n";
+
+type Messages<'a> = Cow<'a, [Message]>;
+
+/// The messages as the template can take them.
+pub(super) fn adapt<'a>(rendering: &Rendering<'a>, can: &Capabilities) -> Messages<'a> {
+    let mut messages = Cow::Borrowed(rendering.messages);
+    if rendering.strip_preamble {
+        without_preamble(&mut messages);
+    }
+    if !can.developer {
+        developer_as_system(&mut messages);
+    }
+    if can.reasoning_field.is_none() {
+        reasoning_into_content(&mut messages);
+    }
+    messages = hermes::adapt(messages, rendering.tools, can);
+    if !can.system_anywhere {
+        system_in_front_only(&mut messages);
+    }
+    if !can.system {
+        system_into_user(&mut messages);
+    }
+    if !can.consecutive_users {
+        merge_neighbours(&mut messages, Role::User);
+    }
+    if !can.consecutive_assistants {
+        merge_neighbours(&mut messages, Role::Assistant);
+    }
+    if !can.user_after_result {
+        answer_results(&mut messages);
+    }
+    if can.short_call_ids {
+        shorten_call_ids(&mut messages);
+    }
+    messages
+}
+
+fn without_preamble(messages: &mut Messages<'_>) {
+    let marked = |message: &Message| {
+        message.role == Role::System && strip_preamble(&message.content).len() < message.content.len()
+    };
+    if !messages.iter().any(marked) {
+        return;
+    }
+    let messages = messages.to_mut();
+    for message in messages.iter_mut().filter(|message| marked(message)) {
+        message.content = strip_preamble(&message.content).to_owned();
+    }
+    // A system message that was nothing else is none.
+    if messages.first().is_some_and(|first| first.role == Role::System && first.content.is_empty()) {
+        messages.remove(0);
+    }
+}
+
+fn developer_as_system(messages: &mut Messages<'_>) {
+    if messages.iter().any(|message| message.role == Role::Developer) {
+        for message in messages.to_mut().iter_mut().filter(|message| message.role == Role::Developer) {
+            message.role = Role::System;
+        }
+    }
+}
+
+/// Reasoning that led to calls stays in its place, inside the content; other reasoning is left out.
+fn reasoning_into_content(messages: &mut Messages<'_>) {
+    let explains = |message: &Message| message.reasoning_content.is_some() && !message.tool_calls.is_empty();
+    if !messages.iter().any(explains) {
+        return;
+    }
+    for message in messages.to_mut().iter_mut().filter(|message| explains(message)) {
+        let reasoning = message.reasoning_content.take().unwrap_or_default();
+        message.content = format!("<think>\n{}\n</think>\n\n{}", reasoning.trim_matches('\n'), message.content);
+    }
+}
+
+/// System messages at the beginning become one; a later one becomes the user's, where it stands: at the beginning it
+/// would change the prompt in front of everything that was said before it.
+fn system_in_front_only(messages: &mut Messages<'_>) {
+    if !messages.iter().skip(1).any(|message| message.role == Role::System) {
+        return;
+    }
+    let messages = messages.to_mut();
+    let leading = messages.iter().take_while(|message| message.role == Role::System).count();
+    for message in messages.iter_mut().skip(leading).filter(|message| message.role == Role::System) {
+        message.role = Role::User;
+        message.content = format!("<system>\n{}\n</system>", message.content);
+    }
+    if leading > 1 {
+        let rest = messages.split_off(leading);
+        merge_all(messages);
+        messages.extend(rest);
+    }
+}
+
+/// A leading system message becomes the beginning of the first user message.
+fn system_into_user(messages: &mut Messages<'_>) {
+    if messages.first().is_none_or(|message| message.role != Role::System) {
+        return;
+    }
+    let messages = messages.to_mut();
+    let system = messages.remove(0);
+    match messages.first_mut().filter(|message| message.role == Role::User) {
+        Some(user) => user.content = joined(&system.content, &user.content),
+        None => messages.insert(0, Message::text(Role::User, system.content)),
+    }
+}
+
+/// Messages of this role that follow each other become one.
+fn merge_neighbours(messages: &mut Messages<'_>, role: Role) {
+    if !messages.windows(2).any(|pair| pair.iter().all(|message| message.role == role)) {
+        return;
+    }
+    let mut merged: Vec<Message> = Vec::with_capacity(messages.len());
+    for message in messages.iter() {
+        match merged.last_mut().filter(|last| last.role == role && message.role == role) {
+            Some(last) => append(last, message),
+            None => merged.push(message.clone()),
+        }
+    }
+    *messages = Cow::Owned(merged);
+}
+
+fn merge_all(messages: &mut Vec<Message>) {
+    let mut rest = std::mem::take(messages).into_iter();
+    if let Some(mut first) = rest.next() {
+        rest.for_each(|message| append(&mut first, &message));
+        messages.push(first);
+    }
+}
+
+fn append(message: &mut Message, next: &Message) {
+    message.content = joined(&message.content, &next.content);
+    if let Some(reasoning) = &next.reasoning_content {
+        let before = message.reasoning_content.take().unwrap_or_default();
+        message.reasoning_content = Some(joined(&before, reasoning));
+    }
+    message.tool_calls.extend(next.tool_calls.iter().cloned());
+}
+
+fn joined(first: &str, second: &str) -> String {
+    let between = if first.is_empty() || second.is_empty() { "" } else { BETWEEN };
+    format!("{first}{between}{second}")
+}
+
+/// Puts an empty answer between a result and what the user says next.
+fn answer_results(messages: &mut Messages<'_>) {
+    let pair = |pair: &[Message]| pair[0].role == Role::Tool && pair[1].role == Role::User;
+    if !messages.windows(2).any(pair) {
+        return;
+    }
+    let mut answered: Vec<Message> = Vec::with_capacity(messages.len() + 1);
+    for message in messages.iter() {
+        if message.role == Role::User && answered.last().is_some_and(|last| last.role == Role::Tool) {
+            answered.push(Message::text(Role::Assistant, ""));
+        }
+        answered.push(message.clone());
+    }
+    *messages = Cow::Owned(answered);
+}
+
+/// Gives calls and their results ids of nine letters and digits: the same for the same id, always.
+fn shorten_call_ids(messages: &mut Messages<'_>) {
+    if !messages.iter().any(|message| !message.tool_calls.is_empty() || message.tool_call_id.is_some()) {
+        return;
+    }
+    for message in messages.to_mut() {
+        let ids = message.tool_calls.iter_mut().map(|call| &mut call.id).chain(&mut message.tool_call_id);
+        for id in ids.filter(|id| id.len() != SHORT_ID || !id.bytes().all(|byte| byte.is_ascii_alphanumeric())) {
+            *id = short_id(id);
+        }
+    }
+}
+
+/// Letters and digits of a short id.
+const SHORT_ID: usize = 9;
+
+/// A hash of the id (FNV-1a), in digits and lower-case letters.
+fn short_id(id: &str) -> String {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let mut rest = id.bytes().fold(0xcbf2_9ce4_8422_2325, hash);
+    let digits = (0..SHORT_ID).map(|_| {
+        let digit = DIGITS[(rest % 36) as usize];
+        rest /= 36;
+        char::from(digit)
+    });
+    digits.collect()
+}

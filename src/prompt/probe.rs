@@ -1,0 +1,380 @@
+//! What a template can do, found out by rendering a few small conversations with it when it is loaded.
+//!
+//! Pure and under fuel. Nothing is believed because of the template's name: what counts is what comes out.
+
+use minijinja::Value;
+use serde_json::{Map, Value as Json, json};
+
+use super::template::{ChatTemplate, Input, starts_in_reasoning};
+use super::values::{self, Arguments, ContentForm, ReasoningForm, Shape};
+use super::{Message, Role, ToolCall, ToolDefinition};
+
+const USER: &str = "midstream probe user";
+const OTHER_USER: &str = "midstream probe second user";
+const SYSTEM: &str = "midstream probe system";
+const ANSWER: &str = "midstream probe answer";
+const REASONING: &str = "midstream probe reasoning";
+const RESULT: &str = "midstream probe result";
+const TOOL: &str = "midstream_probe_tool";
+const VALUE: &str = "midstream probe value";
+const OTHER_VALUE: &str = "midstream probe other value";
+/// Two spaces, which nobody but this text writes.
+const ARGUMENTS: &str = r#"{"probe_key":  "midstream probe value"}"#;
+const OTHER_ARGUMENTS: &str = r#"{"probe_key":  "midstream probe other value"}"#;
+
+/// Variables that keep earlier reasoning in known templates, with the value that does.
+const KEEPING: [(&str, bool); 6] = [
+    ("truncate_history_thinking", false),
+    ("preserve_thinking", true),
+    ("clear_thinking", false),
+    ("keep_thinking", true),
+    ("preserve_reasoning", true),
+    ("drop_thinking", false),
+];
+
+/// Variables that switch thinking on in known templates.
+const THINKING: [&str; 2] = ["enable_thinking", "thinking"];
+
+/// What a template supports, and how it wants its input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // independent facts
+pub struct Capabilities {
+    /// Writes the definitions of tools.
+    pub tools: bool,
+    /// Writes an assistant's calls.
+    pub tool_calls: bool,
+    /// Writes messages of the role `tool`.
+    pub tool_results: bool,
+    /// Writes a system message at the beginning.
+    pub system: bool,
+    /// Writes a system message where it stands, in the middle of a conversation too.
+    pub system_anywhere: bool,
+    /// Knows the role `developer`.
+    pub developer: bool,
+    /// Takes two user messages in a row.
+    pub consecutive_users: bool,
+    /// Takes two assistant messages in a row.
+    pub consecutive_assistants: bool,
+    /// Takes a user message right behind a tool's result.
+    pub user_after_result: bool,
+    /// Takes ids of calls with nine letters or digits only.
+    pub short_call_ids: bool,
+    /// Wants the content as a list of parts.
+    pub content_as_parts: bool,
+    /// Wants the arguments of calls as JSON text instead of a mapping.
+    pub arguments_as_text: bool,
+    /// Wants no content, rather than an empty one, in messages that only call.
+    pub call_content_is_none: bool,
+    /// The field that it reads reasoning from; `content` stands for parts of the type `thinking`.
+    pub reasoning_field: Option<&'static str>,
+    /// Takes reasoning as a list: the reasoning in front of each call, then what comes behind the last.
+    pub reasoning_segments: bool,
+    /// Writes the reasoning of calls whose turn is not over.
+    pub keeps_reasoning_of_calls: bool,
+    /// Writes the reasoning of answers and calls before the last user message.
+    pub keeps_earlier_reasoning: bool,
+    /// Variables with which it keeps earlier reasoning, where it does not without them.
+    pub keeps_reasoning_with: Vec<(&'static str, bool)>,
+    /// The variable that switches thinking, where one does.
+    pub thinking_switch: Option<&'static str>,
+    /// The prompt ends inside reasoning unless variables say otherwise.
+    pub generation_prompt_ends_in_reasoning: bool,
+    /// How an assistant's call is written, from behind the assistant's header on; for the choice of a parser.
+    pub tool_call_sample: Option<String>,
+}
+
+impl Capabilities {
+    /// Of a template that shows nothing of what is put in: everything is given to it as it is.
+    pub(super) fn unknown() -> Self {
+        Self {
+            tools: true,
+            tool_calls: true,
+            tool_results: true,
+            system: true,
+            system_anywhere: true,
+            developer: true,
+            consecutive_users: true,
+            consecutive_assistants: true,
+            user_after_result: true,
+            short_call_ids: false,
+            content_as_parts: false,
+            arguments_as_text: false,
+            call_content_is_none: false,
+            reasoning_field: Some("reasoning_content"),
+            reasoning_segments: false,
+            keeps_reasoning_of_calls: true,
+            keeps_earlier_reasoning: true,
+            keeps_reasoning_with: Vec::new(),
+            thinking_switch: None,
+            generation_prompt_ends_in_reasoning: false,
+            tool_call_sample: None,
+        }
+    }
+
+    /// How messages are given to the template.
+    pub(super) fn shape(&self) -> Shape {
+        Shape {
+            arguments: if self.arguments_as_text { Arguments::Text } else { Arguments::Mapping },
+            content: if self.content_as_parts { ContentForm::Parts } else { ContentForm::Text },
+            empty_call_content_is_none: self.call_content_is_none,
+            reasoning: match self.reasoning_field {
+                Some("content") => ReasoningForm::Parts,
+                Some(field) => ReasoningForm::Field(field),
+                None => ReasoningForm::Field("reasoning_content"),
+            },
+        }
+    }
+}
+
+/// Finds out what the template supports.
+pub(super) fn probe(template: &ChatTemplate) -> Capabilities {
+    let mut probe = Probe { template, found: Capabilities::unknown(), kwargs: Map::new() };
+    let plain = probe.shows(&[user(USER)], USER);
+    probe.found.content_as_parts = !plain && {
+        probe.found.content_as_parts = true;
+        probe.shows(&[user(USER)], USER)
+    };
+    let readable = plain || probe.found.content_as_parts;
+    probe.roles(readable);
+    probe.tools();
+    probe.calls();
+    if readable {
+        probe.order();
+    }
+    probe.reasoning();
+    probe.generation_prompt();
+    probe.found
+}
+
+struct Probe<'a> {
+    template: &'a ChatTemplate,
+    /// What is known so far; messages are given accordingly.
+    found: Capabilities,
+    kwargs: Map<String, Json>,
+}
+
+impl Probe<'_> {
+    fn roles(&mut self, readable: bool) {
+        self.found.system = self.shows(&[system(), user(USER)], SYSTEM);
+        self.found.developer = self.template.source().contains("developer")
+            && self.render(&[Message::text(Role::Developer, SYSTEM), user(USER)]).is_some();
+        let middle = self.render(&[user(USER), answer(), system(), user(OTHER_USER)]);
+        // A system text that is gathered at the beginning would change the prompt in front of everything else.
+        let in_place = |text: String| in_order(&text, &[USER, ANSWER, SYSTEM, OTHER_USER]);
+        self.found.system_anywhere = self.found.system && (!readable || middle.is_some_and(in_place));
+    }
+
+    /// Which orders of messages it takes. That something is missing says nothing here: only a refusal counts.
+    fn order(&mut self) {
+        self.found.consecutive_users = self.render(&[user(USER), user(OTHER_USER)]).is_some();
+        let answers = [user(USER), answer(), answer(), user(OTHER_USER)];
+        self.found.consecutive_assistants = self.render(&answers).is_some();
+        let turn = [user(USER), call(ARGUMENTS), result(), user(OTHER_USER)];
+        let long = |mut message: Message| {
+            message.tool_calls.iter_mut().for_each(|call| LONG_CALL_ID.clone_into(&mut call.id));
+            message.tool_call_id = message.tool_call_id.map(|_| LONG_CALL_ID.to_owned());
+            message
+        };
+        let longer = [user(USER), long(call(ARGUMENTS)), long(result())];
+        self.found.short_call_ids = self.found.tool_calls && self.render(&longer).is_none();
+        let native = self.found.tool_calls && self.found.tool_results;
+        self.found.user_after_result = !native || self.render(&turn).is_some();
+    }
+
+    fn tools(&mut self) {
+        let tools = [tool()];
+        let shown = |messages: &[Message]| self.render_with(messages, &tools, false).map(|text| text.contains(TOOL));
+        let shown = [shown(&[user(USER)]), shown(&[system(), user(USER)])];
+        self.found.tools = match shown {
+            [Some(true), _] | [_, Some(true)] => true,
+            [None, None] => self.template.source().contains("tools"),
+            _ => false,
+        };
+    }
+
+    fn calls(&mut self) {
+        let turn = [user(USER), call(ARGUMENTS), result()];
+        let mut best = None;
+        for (none, text) in [(false, false), (false, true), (true, false), (true, true)] {
+            self.found.call_content_is_none = none;
+            self.found.arguments_as_text = text;
+            let rendered = self.render(&turn).filter(|text| text.contains(TOOL) || text.contains(VALUE));
+            let rank = match rendered {
+                // The arguments came through as they were written, not as a string in a string.
+                Some(rendered) if rendered.contains(ARGUMENTS) => 2,
+                Some(rendered) if rendered.contains(VALUE) && !rendered.contains("\\\"probe_key") => 1,
+                _ => 0,
+            };
+            if rank > best.map_or(0, |(rank, _)| rank) {
+                best = Some((rank, (none, text)));
+            }
+        }
+        let (none, text) = best.map_or((false, false), |(_, form)| form);
+        self.found.call_content_is_none = none;
+        self.found.arguments_as_text = text;
+        self.found.tool_calls = best.is_some();
+        self.found.tool_results = self.shows(&turn, RESULT);
+        if self.found.tool_calls {
+            self.found.tool_call_sample = self.sample();
+        }
+    }
+
+    /// What a call looks like, behind what the prompt for an answer ends with.
+    fn sample(&self) -> Option<String> {
+        let turn = [user(USER), call(ARGUMENTS), result()];
+        let whole = self.render(&turn[..2]).or_else(|| {
+            let whole = self.render(&turn)?;
+            let end = whole.find(RESULT).unwrap_or(whole.len());
+            Some(whole[..end].to_owned())
+        })?;
+        let prompt = self.render_with(&turn[..1], &[], true).unwrap_or_default();
+        let shared = whole.char_indices().zip(prompt.chars()).find(|((_, left), right)| left != right);
+        let begin = shared.map_or(prompt.len().min(whole.len()), |((place, _), _)| place);
+        // Where the prompt ends in another tag than the call begins with, both begin alike.
+        let tag = whole.get(..begin)?.rfind(['<', '[']);
+        let begin = tag.filter(|tag| !whole[*tag..begin].contains(['>', ']'])).unwrap_or(begin);
+        let begin = if begin <= whole.find(TOOL).unwrap_or(whole.len()) { begin } else { 0 };
+        whole.get(begin..).map(|sample| sample.trim_start().to_owned())
+    }
+
+    fn reasoning(&mut self) {
+        let with_call = || [user(USER), with_reasoning(call(ARGUMENTS)), result()];
+        let plain = || [user(USER), with_reasoning(answer())];
+        let fields = ["reasoning_content", "reasoning", "thinking", "content"];
+        let source = self.template.source();
+        let thinks = ["reasoning", "think"].iter().any(|word| source.contains(word));
+        let field = fields.into_iter().filter(|_| thinks).find(|field| {
+            self.found.reasoning_field = Some(field);
+            self.shows(&with_call(), REASONING) || self.shows(&plain(), REASONING)
+        });
+        self.found.reasoning_field = field;
+        self.found.keeps_reasoning_of_calls = field.is_some() && self.shows(&with_call(), REASONING);
+        self.found.keeps_earlier_reasoning = field.is_some() && self.keeps_earlier();
+        if field.is_some() && !self.found.keeps_earlier_reasoning {
+            self.find_what_keeps();
+        }
+        self.found.reasoning_segments = field.is_some_and(|field| field != "content") && self.takes_segments();
+    }
+
+    fn keeps_earlier(&self) -> bool {
+        let calls = [user(USER), with_reasoning(call(ARGUMENTS)), result(), answer(), user(OTHER_USER)];
+        let plain = [user(USER), with_reasoning(answer()), user(OTHER_USER)];
+        let kept = |messages: &[Message]| self.render(messages).is_some_and(|text| text.contains(REASONING));
+        kept(&plain) && (!self.found.tool_calls || kept(&calls))
+    }
+
+    fn find_what_keeps(&mut self) {
+        let named = |name: &&str| self.template.source().contains(*name);
+        let thinking: Vec<_> = THINKING.iter().filter(|name| named(name)).map(|name| (*name, true)).collect();
+        for (name, value) in KEEPING.into_iter().filter(|(name, _)| named(name)) {
+            let all = thinking.iter().copied().chain([(name, value)]);
+            self.kwargs = all.map(|(name, value)| (name.to_owned(), Json::Bool(value))).collect();
+            if self.keeps_earlier() {
+                self.found.keeps_reasoning_with.push((name, value));
+            }
+        }
+        self.kwargs.clear();
+    }
+
+    /// Whether reasoning between calls can be told apart from reasoning in front of them all.
+    fn takes_segments(&self) -> bool {
+        let turn = [
+            user(USER),
+            with_reasoning(call(ARGUMENTS)),
+            Message { reasoning_content: Some(ANSWER.to_owned()), ..call(OTHER_ARGUMENTS) },
+            result(),
+            result(),
+        ];
+        let together = Self { template: self.template, found: self.found.clone(), kwargs: Map::new() };
+        let values: Vec<Value> = values::with_segments(&turn, self.found.shape(), None);
+        let rendered = together.template.render_values(&Input { messages: values, ..Input::default() });
+        rendered.is_ok_and(|text| in_order(&text, &[REASONING, VALUE, ANSWER, OTHER_VALUE, RESULT]))
+    }
+
+    fn generation_prompt(&mut self) {
+        let prompt = |probe: &Self| probe.render_with(&[user(USER)], &[], true);
+        let without = prompt(self);
+        self.found.generation_prompt_ends_in_reasoning = without.as_deref().is_some_and(starts_in_reasoning);
+        self.found.thinking_switch = THINKING.into_iter().find(|name| {
+            self.template.source().contains(name) && {
+                let mut prompts = [true, false].into_iter().map(|value| {
+                    self.kwargs = Map::from_iter([((*name).to_owned(), Json::Bool(value))]);
+                    prompt(self)
+                });
+                let (on, off) = (prompts.next().flatten(), prompts.next().flatten());
+                drop(prompts);
+                self.kwargs.clear();
+                on != off
+            }
+        });
+    }
+
+    fn shows(&self, messages: &[Message], text: &str) -> bool {
+        self.render(messages).is_some_and(|rendered| rendered.contains(text))
+    }
+
+    fn render(&self, messages: &[Message]) -> Option<String> {
+        self.render_with(messages, &[], false)
+    }
+
+    fn render_with(&self, messages: &[Message], tools: &[ToolDefinition], prompt: bool) -> Option<String> {
+        let shape = self.found.shape();
+        let input = Input {
+            messages: messages.iter().map(|message| values::message(message, shape, None)).collect(),
+            tools: tools.iter().map(|tool| values::plain(&values::tool_json(tool))).collect(),
+            kwargs: self.kwargs.iter().map(|(name, value)| (name.clone(), values::plain(value))).collect(),
+            add_generation_prompt: prompt,
+            ..Input::default()
+        };
+        self.template.render_values(&input).ok()
+    }
+}
+
+fn user(text: &str) -> Message {
+    Message::text(Role::User, text)
+}
+
+fn system() -> Message {
+    Message::text(Role::System, SYSTEM)
+}
+
+fn answer() -> Message {
+    Message::text(Role::Assistant, ANSWER)
+}
+
+/// Nine letters and digits, as the strictest templates want it.
+const CALL_ID: &str = "probe0001";
+const LONG_CALL_ID: &str = "callprobe0000000000000000001";
+
+fn call(arguments: &str) -> Message {
+    let (id, name, arguments) = (CALL_ID.to_owned(), TOOL.to_owned(), arguments.to_owned());
+    Message { tool_calls: vec![ToolCall { id, name, arguments }], ..Message::text(Role::Assistant, "") }
+}
+
+fn result() -> Message {
+    let (id, name) = (Some(CALL_ID.to_owned()), Some(TOOL.to_owned()));
+    Message { tool_call_id: id, name, ..Message::text(Role::Tool, RESULT) }
+}
+
+fn with_reasoning(message: Message) -> Message {
+    Message { reasoning_content: Some(REASONING.to_owned()), ..message }
+}
+
+fn tool() -> ToolDefinition {
+    let description = "midstream probe description".to_owned();
+    let key = json!({"type": "string", "description": "midstream probe"});
+    let parameters = json!({"type": "object", "properties": {"probe_key": key}, "required": ["probe_key"]});
+    ToolDefinition { name: TOOL.to_owned(), description: Some(description), parameters }
+}
+
+/// Whether the texts come one behind the other.
+fn in_order(text: &str, parts: &[&str]) -> bool {
+    let mut rest = text;
+    parts.iter().all(|part| match rest.find(part) {
+        Some(place) => {
+            rest = &rest[place + part.len()..];
+            true
+        }
+        None => false,
+    })
+}
