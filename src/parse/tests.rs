@@ -1,5 +1,10 @@
 //! The pipeline's promises, checked on tables and on arbitrary cuts of arbitrary output.
 
+mod families;
+mod generate;
+mod render;
+mod tagged;
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
