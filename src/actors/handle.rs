@@ -9,7 +9,7 @@ use super::conversation::{Answered, ConversationMsg};
 use super::directory::DirectoryHandle;
 use super::keys::KeyClaim;
 use super::reader::{Cursor, Reader, Tail};
-use crate::conversation::{Answer, CallRef, CancelOutcome, Create, Input, Intervene, Receipt, Reject, State};
+use crate::conversation::{Answer, CallRef, CancelOutcome, Create, Input, Intervene, Item, Receipt, Reject, State};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, ResponseId};
 
@@ -74,7 +74,21 @@ impl ConversationHandle {
         is_error: bool,
         key: Option<KeyClaim>,
     ) -> Result<AnsweredCall, Reject> {
-        match self.request(vec![Input::AnswerCall { call, output, is_error }], key, false).await?.answer {
+        self.answer(Input::AnswerCall { call, output, is_error }, key).await
+    }
+
+    /// Gives the results of several calls of one response, all or none.
+    pub async fn answer_calls(
+        &self,
+        response_id: ResponseId,
+        results: Vec<Item>,
+        key: Option<KeyClaim>,
+    ) -> Result<AnsweredCall, Reject> {
+        self.answer(Input::AnswerCalls { response_id, results }, key).await
+    }
+
+    async fn answer(&self, input: Input, key: Option<KeyClaim>) -> Result<AnsweredCall, Reject> {
+        match self.request(vec![input], key, false).await?.answer {
             Answer::Answered { accepted_seq, open_calls, successor_id, replayed } => {
                 Ok(AnsweredCall { accepted_seq, open_calls, successor_id, replayed })
             }

@@ -3,7 +3,7 @@
 //! A socket hears of its own steers only. What it hears follows from the conversation's events, beside whatever
 //! frames the socket has for them; a steer itself is an intervention like any other, and as durable.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
@@ -17,8 +17,8 @@ use super::idempotency::echo;
 use super::input;
 use crate::actors::ConversationHandle;
 use crate::conversation::{
-    Ending, Event, Input, Intervene, Intervention, InterventionStatus, OnLate, OnMultiple, Recorded, Reject, State,
-    ToolsOnSteer, When,
+    Call, Ending, Event, Input, Intervene, Intervention, InterventionStatus, NewResponse, OnLate, OnMultiple, Recorded,
+    Reject, Response, State, ToolsOnSteer, When,
 };
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
@@ -54,6 +54,8 @@ pub(crate) struct Dialect(Mutex<Asked>);
 struct Asked {
     steers: HashMap<InterventionId, Steer>,
     interrupts: HashMap<ResponseId, Interrupt>,
+    /// Responses whose results this socket gave, until another one goes on with them or none will.
+    injected: HashSet<ResponseId>,
 }
 
 struct Steer {
@@ -282,7 +284,23 @@ impl Dialect {
     /// Whether nothing is to be heard of any more.
     pub(crate) fn is_idle(&self) -> bool {
         let asked = self.asked();
-        asked.steers.is_empty() && asked.interrupts.is_empty()
+        asked.steers.is_empty() && asked.interrupts.is_empty() && asked.injected.is_empty()
+    }
+
+    /// This socket gives results of the response's calls: it is to hear of what goes on with them. False if it had
+    /// given some before.
+    pub(crate) fn injects(&self, id: ResponseId) -> bool {
+        self.asked().injected.insert(id)
+    }
+
+    /// They were not taken.
+    pub(crate) fn injects_nothing(&self, id: ResponseId) {
+        self.asked().injected.remove(&id);
+    }
+
+    /// Whether the new response goes on with results that this socket gave. It is asked once for each.
+    pub(crate) fn continues(&self, new: &NewResponse) -> bool {
+        new.previous.is_some_and(|previous| self.asked().injected.remove(&previous))
     }
 
     /// Whether this socket sent the steer and does not know its outcome yet.
@@ -298,14 +316,20 @@ impl Dialect {
     /// The event's own frame, if it has one here, with what the dialect says before and behind it.
     pub(crate) fn frames(&self, state: &State, recorded: &Recorded, own: Option<Value>) -> Vec<Value> {
         let mut asked = self.asked();
-        if asked.steers.is_empty() && asked.interrupts.is_empty() {
-            return own.into_iter().collect();
-        }
         let mut frames: Vec<Value> = asked.before(state, recorded).into_iter().chain(own).collect();
         match &recorded.event {
             Event::ResponseEnded { response_id, .. } => {
                 asked.interrupts.remove(response_id);
                 frames.extend(asked.due(state));
+                if !state.response(*response_id).is_some_and(Response::awaits_results) {
+                    asked.injected.remove(response_id);
+                }
+            }
+            // Whoever closed it goes on without the results, or nobody does.
+            Event::ToolCallClosed { response_id, call_id, .. }
+                if !state.call(call_id).is_some_and(Call::is_gone_on_with) =>
+            {
+                asked.injected.remove(response_id);
             }
             Event::InterventionAccepted { .. }
             | Event::InterventionPending { .. }
@@ -323,6 +347,7 @@ impl Dialect {
     pub(crate) fn catch_up(&self, state: &State) -> Vec<Value> {
         let mut asked = self.asked();
         asked.steers.retain(|id, steer| !steer.accepted_told || state.interventions.contains_key(id));
+        asked.injected.retain(|id| state.response(*id).is_some());
         asked.due(state)
     }
 

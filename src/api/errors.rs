@@ -84,10 +84,6 @@ pub(crate) fn frame(reject: Reject, event_id: Option<&str>) -> Value {
 pub(crate) fn unknown_frame(kind: Option<&str>) -> Reject {
     let text = match kind {
         None => "the frame has no type; it says what the frame asks for".to_owned(),
-        Some("response.inject") => {
-            "response.inject is not served by this version; steer with response.steer or conversation.intervene"
-                .to_owned()
-        }
         Some(kind) => format!("frames of the type {kind:?} are not known to this version, or not on this socket"),
     };
     invalid("type", text)

@@ -14,6 +14,7 @@ mod dialect;
 mod errors;
 mod frame;
 mod idempotency;
+mod inject;
 mod input;
 mod object;
 mod openai;

@@ -59,6 +59,7 @@ impl Draft {
             Input::Interrupt { response_id } => return self.interrupt(response_id),
             Input::ClaimCall { call, lease_ms } => return self.claim_call(&call, lease_ms),
             Input::AnswerCall { call, output, is_error } => return self.answer_call(&call, output, is_error),
+            Input::AnswerCalls { response_id, results } => return self.answer_calls(response_id, results),
             Input::Attendance { present, fingerprint } => self.attendance(present, fingerprint.as_deref()),
             Input::Tick => self.tick(),
             Input::GenerationStarted { generation, prompt_tokens, cached_tokens } => {

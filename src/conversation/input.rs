@@ -95,6 +95,13 @@ pub enum Input {
         /// Whether the tool failed.
         is_error: bool,
     },
+    /// Results of several calls of one response, taken all or none.
+    AnswerCalls {
+        /// The response that made the calls.
+        response_id: ResponseId,
+        /// The results: function call outputs.
+        results: Vec<Item>,
+    },
     /// Whether somebody reads has changed, or is to be told anew.
     Attendance {
         /// Somebody reads.

@@ -43,7 +43,8 @@ impl Draft {
             }
         }
         let running = !response.status.is_terminal();
-        let at_boundary = response.open_item().is_none();
+        // The item that is open in a paused response may never end.
+        let at_boundary = response.open_item().is_none() || response.paused;
         let replaced: Vec<InterventionId> = match on_multiple {
             OnMultiple::Merge => Vec::new(),
             OnMultiple::Replace => self.undecided_of(response_id),

@@ -3,7 +3,7 @@
 //! **Invariants:** a call has one result, and a call that is closed never takes another; a result that comes late
 //! is recorded and never reaches the model.
 
-use super::decide::Draft;
+use super::decide::{Draft, response_not_found};
 use super::event::{Event, NewResponse};
 use super::input::{Answer, CallRef, Reject};
 use super::item::{Item, ItemBody, ItemStatus};
@@ -17,6 +17,14 @@ const NOT_STARTED: &str = "not started";
 const MAY_HAVE_RUN: &str = "outcome unknown, may have run";
 /// Reasons of closings that come from the calls themselves: the turn goes on after them.
 const OWN_REASONS: [&str; 3] = ["timeout", "lease_ended", "restarted"];
+
+impl Call {
+    /// Whether the server itself goes on with its result, and none has gone on yet.
+    pub fn is_gone_on_with(&self) -> bool {
+        let by_itself = self.closed.as_deref().is_some_and(|reason| OWN_REASONS.contains(&reason));
+        self.output.is_some() && (self.status == CallStatus::Answered || by_itself)
+    }
+}
 
 impl Draft {
     pub(super) fn claim_call(&mut self, wanted: &CallRef, lease_ms: u64) -> Result<Answer, Reject> {
@@ -80,13 +88,59 @@ impl Draft {
         let body = ItemBody::FunctionCallOutput { call_id: call_id.clone(), output, synthetic: false, is_error };
         let output = Item { id: ItemId::draw(&mut self.now.fresh), status: ItemStatus::Completed, body };
         let accepted_seq = self.push(Event::ToolResultAccepted { response_id, call_id, attempt, output });
+        Ok(self.answered(accepted_seq))
+    }
+
+    /// Takes results of calls of one response. One that cannot be taken refuses them all; one that was given before
+    /// changes nothing.
+    pub(super) fn answer_calls(&mut self, response_id: ResponseId, results: Vec<Item>) -> Result<Answer, Reject> {
+        if self.state.response_even_deleted(response_id).is_none() {
+            return Err(response_not_found(response_id));
+        }
+        let mut fresh: Vec<(Call, Item)> = Vec::new();
+        let mut before = None;
+        for item in results {
+            let ItemBody::FunctionCallOutput { call_id, output, is_error, .. } = &item.body else {
+                return Err(Reject::new(Code::InvalidInput, "only results of calls can be taken here").param("input"));
+            };
+            let wanted = CallRef { response_id: Some(response_id), call_id: call_id.clone(), attempt: None };
+            let call = self.find_call(&wanted)?;
+            if fresh.iter().any(|(other, _)| other.call_id == call.call_id) {
+                let text = format!("the call {call_id} has two results here; give one");
+                return Err(Reject::new(Code::InvalidInput, text).param("input"));
+            }
+            match call.status {
+                CallStatus::Completed | CallStatus::Answered => {
+                    before = Some(self.answered_before(call, output, *is_error)?);
+                }
+                CallStatus::Cancelled | CallStatus::Unknown => {
+                    let (call, reject) = (call.clone(), self.closed_call(call_id));
+                    self.discard(&call, call.attempt, call.closed.clone().unwrap_or_default());
+                    return Ok(Answer::Refused(reject));
+                }
+                CallStatus::Requested | CallStatus::Claimed { .. } => fresh.push((call.clone(), item)),
+            }
+        }
+        let accepted = fresh.into_iter().map(|(call, output)| {
+            let Call { call_id, attempt, .. } = call;
+            self.push(Event::ToolResultAccepted { response_id, call_id, attempt, output })
+        });
+        match (accepted.last(), before) {
+            (Some(accepted_seq), _) => Ok(self.answered(accepted_seq)),
+            (None, Some(before)) => Ok(before),
+            (None, None) => Err(Reject::new(Code::InvalidInput, "no result is given").param("input")),
+        }
+    }
+
+    /// Goes on if the results are all there.
+    fn answered(&mut self, accepted_seq: u64) -> Answer {
         let runs = self.state.active().is_some();
         if self.continue_turn().is_none() {
             self.next_turn();
         }
         let successor_id = self.state.active().filter(|_| !runs).map(|active| active.id);
         let open_calls = self.state.open_calls().map(|call| call.call_id.clone()).collect();
-        Ok(Answer::Answered { accepted_seq, open_calls, successor_id, replayed: false })
+        Answer::Answered { accepted_seq, open_calls, successor_id, replayed: false }
     }
 
     /// The same result again is the same answer again; another one is a conflict.
@@ -212,11 +266,7 @@ impl Draft {
         if self.state.active().is_some() || self.state.open_calls().next().is_some() {
             return None;
         }
-        let own = |call: &&Call| {
-            let by_itself = call.closed.as_deref().is_some_and(|reason| OWN_REASONS.contains(&reason));
-            call.output.is_some() && (call.status == CallStatus::Answered || by_itself)
-        };
-        let made_by = self.state.calls.iter().rev().find(own)?.response_id;
+        let made_by = self.state.calls.iter().rev().find(|call| call.is_gone_on_with())?.response_id;
         let made_by = self.state.response_even_deleted(made_by).filter(|response| response.awaits_results())?;
         let config = made_by.config.clone();
         let previous = self.state.responses.last().map(|last| last.id);

@@ -69,6 +69,15 @@ pub struct Interrupt {
     pub mode: Option<String>,
 }
 
+/// `response.inject`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Inject {
+    /// The response that waits for results.
+    pub response_id: Option<String>,
+    /// The results.
+    pub input: Option<Vec<InputItem>>,
+}
+
 /// A conversation's id, bare or in an object.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "a conversation's id or an object with its id")]

@@ -13,6 +13,7 @@ use super::error::Error;
 use super::folder::{self, Lock};
 use super::sled_journal::SledJournal;
 use super::{migrate, swap};
+use crate::crash;
 
 /// What a compaction did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,7 @@ pub fn compact(root: &Path) -> Result<Compacted, Error> {
             return Err(error);
         }
     };
+    crash::point("compaction_built");
     swap::steps(root, None).iter().try_for_each(swap::Step::run)?;
     Ok(Compacted { conversations, events, bytes_before, bytes_after: size(root)? })
 }

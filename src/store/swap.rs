@@ -12,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::Error;
+use crate::crash;
 
 /// The journal in use.
 pub(super) fn journal(root: &Path) -> PathBuf {
@@ -51,7 +52,9 @@ impl Step {
             Self::Remove(path) if path.exists() => fs::remove_dir_all(path),
             Self::Remove(_) => Ok(()),
         };
-        done.map_err(|error| Error::file(format!("cannot put the rebuilt journal in place ({self:?})"), &error))
+        done.map_err(|error| Error::file(format!("cannot put the rebuilt journal in place ({self:?})"), &error))?;
+        crash::point("swap_step");
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ mod conversations;
 mod deletion;
 mod errors;
 mod idempotency;
+mod inject;
 mod interventions;
 mod load;
 mod responses;

@@ -46,6 +46,7 @@ fn script() -> Value {
         {"match": "breaks late", "deltas": ["so ", "far"], "finish": "error"},
         {"match": "long", "deltas": ["cut ", "off"], "finish": "length"},
         {"match": "weather", "deltas": ["Let me see. ", call("Oslo")]},
+        {"match": "stroll", "deltas": [call("Oslo"), "and ", "while ", "we ", "wait"], "delay_ms": 60},
         {"match": "twice", "deltas": [call("Oslo"), call("Rome")]},
         {"match": "rain", "deltas": ["Take an umbrella."]},
         {"match": "French", "deltas": ["Bon", "jour"]},

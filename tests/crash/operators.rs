@@ -41,6 +41,40 @@ async fn what_an_operator_deletes_is_gone_and_what_stays_survives_a_compaction()
     assert_eq!(journaled(&after), journaled(&before));
 }
 
+/// The steps in which a compacted journal takes the old one's place.
+const SWAP_STEPS: usize = 9;
+
+#[tokio::test]
+async fn a_compaction_that_dies_at_any_of_its_steps_leaves_every_conversation_as_it_was() {
+    let site = Site::scripted(&json!([{"deltas": ["one ", "two ", "three"]}]));
+    let server = site.start().await;
+    let (kept, kept_in) = server.begin("1", json!({"input": "go"})).await;
+    let (gone, gone_in) = server.begin("2", json!({"input": "go"})).await;
+    let before = server.until_ended(&kept_in, &kept, 0).await;
+    server.until_ended(&gone_in, &gone, 0).await;
+    server.terminate().await;
+    site.run(&["conversations", "delete", &gone_in], b"");
+    let dumped = site.run(&["conversations", "dump"], b"");
+
+    let compact = ["conversations", "compact"];
+    let mut deaths = 0;
+    for point in std::iter::once("compaction_built:1".to_owned()).chain((1..).map(|step| format!("swap_step:{step}"))) {
+        if !site.dies_at(&compact, &point) {
+            break;
+        }
+        deaths += 1;
+        // Whoever comes next puts it right, and may die of it too.
+        assert!(site.dies_at(&["conversations", "dump"], "swap_step:1"));
+        assert!(site.run(&["conversations", "dump"], b"") == dumped, "another dump after {point}");
+    }
+    // Finishing what the one before left, and removing what was there, are steps too.
+    assert!(deaths > SWAP_STEPS, "it died {deaths} times only");
+
+    let server = site.start().await;
+    assert_eq!(journaled(&server.until_ended(&kept_in, &kept, 0).await), journaled(&before));
+    assert_eq!(server.get(&format!("/v1/responses/{gone}")).await["error"]["code"], "response_not_found");
+}
+
 /// Takes one event out of the journal, as a bad sector might.
 fn lose_event(site: &Site, conversation: &str, seq: u64) {
     let journal = sled::Config::new().path(site.path().join("data/journal")).flush_every_ms(None).open().unwrap();

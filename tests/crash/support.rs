@@ -71,6 +71,15 @@ impl Site {
         output.stdout
     }
 
+    /// Runs a command on the data folder that dies at a named point; false when it never came there.
+    pub(crate) fn dies_at(&self, command: &[&str], point: &str) -> bool {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_midstream"));
+        process.args(command).arg("--data-dir").arg(self.folder.path().join("data")).env("MIDSTREAM_CRASH", point);
+        let status = process.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+        assert!(status.success() || status.code().is_none(), "{command:?} failed by itself");
+        !status.success()
+    }
+
     /// Runs a command on the data folder that is to fail, and gives what it says.
     pub(crate) fn refused(&self, command: &[&str]) -> String {
         let mut process = Command::new(env!("CARGO_BIN_EXE_midstream"));

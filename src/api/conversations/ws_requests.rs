@@ -14,6 +14,7 @@ use crate::api::dialect::{self, Hears, Request};
 use crate::api::errors::{self, invalid, wrong_operation};
 use crate::api::frame::frame;
 use crate::api::idempotency::{echo, fingerprint};
+use crate::api::inject;
 use crate::api::object::snapshot;
 use crate::api::openai::cancel::{self, Asked};
 use crate::api::operations;
@@ -41,6 +42,7 @@ pub(super) async fn perform(
         Some("conversation.tool_result") => answer_call(session, frame, event_id).await,
         Some("response.steer") => Ok(steer(session, frame, event_id).await),
         Some("response.interrupt") => Ok(interrupt(session, frame, event_id).await),
+        Some("response.inject") => Ok(Some(inject(session, frame, event_id).await)),
         kind => Err(errors::unknown_frame(kind)),
     }
 }
@@ -80,6 +82,17 @@ async fn interrupt(session: &Session, frame: &Value, event_id: Option<&str>) -> 
         Err(reject) => Err(reject),
     };
     done.unwrap_or_else(|reject| Some(dialect::interrupt_refused(&request, reject)))
+}
+
+/// Gives results of calls as OpenAI's clients do.
+async fn inject(session: &Session, frame: &Value, event_id: Option<&str>) -> Value {
+    let key = key(session, Operation::AnswerCall, event_id, fingerprint(frame, None));
+    let request = Request { frame, event_id, key: key.as_ref() };
+    let done = match inject::read(frame) {
+        Ok(inject) => inject::perform(&session.app, &session.handle, inject, &request).await,
+        Err(reject) => Err(reject),
+    };
+    done.map_or_else(|reject| inject::refused(&request, reject), |(created, _)| created)
 }
 
 async fn create(

@@ -24,6 +24,7 @@ use crate::api::dialect::{self, Dialect, Hears, Request};
 use crate::api::errors::{self, OpenAiError, invalid, wrong_operation};
 use crate::api::frame::{frame, openai};
 use crate::api::idempotency::{echo, fingerprint};
+use crate::api::inject;
 use crate::api::socket::{self, Out, Outbox, Speaker};
 use crate::api::stream::follow;
 use crate::api::{App, object, operations};
@@ -100,6 +101,7 @@ impl Speaker for Session {
             Some("response.create") => self.create(frame, event_id).await.map(|()| None),
             Some("response.steer") => Ok(self.steer(frame, event_id).await),
             Some("response.interrupt") => Ok(self.interrupt(frame, event_id).await),
+            Some("response.inject") => Ok(Some(self.inject(frame, event_id).await)),
             Some("response.cancel") => self.cancel(frame, event_id).await,
             kind => Err(errors::unknown_frame(kind)),
         }
@@ -217,6 +219,14 @@ impl Session {
         shown: &mut Vec<ResponseId>,
     ) -> ControlFlow<Vec<Value>, Vec<Value>> {
         let event = &recorded.event;
+        if let Event::ResponseCreated(new) = event
+            && self.dialect.continues(new)
+            && !shown.contains(&new.id)
+            && !self.place().begins
+        {
+            shown.push(new.id);
+            self.place().live.push(new.id);
+        }
         if let Event::InterventionCommitted { intervention_id, response_id, successor_id, .. } = event
             && (shown.contains(response_id) || self.dialect.steered(*intervention_id))
             && !shown.contains(successor_id)
@@ -310,6 +320,36 @@ impl Session {
             self.dialect.interrupt(&handle, id, &request, hears).await
         };
         done.await.unwrap_or_else(|reject| Some(dialect::interrupt_refused(&request, reject)))
+    }
+
+    /// Gives results of calls, and shows the response that goes on with them.
+    async fn inject(self: &Arc<Self>, frame: &Value, event_id: Option<&str>) -> Value {
+        let done = async {
+            let inject = inject::read(frame)?;
+            let id = inject.response_id;
+            let _deciding = self.deciding.lock().await;
+            let handle = self.app.directory.of_response(id, &self.principal).await?;
+            let key = event_id.map(str::to_owned);
+            let key =
+                Key::new(&self.principal, Some(handle.id()), Operation::AnswerCall, key, fingerprint(frame, None));
+            let request = Request { frame, event_id, key: key.as_ref() };
+            self.check_followed(&handle)?;
+            let is_first = self.dialect.injects(id);
+            let done = inject::perform(&self.app, &handle, inject, &request).await;
+            if done.is_err() && is_first {
+                self.dialect.injects_nothing(id);
+            }
+            let (created, accepted_seq) = done?;
+            if self.place().followed.is_none() {
+                let stored = handle.state().await?.response(id).is_none_or(|response| response.config.store);
+                let before = Cursor { epoch: None, seq: accepted_seq.saturating_sub(1) };
+                let reader = handle.attach(before).await?;
+                self.follow(&handle, reader, None, None, stored).await;
+            }
+            Ok(created)
+        };
+        let request = Request { frame, event_id, key: None };
+        done.await.unwrap_or_else(|reject| inject::refused(&request, reject))
     }
 
     /// A cancel that ends its response is answered by the last event of the response.

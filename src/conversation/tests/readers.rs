@@ -96,17 +96,20 @@ fn a_paused_response_stands_at_a_token_and_goes_on_for_the_next_reader() {
 
 #[test]
 fn steer_and_cancel_act_at_once_on_a_paused_response() {
-    for cancels in [false, true] {
+    let paused = || {
         let (mut talk, id, _) = left(policy(OnDisconnect::Pause, 0));
         talk.say(Input::Tick).unwrap();
-        if cancels {
-            talk.cancel(id);
-            assert_eq!(talk.state.response(id).unwrap().status, ResponseStatus::Ended(Ending::Cancelled));
-        } else {
-            talk.steer(id, "shorter").unwrap();
-            assert_eq!(talk.state.response(id).unwrap().status, ended_as("steered"));
-            assert_eq!(talk.effects.len(), 2, "the successor runs: {:?}", talk.effects);
-        }
+        (talk, id)
+    };
+    let (mut talk, id) = paused();
+    talk.cancel(id);
+    assert_eq!(talk.state.response(id).unwrap().status, ResponseStatus::Ended(Ending::Cancelled));
+    // The item that is open would never end, so a steer does not wait for its end.
+    for when in [When::Now, When::Item] {
+        let (mut talk, id) = paused();
+        talk.steer_as(id, "shorter", |steer| steer.when = when).unwrap();
+        assert_eq!(talk.state.response(id).unwrap().status, ended_as("steered"));
+        assert_eq!(talk.effects.len(), 2, "the successor runs: {:?}", talk.effects);
     }
 }
 

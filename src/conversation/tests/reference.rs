@@ -1,7 +1,7 @@
 //! The reference: a conversation as lists and flags, without events, ids or time. It says what must be answered, where
 //! everything stands, and what the model is to read. Deliberately simple: one page of the protocol, as code.
 
-use crate::conversation::{IfBusy, OnLate, OnMultiple, ToolsOnSteer, When};
+use crate::conversation::{IfBusy, OnDisconnect, OnLate, OnMultiple, ToolsOnSteer, When};
 use crate::error::Code;
 
 /// Instructions and turns that may wait.
@@ -13,12 +13,42 @@ const ATTEMPTS_MAX: u32 = 3;
 /// came to be.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
-    Create { if_busy: IfBusy, answers: bool },
-    Steer { target: usize, when: When, on_multiple: OnMultiple, on_late: OnLate, tools: ToolsOnSteer },
+    Create {
+        if_busy: IfBusy,
+        answers: bool,
+        unread: OnDisconnect,
+    },
+    Steer {
+        target: usize,
+        when: When,
+        on_multiple: OnMultiple,
+        on_late: OnLate,
+        tools: ToolsOnSteer,
+    },
     Withdraw(usize),
-    Cancel { target: usize, cascade: bool },
+    Cancel {
+        target: usize,
+        cascade: bool,
+    },
     Claim(usize),
-    Answer { call: usize, output: u8 },
+    Answer {
+        call: usize,
+        output: u8,
+    },
+    /// All calls of a response at once.
+    Inject {
+        target: usize,
+        output: u8,
+    },
+    Interrupt(usize),
+    /// The object of a response.
+    Delete(usize),
+    /// The last reader leaves.
+    Leave,
+    /// A reader comes.
+    Return,
+    /// Longer than any grace, and than any lease.
+    TimePasses,
     Text,
     Call,
     End(End),
@@ -51,6 +81,12 @@ pub(super) struct Turn {
     /// A message is open.
     open: bool,
     cancelled: bool,
+    /// It ended in a way that results do not go on from.
+    given_up: bool,
+    deleted: bool,
+    unread: OnDisconnect,
+    left: bool,
+    paused: bool,
     attempts: u32,
     successor: Option<usize>,
     came: usize,
@@ -147,7 +183,7 @@ impl Reference {
 
     fn answer_to(&mut self, act: &Act) -> Result<(), Code> {
         match *act {
-            Act::Create { if_busy, answers } => return self.create(if_busy, answers),
+            Act::Create { if_busy, answers, unread } => return self.create(if_busy, answers, unread),
             Act::Steer { target, when, on_multiple, on_late, tools } => {
                 return self.steer(target, when, on_multiple, on_late, tools);
             }
@@ -158,7 +194,19 @@ impl Reference {
                 self.steers[steer].outcome = Outcome::Withdrawn;
                 self.next_turn();
             }
+            Act::Cancel { target, .. } | Act::Interrupt(target) | Act::Delete(target) if self.turns[target].deleted => {
+                return Err(Code::ResponseNotFound);
+            }
             Act::Cancel { target, cascade } => self.cancel(target, cascade),
+            Act::Interrupt(target) => return self.interrupt(target),
+            Act::Delete(target) => match self.turns[target].status {
+                Status::Running => return Err(Code::ConversationBusy),
+                _ => self.turns[target].deleted = true,
+            },
+            Act::Inject { target, output } => return self.inject(target, output),
+            Act::Leave => self.attend(false),
+            Act::Return => self.attend(true),
+            Act::TimePasses => self.time_passes(),
             Act::Claim(call) => match self.calls[call].is {
                 Is::Open => self.calls[call].is = Is::Claimed,
                 Is::Claimed => return Err(Code::ToolCallClaimed),
@@ -173,13 +221,13 @@ impl Reference {
         Ok(())
     }
 
-    fn create(&mut self, if_busy: IfBusy, answers: bool) -> Result<(), Code> {
+    fn create(&mut self, if_busy: IfBusy, answers: bool, unread: OnDisconnect) -> Result<(), Code> {
         let said = Entry::User(format!("create {}", self.clock));
-        let turn = Turn { own: vec![said], came: self.clock, ..Turn::default() };
+        let turn = Turn { own: vec![said], unread, came: self.clock, ..Turn::default() };
         if let Some(active) = self.active() {
             match if_busy {
                 IfBusy::Fail => return Err(Code::ConversationBusy),
-                IfBusy::Steer if !self.turns[active].cancelled => self.create_in_place(active),
+                IfBusy::Steer if !self.turns[active].cancelled => self.create_in_place(active, unread),
                 IfBusy::Steer | IfBusy::Enqueue => {
                     self.check_room(0)?;
                     self.queue.push(self.turns.len());
@@ -203,7 +251,7 @@ impl Reference {
     }
 
     /// The request cuts the response that runs, as a steer does.
-    fn create_in_place(&mut self, active: usize) {
+    fn create_in_place(&mut self, active: usize, unread: OnDisconnect) {
         let text = format!("create {}", self.clock);
         self.steers.push(Steer {
             target: active,
@@ -220,8 +268,13 @@ impl Reference {
             self.commit_steer(steer, successor);
         }
         self.turns[active].status = Status::Incomplete;
-        self.turns.push(Turn { came: self.clock, ..Turn::default() });
+        self.turns.push(Turn { came: self.clock, unread, ..Turn::default() });
         self.begin(successor);
+    }
+
+    /// A turn with the settings of another.
+    fn push_like(&mut self, like: usize) {
+        self.turns.push(Turn { came: self.clock, unread: self.turns[like].unread, ..Turn::default() });
     }
 
     fn steer(
@@ -232,6 +285,9 @@ impl Reference {
         on_late: OnLate,
         tools: ToolsOnSteer,
     ) -> Result<(), Code> {
+        if self.turns[target].deleted {
+            return Err(Code::ResponseNotFound);
+        }
         let other = self.queue.contains(&target) || self.active().is_some_and(|active| active != target);
         let has_open = (0..self.calls.len()).any(|call| self.is_open(call) && self.calls[call].turn == target);
         let ended = self.turns[target].status != Status::Running;
@@ -257,7 +313,7 @@ impl Reference {
             self.next_turn();
         } else if ended {
             self.commit(target, None);
-        } else if when == When::Now || when == When::Item && !self.turns[target].open {
+        } else if when == When::Now || when == When::Item && self.is_at_border(target) {
             self.commit(target, Some(Status::Incomplete));
         }
         Ok(())
@@ -305,9 +361,14 @@ impl Reference {
             self.turns[turn].status = status;
         }
         if !waits {
-            self.turns.push(Turn { came: self.clock, ..Turn::default() });
+            self.push_like(turn);
             self.begin(successor);
         }
+    }
+
+    /// Nothing of an item would be cut, or nobody waits for its end.
+    fn is_at_border(&self, turn: usize) -> bool {
+        !self.turns[turn].open || self.turns[turn].paused
     }
 
     fn commit_steer(&mut self, steer: usize, successor: usize) {
@@ -382,8 +443,56 @@ impl Reference {
             self.queue.remove(place);
             return self.end_outside(turn, Status::Cancelled);
         }
+        if self.turns[turn].paused {
+            return self.end_outside(turn, Status::Cancelled);
+        }
         self.fail_steers(turn);
         self.close_calls(Some(turn), false);
+    }
+
+    /// The item that is open is nothing, finished calls stay the client's.
+    fn interrupt(&mut self, turn: usize) -> Result<(), Code> {
+        if self.turns[turn].cancelled || self.turns[turn].status != Status::Running {
+            return Err(Code::ResponseAlreadyCompleted);
+        }
+        self.queue.retain(|waiting| *waiting != turn);
+        let ended = &mut self.turns[turn];
+        if std::mem::take(&mut ended.open) {
+            ended.output.pop();
+        }
+        (ended.status, ended.given_up) = (Status::Incomplete, true);
+        self.fail_steers(turn);
+        self.next_turn();
+        Ok(())
+    }
+
+    fn attend(&mut self, present: bool) {
+        let Some(active) = self.generating().or(self.paused()) else { return };
+        let turn = &mut self.turns[active];
+        if turn.unread != OnDisconnect::Continue {
+            turn.left = !present;
+            turn.paused &= !present;
+        }
+    }
+
+    fn paused(&self) -> Option<usize> {
+        self.active().filter(|active| self.turns[*active].paused)
+    }
+
+    fn time_passes(&mut self) {
+        if let Some(active) = self.generating().filter(|active| self.turns[*active].left) {
+            match self.turns[active].unread {
+                OnDisconnect::Continue => {}
+                OnDisconnect::Pause => self.turns[active].paused = true,
+                OnDisconnect::Cancel => {
+                    self.turns[active].given_up = true;
+                    self.end_outside(active, Status::Incomplete);
+                }
+            }
+        }
+        self.lose_claims();
+        self.continue_turn();
+        self.next_turn();
     }
 
     fn fail_steers(&mut self, turn: usize) {
@@ -403,9 +512,7 @@ impl Reference {
             Is::Answered => Err(Code::ToolResultConflict),
             Is::Closed => Err(Code::ToolCallClosed),
             Is::Open | Is::Claimed => {
-                let answered = &mut self.calls[call];
-                (answered.is, answered.given, answered.goes_on) = (Is::Answered, Some(output), true);
-                answered.result = Some(output.to_string());
+                self.take_result(call, output);
                 self.continue_turn();
                 self.next_turn();
                 Ok(())
@@ -413,15 +520,48 @@ impl Reference {
         }
     }
 
+    fn inject(&mut self, turn: usize, output: u8) -> Result<(), Code> {
+        let all: Vec<usize> = (0..self.calls.len()).filter(|call| self.calls[*call].turn == turn).collect();
+        for call in &all {
+            match self.calls[*call].is {
+                Is::Answered if self.calls[*call].given != Some(output) => return Err(Code::ToolResultConflict),
+                Is::Closed => return Err(Code::ToolCallClosed),
+                _ => {}
+            }
+        }
+        if all.is_empty() {
+            return Err(Code::InvalidInput);
+        }
+        let open: Vec<usize> = all.into_iter().filter(|call| self.is_open(*call)).collect();
+        for call in &open {
+            self.take_result(*call, output);
+        }
+        if !open.is_empty() {
+            self.continue_turn();
+            self.next_turn();
+        }
+        Ok(())
+    }
+
+    fn take_result(&mut self, call: usize, output: u8) {
+        let answered = &mut self.calls[call];
+        (answered.is, answered.given, answered.goes_on) = (Is::Answered, Some(output), true);
+        answered.result = Some(output.to_string());
+    }
+
     /// Once every call has its result, and one came by itself, the server goes on.
     fn continue_turn(&mut self) {
         let has_open = (0..self.calls.len()).any(|call| self.is_open(call));
-        let by_itself = |turn: usize| matches!(self.turns[turn].status, Status::Completed | Status::Incomplete);
-        let goes_on = self.calls.iter().any(|call| call.goes_on && call.result.is_some() && by_itself(call.turn));
-        if self.active().is_none() && !has_open && goes_on {
+        let last = self.calls.iter().rev().find(|call| call.goes_on && call.result.is_some()).map(|call| call.turn);
+        let by_itself = |turn: &usize| {
+            let turn = &self.turns[*turn];
+            matches!(turn.status, Status::Completed | Status::Incomplete) && !turn.given_up
+        };
+        let Some(like) = last.filter(by_itself) else { return };
+        if self.active().is_none() && !has_open {
             let next = self.turns.len();
             self.commit_pending(next);
-            self.turns.push(Turn { came: self.clock, ..Turn::default() });
+            self.push_like(like);
             self.begin(next);
         }
     }
@@ -453,14 +593,16 @@ impl Reference {
             if self.is_undecided(steer) {
                 self.commit_steer(steer, next);
             }
-            self.turns.push(Turn { came: self.clock, ..Turn::default() });
+            let meant = self.steers[steer].target;
+            let last = self.begun.last().copied().filter(|_| self.turns[meant].deleted);
+            self.push_like(last.unwrap_or(meant));
             self.begin(next);
         }
     }
 
     /// The response that is generated and still takes news.
     fn generating(&self) -> Option<usize> {
-        self.active().filter(|active| !self.turns[*active].cancelled)
+        self.active().filter(|active| !self.turns[*active].cancelled && !self.turns[*active].paused)
     }
 
     fn text(&mut self) {
@@ -487,7 +629,7 @@ impl Reference {
     }
 
     fn end(&mut self, end: End) {
-        let Some(active) = self.active() else { return };
+        let Some(active) = self.active().filter(|active| !self.turns[*active].paused) else { return };
         if self.turns[active].cancelled {
             return self.end_outside(active, Status::Cancelled);
         }
@@ -506,16 +648,17 @@ impl Reference {
         self.next_turn();
     }
 
+    fn lose_claims(&mut self) {
+        for call in self.calls.iter_mut().filter(|call| call.is == Is::Claimed) {
+            let text = "outcome unknown, may have run".to_owned();
+            (call.is, call.result, call.goes_on) = (Is::Closed, Some(text), true);
+        }
+    }
+
     fn restart(&mut self) {
         // Nobody knows whether the workers of claimed calls still live.
-        for call in 0..self.calls.len() {
-            if self.calls[call].is == Is::Claimed {
-                let text = "outcome unknown, may have run".to_owned();
-                let call = &mut self.calls[call];
-                (call.is, call.result, call.goes_on) = (Is::Closed, Some(text), true);
-            }
-        }
-        if let Some(active) = self.active() {
+        self.lose_claims();
+        if let Some(active) = self.active().filter(|active| !self.turns[*active].paused) {
             let attempts = self.turns[active].attempts + 1;
             if self.turns[active].cancelled {
                 self.end_outside(active, Status::Cancelled);

@@ -9,6 +9,9 @@ use super::*;
 use crate::error::Code;
 use crate::ids::CallId;
 
+/// How long a claimed call is its worker's, and a response that nobody reads goes on.
+const LEASE_MS: u64 = 1_000;
+
 /// The core, and what the reference's numbers mean in it.
 pub(super) struct Real {
     talk: Talk,
@@ -28,7 +31,12 @@ impl ReferenceStateMachine for Reference {
 
     fn transitions(state: &Self) -> BoxedStrategy<Act> {
         let if_busy = select(vec![IfBusy::Fail, IfBusy::Enqueue, IfBusy::Steer]);
-        let create = (if_busy, any::<bool>()).prop_map(|(if_busy, answers)| Act::Create { if_busy, answers });
+        let unread = select(vec![OnDisconnect::Continue, OnDisconnect::Pause, OnDisconnect::Cancel]);
+        let create = (if_busy, any::<bool>(), unread).prop_map(|(if_busy, answers, unread)| Act::Create {
+            if_busy,
+            answers,
+            unread,
+        });
         let end = select(vec![End::Stop, End::Stop, End::Length, End::Aborted, End::Failed]).prop_map(Act::End);
         let mut acts: Vec<(u32, BoxedStrategy<Act>)> = vec![
             (3, create.boxed()),
@@ -36,6 +44,7 @@ impl ReferenceStateMachine for Reference {
             (4, Just(Act::Call).boxed()),
             (4, end.boxed()),
             (1, Just(Act::Restart).boxed()),
+            (2, select(vec![Act::Leave, Act::Leave, Act::Return, Act::TimePasses]).boxed()),
         ];
         if !state.turns.is_empty() {
             // Mostly the last ones, since the others only refuse.
@@ -44,6 +53,9 @@ impl ReferenceStateMachine for Reference {
             acts.push((6, steer(target().boxed())));
             let cancel = (target(), any::<bool>()).prop_map(|(target, cascade)| Act::Cancel { target, cascade });
             acts.push((2, cancel.boxed()));
+            acts.push((1, target().prop_map(Act::Interrupt).boxed()));
+            acts.push((1, target().prop_map(Act::Delete).boxed()));
+            acts.push((1, (target(), 0..2_u8).prop_map(|(target, output)| Act::Inject { target, output }).boxed()));
         }
         if !state.steers.is_empty() {
             acts.push((1, (0..state.steers.len()).prop_map(Act::Withdraw).boxed()));
@@ -65,7 +77,11 @@ impl ReferenceStateMachine for Reference {
     /// Shrinking takes acts away: what a later one names must still be there.
     fn preconditions(state: &Self, act: &Act) -> bool {
         match *act {
-            Act::Steer { target, .. } | Act::Cancel { target, .. } => target < state.turns.len(),
+            Act::Steer { target, .. }
+            | Act::Cancel { target, .. }
+            | Act::Interrupt(target)
+            | Act::Delete(target)
+            | Act::Inject { target, .. } => target < state.turns.len(),
             Act::Withdraw(steer) => steer < state.steers.len(),
             Act::Claim(call) | Act::Answer { call, .. } => call < state.calls.len(),
             _ => true,
@@ -117,22 +133,25 @@ impl Real {
         Item::message(ItemId::draw(&mut self.talk.fresh), Role::User, text)
     }
 
-    fn create(&mut self, if_busy: IfBusy, answers: bool) -> Option<Code> {
+    fn create(&mut self, if_busy: IfBusy, answers: bool, unread: OnDisconnect) -> Option<Code> {
         let mut input = Vec::new();
         if answers && self.talk.state.active().is_none() {
             let open: Vec<CallId> = self.talk.state.open_calls().map(|call| call.call_id.clone()).collect();
-            for call_id in open {
-                let (id, status) = (ItemId::draw(&mut self.talk.fresh), ItemStatus::Completed);
-                let output = "0".to_owned();
-                let body = ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false };
-                input.push(Item { id, status, body });
-            }
+            input.extend(open.into_iter().map(|call_id| self.result(call_id, 0)));
         }
         input.push(self.user(format!("create {}", self.clock)));
-        let policies = Policies { if_busy: Some(if_busy), ..Policies::default() };
+        let (if_busy, on_disconnect, grace_ms) = (Some(if_busy), Some(unread), Some(LEASE_MS));
+        let policies = Policies { if_busy, on_disconnect, grace_ms, ..Policies::default() };
         let response_id = ResponseId::draw(&mut self.talk.fresh);
         let create = Create { response_id, input, config: config(), previous: None, policies, in_conversation: true };
         self.say(Input::Create(Box::new(create)))
+    }
+
+    fn result(&mut self, call_id: CallId, output: u8) -> Item {
+        let (id, status) = (ItemId::draw(&mut self.talk.fresh), ItemStatus::Completed);
+        let output = output.to_string();
+        let body = ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false };
+        Item { id, status, body }
     }
 
     fn call(&self, call: usize) -> CallRef {
@@ -144,7 +163,7 @@ impl Real {
         let generation = self.talk.state.active().and_then(|active| active.generation).unwrap_or_default();
         let token = self.clock as u32;
         match *act {
-            Act::Create { if_busy, answers } => self.create(if_busy, answers),
+            Act::Create { if_busy, answers, unread } => self.create(if_busy, answers, unread),
             Act::Steer { target, when, on_multiple, on_late, tools } => {
                 let intervention_id = InterventionId::draw(&mut self.talk.fresh);
                 let (response_id, items) = (self.responses[target], vec![self.user(format!("steer {}", self.clock))]);
@@ -157,10 +176,27 @@ impl Real {
             Act::Cancel { target, cascade } => {
                 self.say(Input::Cancel { response_id: Some(self.responses[target]), cascade })
             }
-            Act::Claim(call) => self.say(Input::ClaimCall { call: self.call(call), lease_ms: u64::MAX / 2 }),
+            Act::Claim(call) => self.say(Input::ClaimCall { call: self.call(call), lease_ms: LEASE_MS }),
             Act::Answer { call, output } => {
                 let (call, output) = (self.call(call), output.to_string());
                 self.say(Input::AnswerCall { call, output, is_error: false })
+            }
+            Act::Inject { target, output } => {
+                let response_id = self.responses[target];
+                let calls = self.calls.iter().filter(|id| self.talk.state.call(id).unwrap().response_id == response_id);
+                let results = calls.cloned().collect::<Vec<_>>().into_iter().map(|id| self.result(id, output));
+                let results = results.collect();
+                self.say(Input::AnswerCalls { response_id, results })
+            }
+            Act::Interrupt(target) => self.say(Input::Interrupt { response_id: self.responses[target] }),
+            Act::Delete(target) => self.say(Input::DeleteResponse { response_id: self.responses[target] }),
+            Act::Leave | Act::Return => {
+                let (present, fingerprint) = (matches!(act, Act::Return), Some("f1".to_owned()));
+                self.say(Input::Attendance { present, fingerprint })
+            }
+            Act::TimePasses => {
+                self.talk.now_ms += LEASE_MS + 1;
+                self.say(Input::Tick)
             }
             Act::Text => {
                 let outputs = vec![output(token, Piece::Text(format!("word {} ", self.clock)))];
@@ -224,7 +260,7 @@ impl StateMachineTest for Real {
 
     fn check_invariants(real: &Self, reference: &Reference) {
         let state = &real.talk.state;
-        let status = |id: &ResponseId| match &state.response(*id).unwrap().status {
+        let status = |id: &ResponseId| match &state.response_even_deleted(*id).unwrap().status {
             ResponseStatus::Queued | ResponseStatus::InProgress => Status::Running,
             ResponseStatus::Ended(Ending::Completed) => Status::Completed,
             ResponseStatus::Ended(Ending::Incomplete { .. }) => Status::Incomplete,
