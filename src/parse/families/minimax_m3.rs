@@ -36,7 +36,7 @@ pub(super) static FAMILY: Family = Family {
 enum Content {
     /// Nothing but white space so far.
     Unknown,
-    Text(Typed),
+    Text(Box<Typed>),
     Object(usize),
     Array(usize),
 }
@@ -142,7 +142,7 @@ impl Elements {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Step::NotACall;
         };
-        self.name = name.to_owned();
+        name.clone_into(&mut self.name);
         self.arguments = 0;
         self.sound = true;
         self.state = State::Call;
@@ -220,7 +220,7 @@ impl Elements {
         self.place.enter(key.then_some(name));
         let kinds = self.place.kinds(self.tools.schema(&self.name));
         let only_text = kinds == Kinds::STRING;
-        let content = if only_text { Content::Text(Typed::new(kinds)) } else { Content::Unknown };
+        let content = if only_text { Content::Text(Box::new(Typed::new(kinds))) } else { Content::Unknown };
         self.stack.push(Element { name: name.to_owned(), kinds, content });
     }
 
@@ -231,7 +231,7 @@ impl Elements {
         self.state = State::Call;
         match self.stack.last_mut() {
             Some(element) if matches!(element.content, Content::Unknown) => {
-                element.content = Content::Text(Typed::new(element.kinds));
+                element.content = Content::Text(Box::new(Typed::new(element.kinds)));
             }
             Some(Element { content: Content::Text(_), .. }) => {}
             _ if !calls.is_open() => return Step::NotACall,
@@ -269,27 +269,21 @@ impl Elements {
         Step::Taken
     }
 
-    /// Behind a closing tag: another tag must follow.
+    /// Behind a closing tag: another tag that may follow it must come.
     fn closing(&mut self, byte: u8, calls: &mut Calls) -> Step {
-        let in_mark = self.tag;
-        if in_mark.is_none() && byte.is_ascii_whitespace() && self.kept.len() < KEPT_BYTES_MAX {
-            self.kept.push(byte);
-            return Step::Held;
-        }
-        let begin = *self.tag.get_or_insert(self.kept.len());
-        self.kept.push(byte);
-        let read = self.kept.len() - begin;
-        if MARK.as_bytes()[read - 1] != byte {
+        let tag = match self.tag(byte) {
+            Ok(None) => return Step::Held,
+            Ok(Some(tag)) => tag,
+            Err(()) => return self.no_tag(calls),
+        };
+        let around = self.stack.iter().rev().nth(1).map_or("invoke", |element| element.name.as_str());
+        if tag.strip_prefix('/').is_some_and(|closed| closed != around) {
             return self.no_tag(calls);
         }
-        if read < MARK.len() {
-            return Step::Held;
-        }
         self.close();
-        self.kept.drain(..begin);
-        self.tag = Some(0);
         self.state = State::Call;
-        Step::Held
+        self.clear();
+        self.whole_tag(&tag, calls)
     }
 
     fn close(&mut self) {

@@ -311,7 +311,7 @@ impl Tagged {
                 } else if self.tags.framed && byte == b'\n' && self.kept.is_empty() {
                     self.kept.push(byte);
                 } else if self.kept.is_empty() {
-                    self.data(byte)
+                    self.data(byte);
                 } else {
                     return self.no_close(byte, calls);
                 }
@@ -443,6 +443,9 @@ impl Tagged {
     /// The call goes on like none: all of it is raw up to its end.
     fn breaks(&mut self, calls: &mut Calls) -> Step {
         let until = if self.block { self.tags.block_close } else { self.tags.call_close };
+        if matches!(self.state, State::ValueHeader) {
+            calls.append(self.tags.value_open.as_bytes());
+        }
         self.state = State::Broken(Until::new(&[until]));
         let mut step = Step::Taken;
         for byte in std::mem::take(&mut self.kept) {
@@ -515,7 +518,10 @@ impl CallParser for Tagged {
                 self.output.extend(until.kept());
                 self.sound = false;
             }
-            _ => {
+            state => {
+                if matches!(state, State::ValueHeader) {
+                    self.output.extend(self.tags.value_open.bytes());
+                }
                 self.output.append(&mut self.kept);
                 self.sound = false;
             }

@@ -83,8 +83,9 @@ fn qwen3_coder_tolerates_what_is_missing_at_the_end_and_nothing_else() {
     let two = "<tool_call>\n<function=f>\n</function>\n<function=g>\n</function>\n</tool_call>";
     check("qwen3_coder", two, &["C:f({})", "C:g({})"]);
     let broken = "<tool_call><function=f><parameter=s>x</parameter>oops<p></function></tool_call> Text";
-    let expected = run(&config("qwen3_coder"), broken, false);
-    assert_eq!(expected, ["C!:f({\"s\":\"x</parameter>oops<p>\"})", "T: Text"].map(|text| text.replacen("C!", "C", 1)));
+    check("qwen3_coder", broken, &["C!:f({\"s\":\"x</parameter>oops<p></function></tool_call> Text)"]);
+    let broken = "<tool_call><function=f><parameter=s>x</parameter><parameter=s\n</function></tool_call> Text";
+    check("qwen3_coder", broken, &["C!:f({\"s\":\"x\"<parameter=s\n</function>)", "T: Text"]);
     check(
         "qwen3_coder",
         "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"x\"}}\n</tool_call>",

@@ -140,7 +140,9 @@ impl Keywords {
 
     fn begin(&mut self, name: &[u8], out: &mut Vec<u8>) {
         out.extend(if self.arguments == 0 { b"{\"" } else { b",\"" });
-        name.iter().for_each(|&byte| escape(byte, out));
+        for &byte in name {
+            escape(byte, out);
+        }
         out.extend(b"\":");
         self.arguments += 1;
         self.state = State::Value(Literal::new(Dialect::Python));

@@ -145,7 +145,9 @@ impl Typed {
 
     fn become_text(&mut self, text: &[u8], out: &mut Vec<u8>) {
         out.push(b'"');
-        text.iter().for_each(|&byte| escape(byte, out));
+        for &byte in text {
+            escape(byte, out);
+        }
         self.state = State::Text;
     }
 }

@@ -357,7 +357,9 @@ impl Literal {
             let bare = std::mem::take(bare);
             if self.key {
                 self.output.push(b'"');
-                bare.trim_ascii().iter().for_each(|&byte| escape(byte, &mut self.output));
+                for &byte in bare.trim_ascii() {
+                    escape(byte, &mut self.output);
+                }
                 self.output.push(b'"');
             } else if !self.bare_value(&bare) {
                 return Scan::Invalid;
@@ -382,7 +384,9 @@ impl Literal {
             self.output.extend(json);
         } else {
             self.output.push(b'"');
-            bare.iter().for_each(|&byte| escape(byte, &mut self.output));
+            for &byte in bare {
+                escape(byte, &mut self.output);
+            }
             self.output.push(b'"');
         }
         !bare.is_empty()

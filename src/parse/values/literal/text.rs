@@ -210,7 +210,9 @@ impl Text {
 
     fn in_token(&mut self, byte: u8, matched: usize, out: &mut Vec<u8>) -> TextStep {
         if TOKEN[matched] != byte {
-            TOKEN[..matched].iter().for_each(|&byte| escape(byte, out));
+            for &byte in &TOKEN[..matched] {
+                escape(byte, out);
+            }
             return self.plain(byte, out);
         }
         if matched + 1 == TOKEN.len() {
