@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::crash;
 use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine, ScriptedEngine};
+use crate::prompt::{builtin_template, builtin_template_names};
 use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterStatus};
 
 /// Milliseconds that open sockets get to take their last bytes once everything else has stopped.
@@ -161,9 +162,21 @@ fn load_model(config: &Config, id: &str, path: &Path) -> anyhow::Result<LocalEng
         threads,
         kv_bytes: config.kv_bytes,
         sequences_max: config.engine_inbox_requests,
+        template: config.chat_template_of(id).map(template_text).transpose()?,
         ..LoadOptions::default()
     };
     LocalEngine::load(path, &options).with_context(|| format!("loading {}", path.display()))
+}
+
+/// The text of a chat template: a built-in one by its name, or a file's.
+pub(crate) fn template_text(name: &str) -> anyhow::Result<String> {
+    if let Some(source) = builtin_template(name) {
+        return Ok(source.to_owned());
+    }
+    std::fs::read_to_string(name).with_context(|| {
+        let known: Vec<_> = builtin_template_names().collect();
+        format!("reading the chat template {name}, which is a file or one of {}", known.join(", "))
+    })
 }
 
 fn limits(config: &Config) -> Limits {

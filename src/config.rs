@@ -3,6 +3,7 @@
 //! Every limit and every queue's bound in the project has its name and its default here; other modules take the
 //! number, never invent one. This module reads files and variables only when it is asked to, and starts nothing.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,7 @@ const OTHER_VARIABLES: [&str; 9] =
     ["api_key", "isa", "cache_dir", "test_model", "log", "crash", "crash_log", "sim_seeds", "sim_seed"];
 
 /// Settings whose text is taken as it is, even where it looks like a number.
-const TEXT_SETTINGS: [&str; 3] = ["listen", "data_dir", "scripted"];
+const TEXT_SETTINGS: [&str; 4] = ["listen", "data_dir", "scripted", "chat_template"];
 
 /// Settings that hold several texts, separated by commas in a variable.
 const LIST_SETTINGS: [&str; 1] = ["models"];
@@ -40,6 +41,15 @@ pub struct Config {
     pub scripted: Option<PathBuf>,
     /// Threads of the CPU engine; 0 takes what the process may use.
     pub threads: usize,
+
+    /// The chat template of all models: the name of a built-in one, or a file; without it each model's own.
+    pub chat_template: Option<String>,
+    /// Settings of single models, by the id that clients ask for.
+    pub model: BTreeMap<String, ModelConfig>,
+    /// Whether a client's billing line at the head of the system text is left out where a request says so.
+    pub strip_preamble: bool,
+    /// Milliseconds of rest after which a conversation goes on without its earlier reasoning; 0 keeps it always.
+    pub reasoning_cleared_after_ms: u64,
 
     /// Most bytes of one request's body.
     pub body_bytes_max: usize,
@@ -93,6 +103,14 @@ pub struct Config {
     pub shutdown_kv_ms: u64,
 }
 
+/// What can be set for one model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelConfig {
+    /// See [`Config::chat_template`].
+    pub chat_template: Option<String>,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -101,6 +119,10 @@ impl Default for Config {
             models: Vec::new(),
             scripted: None,
             threads: 0,
+            chat_template: None,
+            model: BTreeMap::new(),
+            strip_preamble: true,
+            reasoning_cleared_after_ms: 0,
             body_bytes_max: 32 << 20,
             ws_frame_bytes_max: 32 << 20,
             control_body_bytes_max: 4 << 20,
@@ -145,6 +167,9 @@ pub struct Flags {
     /// See [`Config::threads`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
+    /// See [`Config::chat_template`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<String>,
 }
 
 /// The settings cannot be used; the text says which and why.
@@ -191,6 +216,12 @@ impl Config {
         })?;
         config.check()?;
         Ok(config)
+    }
+
+    /// The chat template that is set for a model.
+    pub fn chat_template_of(&self, model: &str) -> Option<&str> {
+        let own = self.model.get(model).and_then(|model| model.chat_template.as_deref());
+        own.or(self.chat_template.as_deref())
     }
 
     /// Refuses values that cannot work.
@@ -473,7 +504,12 @@ mod tests {
         let config = load(&settings.join("\n"), &[], Flags::default()).unwrap();
         let models = vec![crate::models::DEFAULT_MODEL.to_owned()];
         let scripted = Some(PathBuf::from("replies.json"));
-        assert_eq!(config, Config { models, scripted, ..Config::default() });
+        let chat_template = Some("hermes".to_owned());
+        let own = ModelConfig { chat_template: Some("my-template.jinja".to_owned()) };
+        let model = BTreeMap::from([("my-model".to_owned(), own)]);
+        assert_eq!(config.chat_template_of("my-model"), Some("my-template.jinja"));
+        assert_eq!(config.chat_template_of("other"), Some("hermes"));
+        assert_eq!(config, Config { models, scripted, chat_template, model, ..Config::default() });
         let debugged = format!("{:?}", Config::default());
         assert_eq!(settings.len(), debugged.matches(": ").count(), "a setting is missing in the example");
     }

@@ -6,11 +6,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::conversation::{Response, State, messages, turns};
+use crate::config::Config;
+use crate::conversation::{Create, Event, NewResponse, Response, State, messages_with_answer, messages_within, turns};
 use crate::engine::ModelInfo;
 use crate::ids::ResponseId;
 use crate::parse::ends_in_reasoning;
-use crate::prompt::{Built, Message, Rendering, build};
+use crate::prompt::{Built, Message, PrefixReport, Rendering, Side, build, compare, template_kwargs};
 
 /// The prompt that was built last in this conversation.
 #[derive(Default)]
@@ -20,6 +21,20 @@ struct Held {
     response_id: ResponseId,
     model: String,
     tokens: Vec<u32>,
+}
+
+/// What the operator says about prompts. It must not change while a response waits to be resumed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PromptSettings {
+    strip_preamble: bool,
+    reasoning_cleared_after_ms: u64,
+}
+
+impl From<&Config> for PromptSettings {
+    fn from(config: &Config) -> Self {
+        let Config { strip_preamble, reasoning_cleared_after_ms, .. } = *config;
+        Self { strip_preamble, reasoning_cleared_after_ms }
+    }
 }
 
 /// Why there is no prompt; the texts are fit for the client.
@@ -41,14 +56,18 @@ pub(super) struct Rendered {
 
 impl HeldPrompt {
     /// Builds the prompt of a response.
-    pub(super) fn render(&self, state: &State, id: ResponseId, model: &ModelInfo) -> Result<Rendered, Unrendered> {
+    pub(super) fn render(
+        &self,
+        state: &State,
+        id: ResponseId,
+        model: &ModelInfo,
+        settings: PromptSettings,
+    ) -> Result<Rendered, Unrendered> {
         let turns: Vec<&Response> = turns(state, id).collect();
         let (mut held, first) = self.begin(&turns, model);
         let mut rendered = Err(Unrendered::Template(format!("no response {id}")));
         for turn in &turns[first..] {
-            let messages = messages(state, turn);
-            refuse_hopeless(&messages, model)?;
-            let built = build_turn(state, turn, &messages, model, held.as_deref())?;
+            let (messages, built) = build_turn(state, turn, model, settings, held.as_deref())?;
             let mut tokens = built.tokens.clone();
             tokens.extend(turn.kept_tokens());
             held = Some(tokens);
@@ -76,23 +95,89 @@ impl HeldPrompt {
     }
 }
 
+/// Where the prompt of a response left the tokens that were held for it, and which response they were held of. The
+/// first response of a conversation has none before it.
+pub(super) fn explain(
+    state: &State,
+    id: ResponseId,
+    model: &ModelInfo,
+    settings: PromptSettings,
+) -> Result<(Option<ResponseId>, PrefixReport), Unrendered> {
+    let mut held: Option<(&Response, Vec<u32>)> = None;
+    for turn in turns(state, id) {
+        let before = held.as_ref().map(|(_, tokens)| tokens.as_slice());
+        let (messages, built) = build_turn(state, turn, model, settings, before)?;
+        if turn.id == id {
+            let prompt = Side { tokens: &built.tokens, messages: &messages, tools: &turn.config.tools };
+            let report = |held: Side<'_>| compare(&model.tokenizer, model.template.capabilities(), held, prompt);
+            return Ok(match &held {
+                None => (None, report(Side { tokens: &[], messages: &[], tools: &[] })),
+                Some((previous, tokens)) => {
+                    let answered = messages_with_answer(state, previous, settings.reasoning_cleared_after_ms);
+                    let tools = &previous.config.tools;
+                    (Some(previous.id), report(Side { tokens, messages: &answered, tools }))
+                }
+            });
+        }
+        let mut tokens = built.tokens;
+        tokens.extend(turn.kept_tokens());
+        held = Some((turn, tokens));
+    }
+    Err(Unrendered::Template(format!("{id} has no place in the transcript")))
+}
+
+/// A prompt and the messages that it was made from.
 fn build_turn(
     state: &State,
     turn: &Response,
-    messages: &[Message],
     model: &ModelInfo,
+    settings: PromptSettings,
+    held: Option<&[u32]>,
+) -> Result<(Vec<Message>, Built), Unrendered> {
+    let messages = messages_within(state, turn, settings.reasoning_cleared_after_ms);
+    let built = build_messages(state, turn, model, settings, &messages, true, held)?;
+    Ok((messages, built))
+}
+
+fn build_messages(
+    state: &State,
+    turn: &Response,
+    model: &ModelInfo,
+    settings: PromptSettings,
+    messages: &[Message],
+    add_generation_prompt: bool,
     held: Option<&[u32]>,
 ) -> Result<Built, Unrendered> {
+    refuse_hopeless(messages, model)?;
     let rendering = Rendering {
         messages,
         tools: &turn.config.tools,
-        add_generation_prompt: true,
-        kwargs: &turn.config.template_kwargs,
+        add_generation_prompt,
+        kwargs: &template_kwargs(&turn.config.template_kwargs, model.template.capabilities()),
         // The conversation's own time, so that a template that shows the date gives the same prompt every day.
         now_unix_ms: state.created_ms,
-        strip_preamble: false,
+        strip_preamble: settings.strip_preamble && turn.config.strip_preamble,
     };
     build(&model.template, &model.tokenizer, &rendering, held).map_err(|error| Unrendered::Template(error.to_string()))
+}
+
+/// The messages and the prompt that a request would be given in a conversation of its own, by a generation's way.
+pub(super) fn preview(
+    create: Create,
+    now_ms: u64,
+    model: &ModelInfo,
+    settings: PromptSettings,
+    add_generation_prompt: bool,
+) -> Result<(Vec<Message>, Built), Unrendered> {
+    let mut state = State { created_ms: now_ms, ..State::default() };
+    let id = create.response_id;
+    let new = NewResponse { id, previous: None, input: create.input, config: create.config, enqueued: false };
+    let created = state.number(Event::ResponseCreated(Box::new(new)), now_ms);
+    state.apply(&created);
+    let turn = state.response(id).ok_or_else(|| Unrendered::Template(format!("no response {id}")))?;
+    let messages = messages_within(&state, turn, settings.reasoning_cleared_after_ms);
+    let built = build_messages(&state, turn, model, settings, &messages, add_generation_prompt, None)?;
+    Ok((messages, built))
 }
 
 /// Refuses what is certain to be too long before it is tokenised: megabytes of text take seconds, and more memory

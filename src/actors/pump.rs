@@ -169,9 +169,10 @@ async fn begin(
         permit = parts.running.render_permit() => permit,
         () = control.aborted() => return Err(GenerationEnd::Aborted),
     };
+    let settings = parts.config.as_ref().into();
     let rendering = offload(move || {
         let _permit = permit;
-        held.render(&state, response_id, &model)
+        held.render(&state, response_id, &model, settings)
     });
     let rendered = tokio::select! {
         biased;

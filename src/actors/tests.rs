@@ -64,6 +64,7 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         tool_policies: std::collections::BTreeMap::new(),
         max_parallel_tool_calls: None,
         thinking: None,
+        strip_preamble: false,
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
     Create::new(ResponseId::draw(fresh), input, config)

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::App;
+use super::body::decode;
 use super::errors::invalid;
 use super::idempotency::fingerprint;
 use super::input::{self, Knobs};
@@ -10,6 +11,7 @@ use super::object::transcript;
 use super::unserved;
 use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader};
 use crate::conversation::{Create, Item, Policy, Reject, ResponseConfig, State};
+use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
 use crate::protocol::responses::CreateResponse;
@@ -91,9 +93,8 @@ pub(crate) fn check(request: &CreateResponse, body: &Value) -> Result<(), Reject
 }
 
 /// The core's request, with everything checked that needs no conversation.
-pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Result<Create, Reject> {
+pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) -> Result<Create, Reject> {
     let fresh = &mut FreshIds::random();
-    let model = app.engine(request.model.as_deref())?.model();
     let knobs = Knobs {
         temperature: request.temperature,
         top_p: request.top_p,
@@ -110,6 +111,7 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
     if let Some(all) = request.tools.as_ref().filter(|all| all.len() != tools.len()) {
         echo.insert("tools".to_owned(), all.clone().into());
     }
+    let thinking = input::effort(body.get("reasoning"));
     let config = ResponseConfig {
         model: model.id.clone(),
         fingerprint: model.fingerprint.clone(),
@@ -118,7 +120,7 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
         sampling: knobs.sampling(model.sampling, fresh)?,
         max_output_tokens: input::token_limit(request.max_output_tokens, "max_output_tokens")?,
         stop: input::stops(request.stop.as_ref())?,
-        template_kwargs: request.chat_template_kwargs.clone().unwrap_or_default(),
+        template_kwargs: input::template_kwargs(request.chat_template_kwargs.as_ref(), thinking.as_ref()),
         background: request.background.unwrap_or(false),
         store: request.store.unwrap_or(true),
         metadata: request.metadata.clone().unwrap_or_default(),
@@ -126,7 +128,8 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
         policy: Policy::default(),
         tool_policies: input::tool_policies(request.tools.as_deref())?,
         max_parallel_tool_calls: input::parallel_limit(body)?,
-        thinking: input::effort(body.get("reasoning")),
+        thinking,
+        strip_preamble: request.strip_preamble == Some(true),
     };
     let input = input::items(request.input.as_ref(), "input", fresh)?;
     Ok(Create {
@@ -134,6 +137,24 @@ pub(crate) fn create(app: &App, request: &CreateResponse, body: &Value) -> Resul
         in_conversation: request.conversation.is_some(),
         ..Create::new(ResponseId::draw(fresh), input, config)
     })
+}
+
+/// The core's request for the body of a chat completion or of a response, whichever it is, to be rendered only.
+pub(crate) fn to_render(model: &ModelInfo, body: &Value) -> Result<Create, Reject> {
+    // What is not rendered, such as how to sample, is checked as well: the answer is for a request that works.
+    if body.get("messages").is_some_and(|messages| !messages.is_null()) {
+        return super::openai::chat::core_request(model, &decode(body)?);
+    }
+    let request: CreateResponse = decode(body)?;
+    for (name, given) in [
+        ("previous_response_id", request.previous_response_id.is_some()),
+        ("conversation", request.conversation.is_some()),
+    ] {
+        if given {
+            return Err(invalid(name, format!("{name} is not taken here; send the whole transcript as input")));
+        }
+    }
+    create(model, &request, body)
 }
 
 /// A conversation that begins with these items.
@@ -165,7 +186,7 @@ pub(crate) async fn perform(
         Claimed::Fresh(claim) => claim,
         Claimed::Replay(answer) => return Ok(Done::Replay(answer)),
     };
-    let create = create(app, request, body)?;
+    let create = create(app.engine(request.model.as_deref())?.model(), request, body)?;
     let id = create.response_id;
     let (handle, reader) = place(app, principal, request, create, key.as_ref(), claim).await?;
     Ok(Done::Created { id, handle, reader: Box::new(reader) })

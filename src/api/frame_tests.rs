@@ -98,6 +98,7 @@ fn config() -> ResponseConfig {
         tool_policies: std::collections::BTreeMap::new(),
         max_parallel_tool_calls: None,
         thinking: None,
+        strip_preamble: false,
     }
 }
 

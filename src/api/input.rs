@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::body::decode;
 use super::errors::invalid;
@@ -11,7 +11,7 @@ use crate::conversation::{
 };
 use crate::engine::SamplingDefaults;
 use crate::ids::{CallId, FreshIds, ItemId};
-use crate::prompt::{Role, ToolDefinition};
+use crate::prompt::{Role, ToolDefinition, with_thinking};
 use crate::protocol::TextOr;
 use crate::protocol::chat::ChatMessage;
 use crate::protocol::items::{ContentPart, InputItem};
@@ -269,6 +269,14 @@ pub(crate) fn effort(reasoning: Option<&Value>) -> Option<Thinking> {
     let word = reasoning?.get("effort")?.as_str()?;
     let (name, budget_tokens) = EFFORTS.iter().find(|(name, _)| *name == word)?;
     Some(Thinking { budget_tokens: *budget_tokens, effort: Some((*name).to_owned()) })
+}
+
+/// The template's variables: the client's, and what it asked for of thinking in other words. They are recorded with
+/// the response, so that a change of its budget does not change its prompt.
+pub(crate) fn template_kwargs(asked: Option<&Map<String, Value>>, thinking: Option<&Thinking>) -> Map<String, Value> {
+    let thinks = thinking.map(|thinking| thinking.budget_tokens != Some(0));
+    let effort = thinking.and_then(|thinking| thinking.effort.as_deref());
+    with_thinking(asked.cloned().unwrap_or_default(), thinks, effort)
 }
 
 /// A tool's result as text.

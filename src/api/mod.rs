@@ -38,12 +38,13 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::actors::{DirectoryHandle, Keys};
-use crate::conversation::Reject;
-use crate::engine::{Catalog, Engine};
+use crate::conversation::{Create, Reject};
+use crate::engine::{Catalog, Engine, ModelInfo};
 use crate::error::Code;
 use crate::ids::{FreshIds, ItemId};
 use errors::OpenAiError;
@@ -149,6 +150,11 @@ impl App {
     }
 }
 
+/// The request that the body of a chat completion or of a response stands for, to be rendered only.
+pub(crate) fn request_to_render(model: &ModelInfo, body: &Value) -> Result<Create, Reject> {
+    create::to_render(model, body)
+}
+
 /// Every route.
 pub fn router(app: App) -> Router {
     use conversations::{http, interventions};
@@ -165,6 +171,10 @@ pub fn router(app: App) -> Router {
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/responses", post(openai::responses::create).get(openai::responses_socket::upgrade))
         .route("/v1/responses/{id}", get(openai::responses::get).delete(openai::responses::delete))
+        .route("/v1/responses/{id}/prefix", get(openai::responses::prefix))
+        .route("/v1/tokenize", post(openai::tokenize::tokenize))
+        .route("/v1/detokenize", post(openai::tokenize::detokenize))
+        .route("/v1/chat/render", post(openai::tokenize::render_chat))
         .route("/v1/interventions/{id}", get(interventions::get).delete(interventions::withdraw))
         .route("/v1/conversations", post(http::create))
         .route("/v1/conversations/{id}", get(http::get).post(http::update).delete(http::delete))

@@ -6,7 +6,9 @@
 mod chat;
 mod conversations;
 mod pull;
+mod render;
 mod serve;
+mod tokenize;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -40,6 +42,10 @@ enum Command {
     Pull(pull::Arguments),
     /// Talk to a running server from the terminal
     Chat(chat::Arguments),
+    /// Write the prompt of a request, or say why a prompt does not begin with another
+    Render(render::Arguments),
+    /// Count the tokens of a text
+    Tokenize(tokenize::Arguments),
     /// List, show, delete, dump, load, compact or repair conversations while no server runs
     Conversations(conversations::Arguments),
 }
@@ -55,6 +61,8 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Serve(arguments) => serve::prepare(arguments).and_then(crate::app::run),
             Command::Pull(arguments) => pull::run(&arguments),
             Command::Chat(arguments) => chat::run(&arguments),
+            Command::Render(arguments) => render::run(&arguments),
+            Command::Tokenize(arguments) => tokenize::run(&arguments),
             Command::Conversations(arguments) => conversations::run(arguments),
         },
         Err(refusal) => {

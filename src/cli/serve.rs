@@ -28,6 +28,9 @@ pub(super) struct Arguments {
     /// Threads of the CPU engine; 0 takes what the process may use [default: 0]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// The chat template: chatml, hermes, llama3, mistral, gemma, or a file [default: the model's own]
+    #[arg(long, value_name = "NAME|FILE")]
+    chat_template: Option<String>,
     /// The settings' file [default: midstream.toml, where it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -44,8 +47,8 @@ pub struct Prepared {
 
 /// Reads the settings and sees to the models' files.
 pub(super) fn prepare(arguments: Arguments) -> anyhow::Result<Prepared> {
-    let Arguments { listen, data_dir, models, scripted, threads, config } = arguments;
-    let flags = Flags { listen, data_dir, models, scripted, threads };
+    let Arguments { listen, data_dir, models, scripted, threads, chat_template, config } = arguments;
+    let flags = Flags { listen, data_dir, models, scripted, threads, chat_template };
     let variables =
         std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
     let config = Config::load(config.as_deref(), variables, flags)?;

@@ -399,6 +399,9 @@ pub struct ResponseConfig {
     /// How long it may think.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking: Option<Thinking>,
+    /// Whether a billing line at the head of the system text is left out of the prompt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strip_preamble: bool,
 }
 
 /// How tokens are chosen: see `engine::Sampling`.

@@ -46,4 +46,4 @@ pub use policy::{
 pub use state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
 };
-pub use transcript::{messages, turns};
+pub use transcript::{messages, messages_with_answer, messages_within, turns};

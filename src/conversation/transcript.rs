@@ -13,25 +13,53 @@ pub fn turns(state: &State, upto: ResponseId) -> impl Iterator<Item = &Response>
 
 /// The messages that `response` answers: everything before it and its own input.
 pub fn messages(state: &State, response: &Response) -> Vec<Message> {
+    messages_within(state, response, 0)
+}
+
+/// As [`messages`], where the conversation forgets its reasoning when it rests: before a response that was asked for
+/// more than so many milliseconds after the one before it had ended, there is none. With 0 it forgets nothing.
+///
+/// When a response was asked for is recorded, so that a restart forgets the same.
+pub fn messages_within(state: &State, response: &Response, rest_ms: u64) -> Vec<Message> {
+    gather(state, response, rest_ms, false)
+}
+
+/// The messages that `response` answers, and its answer.
+pub fn messages_with_answer(state: &State, response: &Response, rest_ms: u64) -> Vec<Message> {
+    gather(state, response, rest_ms, true)
+}
+
+fn gather(state: &State, response: &Response, rest_ms: u64, with_answer: bool) -> Vec<Message> {
     let mut messages = Vec::new();
     if let Some(instructions) = &response.config.instructions {
         messages.push(Message::text(Role::System, instructions));
     }
-    for turn in turns(state, response.id) {
+    let forgotten = forgotten(state, response, rest_ms);
+    for (place, turn) in turns(state, response.id).enumerate() {
+        let kept = |item: &Item| place >= forgotten || !matches!(item.body, ItemBody::Reasoning { .. });
         let mut builder = Builder { messages: &mut messages, open: None };
-        for item in &turn.input {
-            builder.add(item);
-        }
+        turn.input.iter().filter(|item| kept(item)).for_each(|item| builder.add(item));
         builder.close();
-        if turn.id != response.id {
-            for output in turn.output.iter().filter(|output| output.is_kept()) {
-                builder.add(&output.item);
-            }
+        if turn.id != response.id || with_answer {
+            let output = turn.output.iter().filter(|output| output.is_kept()).map(|output| &output.item);
+            output.filter(|item| kept(item)).for_each(|item| builder.add(item));
         }
         builder.close();
     }
     name_tool_results(&mut messages);
     messages
+}
+
+/// How many turns from the first lie before the last long rest.
+fn forgotten(state: &State, response: &Response, rest_ms: u64) -> usize {
+    let turns: Vec<_> = turns(state, response.id).collect();
+    let rested = |pair: &[&Response]| {
+        let ended_ms = pair[0].ended_ms.unwrap_or(pair[1].created_ms);
+        // A tool that took long is no rest: its call's reasoning is still needed.
+        let asks = |item: &Item| matches!(item.body, ItemBody::Message { role: Role::User, .. });
+        pair[1].created_ms.saturating_sub(ended_ms) > rest_ms && pair[1].input.iter().any(asks)
+    };
+    if rest_ms == 0 { 0 } else { turns.windows(2).rposition(rested).map_or(0, |place| place + 1) }
 }
 
 /// Gathers neighbouring assistant items into messages.

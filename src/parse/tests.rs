@@ -2,6 +2,7 @@
 
 mod families;
 mod generate;
+mod json;
 mod render;
 mod tagged;
 

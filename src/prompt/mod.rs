@@ -15,10 +15,13 @@ mod message;
 mod preamble;
 mod probe;
 mod replay;
+mod report;
 mod template;
 mod time;
 mod values;
 
+#[cfg(test)]
+mod report_tests;
 #[cfg(test)]
 mod template_tests;
 #[cfg(test)]
@@ -30,4 +33,5 @@ pub use message::{Message, Role, ToolCall, ToolDefinition};
 pub use preamble::strip_preamble;
 pub use probe::Capabilities;
 pub use replay::{template_kwargs, with_thinking};
+pub use report::{Cause, Difference, PrefixReport, Side, compare};
 pub use template::{ChatTemplate, Rendering, TemplateError, starts_in_reasoning};

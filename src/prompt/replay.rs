@@ -29,10 +29,14 @@ pub fn template_kwargs(asked: &Map<String, Value>, can: &Capabilities) -> Map<St
 }
 
 /// The variables of a request that says whether it wants thinking; what the client set itself stays.
-pub fn with_thinking(mut asked: Map<String, Value>, thinks: Option<bool>) -> Map<String, Value> {
+pub fn with_thinking(mut asked: Map<String, Value>, thinks: Option<bool>, effort: Option<&str>) -> Map<String, Value> {
     let set = ["enable_thinking", "thinking"].iter().any(|name| asked.contains_key(*name));
     if let Some(thinks) = thinks.filter(|_| !set) {
         asked.insert("enable_thinking".to_owned(), Value::Bool(thinks));
+    }
+    // Some templates write the word itself.
+    if let Some(effort) = effort.filter(|_| thinks == Some(true)) {
+        asked.entry("reasoning_effort").or_insert(Value::from(effort));
     }
     asked
 }
@@ -61,12 +65,13 @@ mod tests {
 
     #[test]
     fn a_request_that_thinks_says_so_to_the_template_under_its_own_name_too() {
-        let asked = with_thinking(Map::new(), Some(true));
-        assert_eq!(Value::Object(asked.clone()), json!({"enable_thinking": true}));
+        let asked = with_thinking(Map::new(), Some(true), Some("low"));
+        let said = json!({"enable_thinking": true, "reasoning_effort": "low"});
+        assert_eq!(Value::Object(asked.clone()), said);
         let can = Capabilities { thinking_switch: Some("thinking"), ..Capabilities::unknown() };
         assert_eq!(template_kwargs(&asked, &can)["thinking"], true);
-        assert!(with_thinking(Map::new(), None).is_empty());
+        assert!(with_thinking(Map::new(), None, None).is_empty());
         let own = map(&json!({"thinking": false}));
-        assert_eq!(with_thinking(own.clone(), Some(true)), own);
+        assert_eq!(with_thinking(own.clone(), Some(true), None), own);
     }
 }

@@ -86,8 +86,13 @@ impl ChatTemplate {
     pub fn from_gguf(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
         let source = gguf.string("tokenizer.chat_template").ok().flatten();
         let source = source.filter(|source| !source.trim().is_empty());
+        Self::for_tokenizer(source.unwrap_or(builtin::CHATML), tokenizer)
+    }
+
+    /// A template whose texts for begin and end are a tokenizer's.
+    pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.special_text(id)).unwrap_or_default();
-        Self::new(source.unwrap_or(builtin::CHATML), text(tokenizer.bos()), text(tokenizer.eos()))
+        Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
     }
 
     /// The template's text.

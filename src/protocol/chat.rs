@@ -41,6 +41,10 @@ pub struct ChatRequest {
     pub max_completion_tokens: Option<u32>,
     /// Extra variables for the chat template.
     pub chat_template_kwargs: Option<Map<String, Value>>,
+    /// How long the model may think, as a word.
+    pub reasoning_effort: Option<String>,
+    /// Whether a billing line at the head of the system text is left out of the prompt.
+    pub strip_preamble: Option<bool>,
     /// Whether the conversation is kept.
     pub store: Option<bool>,
     /// The client's own labels.

@@ -10,5 +10,6 @@ pub mod items;
 pub mod models;
 pub mod responses;
 mod text_or;
+pub mod tokenize;
 
 pub use text_or::TextOr;

@@ -49,6 +49,8 @@ pub struct CreateResponse {
     pub max_output_tokens: Option<u32>,
     /// Extra variables for the chat template.
     pub chat_template_kwargs: Option<Map<String, Value>>,
+    /// Whether a billing line at the head of the system text is left out of the prompt.
+    pub strip_preamble: Option<bool>,
 }
 
 /// `response.steer`.

@@ -10,6 +10,7 @@ mod idempotency;
 mod inject;
 mod interventions;
 mod load;
+mod prompts;
 mod responses;
 mod responses_socket;
 mod sockets;

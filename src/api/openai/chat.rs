@@ -22,6 +22,7 @@ use crate::api::stream::finish;
 use crate::api::unserved;
 use crate::conversation::ResponseStatus;
 use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Policy, Reject, ResponseConfig};
+use crate::engine::ModelInfo;
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
@@ -46,7 +47,7 @@ pub(crate) async fn create(
         Claimed::Fresh(claim) => claim,
         Claimed::Replay(answer) => return replay(&app, &principal, answer, &request, permit).await,
     };
-    let create = core_request(&app, &request)?;
+    let create = core_request(app.engine(request.model.as_deref())?.model(), &request)?;
     let id = create.response_id;
     let open = create::open(&principal, Vec::new());
     let (handle, reader) = if stored {
@@ -57,7 +58,7 @@ pub(crate) async fn create(
     answer(&app, &handle, reader, id, &request, permit).await
 }
 
-fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
+pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest) -> Result<Create, Reject> {
     if request.n.is_some_and(|n| n != 1) {
         return Err(invalid("n", "only one choice is given; leave n out, or set it to 1"));
     }
@@ -66,7 +67,6 @@ fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
         return Err(invalid("messages", "messages is empty; give at least one message"));
     }
     let fresh = &mut FreshIds::random();
-    let model = app.engine(request.model.as_deref())?.model();
     let knobs = Knobs {
         temperature: request.temperature,
         top_p: request.top_p,
@@ -74,6 +74,8 @@ fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
         min_p: request.min_p,
         seed: request.seed,
     };
+    let thinking =
+        request.reasoning_effort.as_ref().and_then(|word| input::effort(Some(&serde_json::json!({"effort": word}))));
     let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
     let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
     let config = ResponseConfig {
@@ -84,7 +86,7 @@ fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
         sampling: knobs.sampling(model.sampling, fresh)?,
         max_output_tokens: limit.or(old_limit),
         stop: input::stops(request.stop.as_ref())?,
-        template_kwargs: request.chat_template_kwargs.clone().unwrap_or_default(),
+        template_kwargs: input::template_kwargs(request.chat_template_kwargs.as_ref(), thinking.as_ref()),
         background: false,
         store: request.store == Some(true),
         metadata: request.metadata.clone().unwrap_or_default(),
@@ -92,7 +94,8 @@ fn core_request(app: &App, request: &ChatRequest) -> Result<Create, Reject> {
         policy: Policy::default(),
         tool_policies: BTreeMap::new(),
         max_parallel_tool_calls: None,
-        thinking: None,
+        thinking,
+        strip_preamble: request.strip_preamble == Some(true),
     };
     let input = input::chat_items(messages, fresh)?;
     Ok(Create::new(ResponseId::draw(fresh), input, config))

@@ -6,3 +6,4 @@ mod chat_stream;
 pub(crate) mod models;
 pub(crate) mod responses;
 pub(crate) mod responses_socket;
+pub(crate) mod tokenize;

@@ -152,6 +152,31 @@ pub(crate) async fn get(
     Ok(stream(&app, Follow::new(reader, id, after), Some(seat)))
 }
 
+/// `GET /v1/responses/{id}/prefix`: how much of what was held the prompt began with, and why not of all.
+pub(crate) async fn prefix(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    PathId(id): PathId,
+    Admitted(_permit): Admitted,
+) -> Result<Json<Value>, OpenAiError> {
+    let id = create::response_id(&id)?;
+    let handle = app.directory.of_response(id, &principal).await?;
+    let state = handle.state().await?;
+    let response = state.response(id).ok_or_else(|| not_found(id))?;
+    if !state.responses.iter().any(|turn| turn.id == id) {
+        let text = format!("{id} has no prompt: its turn has not come");
+        return Err(Reject::new(Code::InvalidInput, text).into());
+    }
+    let (engine, cached_tokens) = (app.engine(Some(&response.config.model))?, response.usage.cached_tokens);
+    let (previous, report) = app.directory.explain(state.clone(), id, engine).await?;
+    let mut shown = json!(report);
+    shown["object"] = json!("response.prefix");
+    shown["id"] = json!(id);
+    shown["previous_response_id"] = json!(previous);
+    shown["cached_tokens"] = json!(cached_tokens);
+    Ok(Json(shown))
+}
+
 /// `DELETE /v1/responses/{id}`: the object goes, the transcript stays.
 pub(crate) async fn delete(
     State(app): State<App>,

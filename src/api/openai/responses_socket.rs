@@ -176,7 +176,7 @@ impl Session {
             return Ok(None);
         }
         create::check(request, frame)?;
-        let mut create = create::create(&self.app, request, frame)?;
+        let mut create = create::create(self.app.engine(request.model.as_deref())?.model(), request, frame)?;
         create.previous = Some(id);
         let id = create.response_id;
         match handle.create(create, None).await {

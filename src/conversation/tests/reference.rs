@@ -1,6 +1,8 @@
 //! The reference: a conversation as lists and flags, without events, ids or time. It says what must be answered, where
 //! everything stands, and what the model is to read. Deliberately simple: one page of the protocol, as code.
 
+mod ends;
+
 use crate::conversation::{IfBusy, OnDisconnect, OnLate, OnMultiple, ToolsOnSteer, When};
 use crate::error::Code;
 
@@ -81,12 +83,9 @@ pub(super) struct Turn {
     /// A message is open.
     open: bool,
     cancelled: bool,
-    /// It ended in a way that results do not go on from.
-    given_up: bool,
     deleted: bool,
     unread: OnDisconnect,
-    left: bool,
-    paused: bool,
+    readers: Readers,
     attempts: u32,
     successor: Option<usize>,
     came: usize,
@@ -98,8 +97,19 @@ pub(super) enum Status {
     Running,
     Completed,
     Incomplete,
+    /// Incomplete too, and no results go on from it.
+    GivenUp,
     Cancelled,
     Failed,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Readers {
+    #[default]
+    There,
+    Gone,
+    /// Gone, and it stands until they come.
+    Awaited,
 }
 
 #[derive(Clone, Debug)]
@@ -368,7 +378,7 @@ impl Reference {
 
     /// Nothing of an item would be cut, or nobody waits for its end.
     fn is_at_border(&self, turn: usize) -> bool {
-        !self.turns[turn].open || self.turns[turn].paused
+        !self.turns[turn].open || self.is_paused(turn)
     }
 
     fn commit_steer(&mut self, steer: usize, successor: usize) {
@@ -413,113 +423,6 @@ impl Reference {
         }
     }
 
-    fn cancel(&mut self, target: usize, cascade: bool) {
-        match self.turns[target].status {
-            Status::Running => self.cancel_running(target),
-            Status::Cancelled => {}
-            _ => {
-                let has_open = (0..self.calls.len()).any(|call| self.is_open(call) && self.calls[call].turn == target);
-                if has_open {
-                    self.fail_steers(target);
-                    self.close_calls(Some(target), false);
-                    self.next_turn();
-                }
-                let mut last = self.turns[target].successor;
-                while let Some(next) = last.and_then(|turn| self.turns[turn].successor) {
-                    last = Some(next);
-                }
-                if let Some(last) = last.filter(|last| cascade && self.turns[*last].status == Status::Running) {
-                    self.cancel_running(last);
-                }
-            }
-        }
-    }
-
-    fn cancel_running(&mut self, turn: usize) {
-        if std::mem::replace(&mut self.turns[turn].cancelled, true) {
-            return;
-        }
-        if let Some(place) = self.queue.iter().position(|waiting| *waiting == turn) {
-            self.queue.remove(place);
-            return self.end_outside(turn, Status::Cancelled);
-        }
-        if self.turns[turn].paused {
-            return self.end_outside(turn, Status::Cancelled);
-        }
-        self.fail_steers(turn);
-        self.close_calls(Some(turn), false);
-    }
-
-    /// The item that is open is nothing, finished calls stay the client's.
-    fn interrupt(&mut self, turn: usize) -> Result<(), Code> {
-        if self.turns[turn].cancelled || self.turns[turn].status != Status::Running {
-            return Err(Code::ResponseAlreadyCompleted);
-        }
-        self.queue.retain(|waiting| *waiting != turn);
-        let ended = &mut self.turns[turn];
-        if std::mem::take(&mut ended.open) {
-            ended.output.pop();
-        }
-        (ended.status, ended.given_up) = (Status::Incomplete, true);
-        self.fail_steers(turn);
-        self.next_turn();
-        Ok(())
-    }
-
-    fn attend(&mut self, present: bool) {
-        let Some(active) = self.generating().or(self.paused()) else { return };
-        let turn = &mut self.turns[active];
-        if turn.unread != OnDisconnect::Continue {
-            turn.left = !present;
-            turn.paused &= !present;
-        }
-    }
-
-    fn paused(&self) -> Option<usize> {
-        self.active().filter(|active| self.turns[*active].paused)
-    }
-
-    fn time_passes(&mut self) {
-        if let Some(active) = self.generating().filter(|active| self.turns[*active].left) {
-            match self.turns[active].unread {
-                OnDisconnect::Continue => {}
-                OnDisconnect::Pause => self.turns[active].paused = true,
-                OnDisconnect::Cancel => {
-                    self.turns[active].given_up = true;
-                    self.end_outside(active, Status::Incomplete);
-                }
-            }
-        }
-        self.lose_claims();
-        self.continue_turn();
-        self.next_turn();
-    }
-
-    fn fail_steers(&mut self, turn: usize) {
-        self.meant_for(turn).into_iter().for_each(|steer| self.steers[steer].outcome = Outcome::Failed);
-    }
-
-    fn end_outside(&mut self, turn: usize, status: Status) {
-        self.fail_steers(turn);
-        self.close_calls(Some(turn), false);
-        self.turns[turn].status = status;
-        self.next_turn();
-    }
-
-    fn answer_call(&mut self, call: usize, output: u8) -> Result<(), Code> {
-        match self.calls[call].is {
-            Is::Answered if self.calls[call].given == Some(output) => Ok(()),
-            Is::Answered => Err(Code::ToolResultConflict),
-            Is::Closed => Err(Code::ToolCallClosed),
-            Is::Open | Is::Claimed => {
-                self.take_result(call, output);
-                self.continue_turn();
-                self.next_turn();
-                Ok(())
-            }
-        }
-    }
-
     fn inject(&mut self, turn: usize, output: u8) -> Result<(), Code> {
         let all: Vec<usize> = (0..self.calls.len()).filter(|call| self.calls[*call].turn == turn).collect();
         for call in &all {
@@ -553,10 +456,7 @@ impl Reference {
     fn continue_turn(&mut self) {
         let has_open = (0..self.calls.len()).any(|call| self.is_open(call));
         let last = self.calls.iter().rev().find(|call| call.goes_on && call.result.is_some()).map(|call| call.turn);
-        let by_itself = |turn: &usize| {
-            let turn = &self.turns[*turn];
-            matches!(turn.status, Status::Completed | Status::Incomplete) && !turn.given_up
-        };
+        let by_itself = |turn: &usize| matches!(self.turns[*turn].status, Status::Completed | Status::Incomplete);
         let Some(like) = last.filter(by_itself) else { return };
         if self.active().is_none() && !has_open {
             let next = self.turns.len();
@@ -602,7 +502,7 @@ impl Reference {
 
     /// The response that is generated and still takes news.
     fn generating(&self) -> Option<usize> {
-        self.active().filter(|active| !self.turns[*active].cancelled && !self.turns[*active].paused)
+        self.active().filter(|active| !self.turns[*active].cancelled && !self.is_paused(*active))
     }
 
     fn text(&mut self) {
@@ -629,7 +529,7 @@ impl Reference {
     }
 
     fn end(&mut self, end: End) {
-        let Some(active) = self.active().filter(|active| !self.turns[*active].paused) else { return };
+        let Some(active) = self.active().filter(|active| !self.is_paused(*active)) else { return };
         if self.turns[active].cancelled {
             return self.end_outside(active, Status::Cancelled);
         }
@@ -645,32 +545,6 @@ impl Reference {
         } else {
             self.commit(active, Some(status));
         }
-        self.next_turn();
-    }
-
-    fn lose_claims(&mut self) {
-        for call in self.calls.iter_mut().filter(|call| call.is == Is::Claimed) {
-            let text = "outcome unknown, may have run".to_owned();
-            (call.is, call.result, call.goes_on) = (Is::Closed, Some(text), true);
-        }
-    }
-
-    fn restart(&mut self) {
-        // Nobody knows whether the workers of claimed calls still live.
-        self.lose_claims();
-        if let Some(active) = self.active().filter(|active| !self.turns[*active].paused) {
-            let attempts = self.turns[active].attempts + 1;
-            if self.turns[active].cancelled {
-                self.end_outside(active, Status::Cancelled);
-            } else if attempts > ATTEMPTS_MAX {
-                self.end_outside(active, Status::Failed);
-            } else if self.at_boundary(active).is_empty() {
-                self.turns[active].attempts = attempts;
-            } else {
-                self.commit(active, Some(Status::Incomplete));
-            }
-        }
-        self.continue_turn();
         self.next_turn();
     }
 }

@@ -140,8 +140,8 @@ impl Real {
             input.extend(open.into_iter().map(|call_id| self.result(call_id, 0)));
         }
         input.push(self.user(format!("create {}", self.clock)));
-        let (if_busy, on_disconnect, grace_ms) = (Some(if_busy), Some(unread), Some(LEASE_MS));
-        let policies = Policies { if_busy, on_disconnect, grace_ms, ..Policies::default() };
+        let (on_disconnect, grace_ms, if_busy) = (Some(unread), Some(LEASE_MS), Some(if_busy));
+        let policies = Policies { on_disconnect, grace_ms, if_busy, ..Policies::default() };
         let response_id = ResponseId::draw(&mut self.talk.fresh);
         let create = Create { response_id, input, config: config(), previous: None, policies, in_conversation: true };
         self.say(Input::Create(Box::new(create)))
@@ -263,7 +263,10 @@ impl StateMachineTest for Real {
         let status = |id: &ResponseId| match &state.response_even_deleted(*id).unwrap().status {
             ResponseStatus::Queued | ResponseStatus::InProgress => Status::Running,
             ResponseStatus::Ended(Ending::Completed) => Status::Completed,
-            ResponseStatus::Ended(Ending::Incomplete { .. }) => Status::Incomplete,
+            ResponseStatus::Ended(Ending::Incomplete { reason }) => match reason.as_str() {
+                "interrupted" | "disconnected" => Status::GivenUp,
+                _ => Status::Incomplete,
+            },
             ResponseStatus::Ended(Ending::Cancelled) => Status::Cancelled,
             ResponseStatus::Ended(Ending::Failed { .. }) => Status::Failed,
         };

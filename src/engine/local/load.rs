@@ -34,6 +34,8 @@ const FINGERPRINT_BYTES: usize = 4096;
 pub struct LoadOptions {
     /// The id clients ask for; by default the file's name without `.gguf`.
     pub id: Option<String>,
+    /// The text of the chat template; by default the file's own.
+    pub template: Option<String>,
     /// Threads that compute; by default as many as the process may use.
     pub threads: Option<usize>,
     /// Most tokens that prompt and answer may have together; by default, and at most, what the model was made for.
@@ -52,6 +54,7 @@ impl Default for LoadOptions {
     fn default() -> Self {
         Self {
             id: None,
+            template: None,
             threads: None,
             context_length: None,
             kv_bytes: KV_BYTES_DEFAULT,
@@ -144,11 +147,10 @@ pub(super) fn prepare(
             expected: vec![description.sizes.embedding, tokenizer.vocab_size()],
         }));
     }
-    let template =
-        ChatTemplate::from_gguf(&gguf, &tokenizer).map_err(|source| LoadError::Template { path: name(), source })?;
+    let template = chat_template(&gguf, &tokenizer, path, options)?;
     let isa = Isa::select().map_err(|error| LoadError::Isa(error.to_string()))?;
     let team = Team::new(options.threads.unwrap_or_else(Team::default_size));
-    let fingerprint = fingerprint(&gguf, &description, file, isa);
+    let fingerprint = fingerprint(&gguf, &description, file, options.template.as_deref(), isa);
     let blocks = kv_blocks(&description, options);
     let pool = BlockPool::new(PoolConfig { blocks, model: fingerprint.clone(), kv_type: KV_TYPE.to_owned() });
     let made_for = description.sizes.context_length;
@@ -158,21 +160,63 @@ pub(super) fn prepare(
         context_length: options.context_length.unwrap_or(made_for).min(made_for),
     };
     let scheduler = Scheduler::new(limits, pool);
-    let model = ModelInfo {
+    let context_length = scheduler.context_length();
+    let model = model_info(path, options, &gguf, tokenizer, template, context_length, fingerprint);
+    let backend = CpuBackend::load(description, file, isa, team, blocks).map_err(refused)?;
+    Ok((model, scheduler, backend))
+}
+
+/// What a file says about its model's text: tokenizer, template, formats. Its weights are not read, so nothing tells
+/// which tokens it would generate: the fingerprint is empty.
+pub fn read_model_info(path: &Path, options: &LoadOptions) -> Result<ModelInfo, LoadError> {
+    let name = || path.display().to_string();
+    let unreadable = |reason: &dyn ToString| LoadError::Read { path: name(), reason: reason.to_string() };
+    let file = File::open(path).map_err(|error| unreadable(&error))?;
+    let map = Mmap::new(&file).map_err(|error| unreadable(&error))?;
+    let refused = |source: ModelError| LoadError::Model { path: name(), source };
+    let gguf = Gguf::parse(map.as_slice()).map_err(|source| refused(source.into()))?;
+    let made_for = Description::read(&gguf).map_err(refused)?.sizes.context_length;
+    let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|source| LoadError::Tokenizer { path: name(), source })?;
+    let template = chat_template(&gguf, &tokenizer, path, options)?;
+    let context_length = options.context_length.unwrap_or(made_for).min(made_for);
+    Ok(model_info(path, options, &gguf, tokenizer, template, context_length, String::new()))
+}
+
+fn chat_template(
+    gguf: &Gguf,
+    tokenizer: &Tokenizer,
+    path: &Path,
+    options: &LoadOptions,
+) -> Result<ChatTemplate, LoadError> {
+    let template = match &options.template {
+        Some(source) => ChatTemplate::for_tokenizer(source, tokenizer),
+        None => ChatTemplate::from_gguf(gguf, tokenizer),
+    };
+    template.map_err(|source| LoadError::Template { path: path.display().to_string(), source })
+}
+
+fn model_info(
+    path: &Path,
+    options: &LoadOptions,
+    gguf: &Gguf,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    context_length: usize,
+    fingerprint: String,
+) -> ModelInfo {
+    ModelInfo {
         id: options.id.clone().unwrap_or_else(|| id_from(path)),
         owned_by: "local".to_owned(),
         created: Clock::System.unix_ms() / 1000,
-        context_length: u32::try_from(scheduler.context_length()).unwrap_or(u32::MAX),
+        context_length: u32::try_from(context_length).unwrap_or(u32::MAX),
         fingerprint,
         tokenizer: Arc::new(tokenizer),
         reasoning: reasoning(&template),
-        sampling: sampling_defaults(&gguf),
+        sampling: sampling_defaults(gguf),
         template: Arc::new(template),
         tool_format: ToolFormat::default(),
         exact_resume: true,
-    };
-    let backend = CpuBackend::load(description, file, isa, team, blocks).map_err(refused)?;
-    Ok((model, scheduler, backend))
+    }
 }
 
 fn id_from(path: &Path) -> String {
@@ -211,7 +255,7 @@ fn reasoning(template: &ChatTemplate) -> ReasoningFormat {
 
 /// Names everything that decides about the tokens: header (metadata, tokenizer, template, shapes), weights,
 /// instruction set, KV type, numerics. Of the weights, the beginning of each and the file's size stand for all.
-fn fingerprint(gguf: &Gguf, description: &Description, file: &[u8], isa: Isa) -> String {
+fn fingerprint(gguf: &Gguf, description: &Description, file: &[u8], template: Option<&str>, isa: Isa) -> String {
     let header_end = gguf.tensors().iter().map(|tensor| tensor.range.start).min().unwrap_or(file.len());
     let mut hash = Sha256::new();
     hash.update((file.len() as u64).to_le_bytes());
@@ -221,5 +265,7 @@ fn fingerprint(gguf: &Gguf, description: &Description, file: &[u8], isa: Isa) ->
         let bytes = file.get(tensor.range.clone()).unwrap_or_default();
         hash.update(&bytes[..bytes.len().min(FINGERPRINT_BYTES)]);
     }
+    // A template of one's own makes other prompts, not other logits; but a resumed answer must find its prompt again.
+    hash.update(template.unwrap_or_default());
     format!("gguf-{:x}-{}-{KV_TYPE}-n{NUMERICS_VERSION}", hash.finalize(), isa.name())
 }

@@ -164,6 +164,7 @@ fn config() -> ResponseConfig {
         .into(),
         max_parallel_tool_calls: Some(4),
         thinking: Some(Thinking { budget_tokens: Some(1024), effort: Some("low".into()) }),
+        strip_preamble: false,
     }
 }
 
@@ -223,6 +224,7 @@ fn beginnings() -> Vec<Event> {
         tool_policies: BTreeMap::new(),
         max_parallel_tool_calls: None,
         thinking: None,
+        strip_preamble: false,
         ..config()
     };
     vec![

@@ -1,0 +1,75 @@
+//! Prompts without a generation: what a request would be given, and why a response's prompt left what was held.
+//!
+//! Renders by the same way as a generation, in the same bounded room.
+
+use std::sync::Arc;
+
+use super::directory::DirectoryHandle;
+use super::offload::offload;
+use super::prompt::{PromptSettings, Unrendered, explain, preview};
+use crate::config::Config;
+use crate::conversation::{Create, Reject, State};
+use crate::engine::{Engine, ModelInfo};
+use crate::error::Code;
+use crate::ids::ResponseId;
+use crate::prompt::{Built, Message, PrefixReport};
+
+/// The messages and the prompt that a request would be given in a conversation of its own.
+pub fn preview_prompt(
+    create: Create,
+    now_ms: u64,
+    model: &ModelInfo,
+    config: &Config,
+    add_generation_prompt: bool,
+) -> Result<(Vec<Message>, Built), Reject> {
+    preview(create, now_ms, model, config.into(), add_generation_prompt).map_err(refusal)
+}
+
+impl DirectoryHandle {
+    /// The prompt that a request would be given in a conversation of its own.
+    pub async fn preview(
+        &self,
+        create: Create,
+        engine: &Arc<dyn Engine>,
+        add_generation_prompt: bool,
+    ) -> Result<Built, Reject> {
+        let (engine, settings) = (engine.clone(), self.settings());
+        let now_ms = self.parts.clock.unix_ms();
+        self.compute(move || preview(create, now_ms, engine.model(), settings, add_generation_prompt))
+            .await?
+            .map(|(_, built)| built)
+            .map_err(refusal)
+    }
+
+    /// Where the prompt of a response left the tokens that were held for it, and of which response these were.
+    pub async fn explain(
+        &self,
+        state: Arc<State>,
+        id: ResponseId,
+        engine: &Arc<dyn Engine>,
+    ) -> Result<(Option<ResponseId>, PrefixReport), Reject> {
+        let (engine, settings) = (engine.clone(), self.settings());
+        self.compute(move || explain(&state, id, engine.model(), settings)).await?.map_err(refusal)
+    }
+
+    /// Does work that takes a core, away from the async threads and not more at once than prompts are rendered.
+    pub async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Reject> {
+        let permit = self.parts.running.render_permit().await;
+        let done = offload(move || {
+            let _permit = permit;
+            work()
+        });
+        done.await.map_err(|_| Reject::new(Code::Internal, "the work failed; the log says where"))
+    }
+
+    fn settings(&self) -> PromptSettings {
+        self.parts.config.as_ref().into()
+    }
+}
+
+fn refusal(unrendered: Unrendered) -> Reject {
+    match unrendered {
+        Unrendered::Template(message) => Reject::new(Code::InvalidInput, message).param("messages"),
+        Unrendered::TooLong(message) => Reject::new(Code::ContextLengthExceeded, message),
+    }
+}

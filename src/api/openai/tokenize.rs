@@ -1,0 +1,117 @@
+//! `/v1/tokenize`, `/v1/detokenize`, `/v1/chat/render`: what a request's prompt would be, token for token. The way is
+//! a generation's, so the counts are exact.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde_json::Value;
+
+use crate::api::App;
+use crate::api::body::{Admitted, JsonBody, decode};
+use crate::api::create;
+use crate::api::errors::{OpenAiError, invalid};
+use crate::conversation::Reject;
+use crate::engine::Engine;
+use crate::engine::tokenizer::Tokenizer;
+use crate::parse::ends_in_reasoning;
+use crate::prompt::Built;
+use crate::protocol::tokenize::{Detokenize, Detokenized, RenderedChat, Tokenize, Tokenized};
+
+/// `POST /v1/tokenize`
+pub(crate) async fn tokenize(
+    State(app): State<App>,
+    Admitted(_permit): Admitted,
+    JsonBody(body): JsonBody,
+) -> Result<Json<Tokenized>, OpenAiError> {
+    let request: Tokenize = decode(&body)?;
+    let engine = app.engine(request.model.as_deref())?.clone();
+    let tokens = match (&request.prompt, has_conversation(&body)) {
+        (Some(prompt), false) => {
+            let (prompt, begins) = (prompt.clone(), request.add_special_tokens.unwrap_or(true));
+            let engine = engine.clone();
+            app.directory.compute(move || encode(&engine.model().tokenizer, &prompt, begins)).await?
+        }
+        (None, true) => render(&app, &engine, &request, &body).await?.tokens,
+        _ => return Err(invalid("prompt", "give either prompt, a text, or messages (or input)").into()),
+    };
+    let model = engine.model();
+    Ok(Json(Tokenized {
+        count: tokens.len(),
+        max_model_len: model.context_length,
+        token_strs: asked_strings(&request, &model.tokenizer, &tokens),
+        tokens,
+    }))
+}
+
+/// `POST /v1/chat/render`
+pub(crate) async fn render_chat(
+    State(app): State<App>,
+    Admitted(_permit): Admitted,
+    JsonBody(body): JsonBody,
+) -> Result<Json<RenderedChat>, OpenAiError> {
+    let request: Tokenize = decode(&body)?;
+    let engine = app.engine(request.model.as_deref())?.clone();
+    if !has_conversation(&body) {
+        return Err(invalid("messages", "messages is missing; give what would be sent for an answer").into());
+    }
+    let Built { tokens, text, .. } = render(&app, &engine, &request, &body).await?;
+    let model = engine.model();
+    Ok(Json(RenderedChat {
+        object: "chat.render",
+        model: model.id.clone(),
+        starts_in_reasoning: ends_in_reasoning(model.reasoning, &text).unwrap_or_default(),
+        prompt: text,
+        count: tokens.len(),
+        max_model_len: model.context_length,
+        token_strs: asked_strings(&request, &model.tokenizer, &tokens),
+        tokens,
+    }))
+}
+
+/// `POST /v1/detokenize`
+pub(crate) async fn detokenize(
+    State(app): State<App>,
+    Admitted(_permit): Admitted,
+    JsonBody(body): JsonBody,
+) -> Result<Json<Detokenized>, OpenAiError> {
+    let request: Detokenize = decode(&body)?;
+    let tokenizer = &app.engine(request.model.as_deref())?.model().tokenizer;
+    let size = tokenizer.vocab_size();
+    if let Some(place) = request.tokens.iter().position(|&id| id as usize >= size) {
+        let text = format!("tokens[{place}] is {}, but the vocabulary has {size} tokens", request.tokens[place]);
+        return Err(invalid(format!("tokens[{place}]"), text).into());
+    }
+    let bytes: Vec<u8> = request.tokens.iter().flat_map(|&id| spelled(tokenizer, id)).copied().collect();
+    Ok(Json(Detokenized { prompt: String::from_utf8_lossy(&bytes).into_owned() }))
+}
+
+fn has_conversation(body: &Value) -> bool {
+    ["messages", "input"].iter().any(|name| body.get(*name).is_some_and(|value| !value.is_null()))
+}
+
+async fn render(app: &App, engine: &Arc<dyn Engine>, request: &Tokenize, body: &Value) -> Result<Built, Reject> {
+    if request.continue_final_message == Some(true) {
+        let text = "continue_final_message is not supported by this version; leave it out";
+        return Err(invalid("continue_final_message", text));
+    }
+    let create = create::to_render(engine.model(), body)?;
+    app.directory.preview(create, engine, request.add_generation_prompt.unwrap_or(true)).await
+}
+
+fn encode(tokenizer: &Tokenizer, text: &str, begins: bool) -> Vec<u32> {
+    let mut tokens = tokenizer.encode(text, true);
+    if let Some(bos) = tokenizer.bos().filter(|bos| begins && tokenizer.add_bos() && tokens.first() != Some(bos)) {
+        tokens.insert(0, bos);
+    }
+    tokens
+}
+
+fn asked_strings(request: &Tokenize, tokenizer: &Tokenizer, tokens: &[u32]) -> Option<Vec<String>> {
+    let text = |&id: &u32| String::from_utf8_lossy(spelled(tokenizer, id)).into_owned();
+    (request.return_token_strs == Some(true)).then(|| tokens.iter().map(text).collect())
+}
+
+fn spelled(tokenizer: &Tokenizer, id: u32) -> &[u8] {
+    tokenizer.special_text(id).map_or_else(|| tokenizer.token_bytes(id), str::as_bytes)
+}

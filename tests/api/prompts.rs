@@ -1,0 +1,106 @@
+//! Prompts without a generation: tokens, renderings, and why a prompt left what was held.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Server, Setup};
+
+fn messages() -> Value {
+    json!([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi <|im_end|>"}])
+}
+
+fn tools() -> Value {
+    json!([{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}])
+}
+
+#[tokio::test]
+async fn the_count_is_what_a_generation_uses() {
+    let server = Server::start().await;
+    let request = json!({"messages": messages(), "tools": tools()});
+    let counted = server.post("/v1/tokenize", request.clone()).await.body;
+    let rendered = server.post("/v1/chat/render", request.clone()).await.body;
+    let answered = server.post("/v1/chat/completions", request).await.body;
+    assert_eq!(counted["count"], answered["usage"]["prompt_tokens"]);
+    assert_eq!(counted["count"].as_u64().unwrap() as usize, counted["tokens"].as_array().unwrap().len());
+    assert_eq!(counted["max_model_len"], 1 << 20);
+    assert_eq!(rendered["tokens"], counted["tokens"]);
+    let text = rendered["prompt"].as_str().unwrap();
+    assert!(text.starts_with("<|im_start|>system\nBe kind.\n\n# Tools") && text.ends_with("<|im_start|>assistant\n"));
+    let spelled = server.post("/v1/detokenize", json!({"tokens": counted["tokens"]})).await.body;
+    assert_eq!(spelled["prompt"], text);
+    // A text is what it is, control tokens in it too: their texts in messages are not.
+    let text = server.post("/v1/tokenize", json!({"prompt": text, "return_token_strs": true})).await.body;
+    assert_ne!(text["tokens"], counted["tokens"]);
+    assert_eq!(text["token_strs"][0], "<|im_start|>");
+    assert_eq!(counted["token_strs"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_response_s_request_and_its_variables_are_rendered_too() {
+    let server = Server::start().await;
+    let said = json!({"instructions": "Be kind.", "input": "hi", "add_generation_prompt": false});
+    let rendered = server.post("/v1/chat/render", said).await.body;
+    assert_eq!(rendered["prompt"], "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n");
+    let billed = "x-anthropic-billing-header: cc_version=1;\nBe kind.";
+    let mut said = json!({"instructions": billed, "input": "hi"});
+    let kept = server.post("/v1/chat/render", said.clone()).await.body;
+    said["strip_preamble"] = json!(true);
+    let stripped = server.post("/v1/chat/render", said).await.body;
+    assert!(kept["prompt"].as_str().unwrap().contains("billing"));
+    assert!(!stripped["prompt"].as_str().unwrap().contains("billing"));
+}
+
+#[tokio::test]
+async fn what_cannot_be_rendered_is_refused_by_its_field() {
+    let server = Server::start().await;
+    for (path, body, param) in [
+        ("/v1/tokenize", json!({}), "prompt"),
+        ("/v1/tokenize", json!({"prompt": "a", "messages": []}), "prompt"),
+        ("/v1/chat/render", json!({"prompt": "a"}), "messages"),
+        ("/v1/chat/render", json!({"messages": []}), "messages"),
+        ("/v1/chat/render", json!({"input": "a", "previous_response_id": "resp_1"}), "previous_response_id"),
+        ("/v1/chat/render", json!({"messages": messages(), "continue_final_message": true}), "continue_final_message"),
+        ("/v1/detokenize", json!({"tokens": [1, 999_999]}), "tokens[1]"),
+        ("/v1/detokenize", json!({}), ""),
+    ] {
+        let answer = server.post(path, body.clone()).await;
+        let error = answer.assert_error(400, "invalid_input").clone();
+        if !param.is_empty() {
+            assert_eq!(error["param"], param, "{path} {body}");
+        }
+    }
+    server.post("/v1/tokenize", json!({"model": "x", "prompt": "a"})).await.assert_error(404, "model_not_found");
+}
+
+#[tokio::test]
+async fn a_prompt_that_goes_on_says_so_and_one_that_does_not_says_why() {
+    let server = Server::start_with(Setup::default()).await;
+    let ask = async |body: Value| server.post("/v1/responses", body).await.body;
+    let first = ask(json!({"instructions": "It is 10:15.", "input": "a"})).await;
+    let second = ask(json!({"instructions": "It is 10:15.", "input": "b", "previous_response_id": first["id"]})).await;
+    let third = ask(json!({"instructions": "It is 10:27.", "input": "c", "previous_response_id": second["id"]})).await;
+    let report = async |id: &Value| server.get(&format!("/v1/responses/{}/prefix", id.as_str().unwrap())).await.body;
+    let begun = report(&first["id"]).await;
+    assert_eq!((&begun["previous_response_id"], &begun["complete"]), (&Value::Null, &json!(true)));
+    let on = report(&second["id"]).await;
+    assert_eq!((&on["object"], &on["previous_response_id"]), (&json!("response.prefix"), &first["id"]));
+    assert_eq!((&on["complete"], &on["difference"]), (&json!(true), &Value::Null));
+    assert_eq!(on["common_tokens"], on["held_tokens"]);
+    let off = report(&third["id"]).await;
+    let difference = &off["difference"];
+    assert_eq!((&off["complete"], &difference["cause"]), (&json!(false), &json!("timestamp")), "{off}");
+    assert_eq!((&difference["message"], &difference["role"]), (&json!(0), &json!("system")));
+    assert_eq!(difference["byte"], "<|im_start|>system\nIt is 10:".len());
+    assert!(difference["held"].as_str().unwrap().contains("10:15"), "{off}");
+    assert!(difference["prompt"].as_str().unwrap().contains("10:27"), "{off}");
+}
+
+#[tokio::test]
+async fn there_is_no_report_of_what_is_not_there() {
+    let server = Server::start().await;
+    for id in ["resp_00000000000000000000000000000000", "nonsense"] {
+        server.get(&format!("/v1/responses/{id}/prefix")).await.assert_error(404, "response_not_found");
+    }
+    let answer = server.request(Method::POST, "/v1/responses/x/prefix").send().await.unwrap();
+    assert_eq!(answer.status(), 405);
+}
