@@ -5,9 +5,14 @@ use super::tagged::{Argument, Tagged, Tags, attribute};
 use super::{Family, Reads};
 use crate::parse::values::Kinds;
 
+const CLOSE: &str = "<|close|>tools<|sep|>";
+/// What stands around the text of an answer.
+const FRAME: &[&str] =
+    &["<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"];
+
 static TAGS: Tags = Tags {
     block_open: "<|open|>tools<|sep|>",
-    block_close: "<|close|>tools<|sep|>",
+    block_close: CLOSE,
     call_open: "<|open|>call",
     call_open_end: "<|sep|>",
     call_close: "<|close|>call<|sep|>",
@@ -22,11 +27,17 @@ static TAGS: Tags = Tags {
 pub(super) static FAMILY: Family = Family {
     name: "kimi_k3",
     aliases: &[],
-    open: &["<|open|>tools<|sep|>"],
-    inner: &["<|close|>", "<|end_of_msg|>"],
+    open: &[
+        "<|open|>tools<|sep|>",
+        "<|open|>response<|sep|>",
+        "<|close|>response<|sep|>",
+        "<|close|>message<|sep|>",
+        "<|end_of_msg|>",
+    ],
+    inner: &["<|open|>call", "<|open|>argument", "<|close|>argument<|sep|>", "<|close|>call<|sep|>", CLOSE],
     bare: &[],
     line_ends_before: 1,
-    reads: Reads::Calls(|opening| Box::new(Tagged::new(&TAGS, opening))),
+    reads: Reads::Framed { calls: |opening| Box::new(Tagged::new(&TAGS, opening)), frame: FRAME },
 };
 
 fn argument(header: &str) -> Option<Argument> {

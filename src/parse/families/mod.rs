@@ -85,6 +85,8 @@ pub(super) struct Family {
 pub(super) enum Reads {
     /// What follows an opening marker.
     Calls(fn(&Opening<'_>) -> Box<dyn CallParser>),
+    /// The same, where some of the opening markers open nothing: they only frame the answer's text, and are dropped.
+    Framed { calls: fn(&Opening<'_>) -> Box<dyn CallParser>, frame: &'static [&'static str] },
     /// The whole output.
     Output(fn(Setup) -> Box<dyn StreamParser>),
 }
@@ -156,7 +158,8 @@ impl Family {
     pub(super) fn open(&self, opening: &Opening<'_>) -> Option<Box<dyn CallParser>> {
         match self.reads {
             Reads::Calls(parser) => Some(parser(opening)),
-            Reads::Output(_) => None,
+            Reads::Framed { calls, frame } if !frame.contains(&opening.marker) => Some(calls(opening)),
+            Reads::Framed { .. } | Reads::Output(_) => None,
         }
     }
 

@@ -66,39 +66,53 @@ fn meant(parts: &[Part]) -> Vec<Seen> {
 fn config(form: &Form, parts: &[Part]) -> PipelineConfig {
     PipelineConfig {
         tool_format: form.name.parse().unwrap(),
+        reasoning: form.reasoning().parse().unwrap(),
+        starts_in_reasoning: Some(false),
         tools: generate::tools(parts),
         ..PipelineConfig::default()
     }
 }
 
-/// The forms of the families that there are.
 fn forms() -> impl Iterator<Item = &'static Form> {
-    FORMS.iter().filter(|form| form.name.parse::<ToolFormat>().is_ok())
+    FORMS.iter()
+}
+
+#[test]
+fn every_family_is_tried() {
+    let names = |mut names: Vec<&'static str>| {
+        names.sort_unstable();
+        names
+    };
+    let known = ToolFormat::all().filter(|format| *format != ToolFormat::NONE).map(ToolFormat::name);
+    assert_eq!(names(forms().map(|form| form.name).collect()), names(known.collect()));
 }
 
 /// The answer as this family can give it.
 fn fitted(form: &Form, parts: Vec<Part>) -> Vec<Part> {
     let mut parts = generate::fit(parts);
     if form.only_first && parts.iter().any(|part| matches!(part, Part::Calls(_))) {
-        let mut before = 0;
-        parts.retain(|part| {
-            let keep = match part {
-                Part::Calls(_) => before == 0,
-                _ => false,
-            };
-            before += usize::from(matches!(part, Part::Calls(_)));
-            keep
-        });
+        let first = parts.iter().find(|part| matches!(part, Part::Calls(_))).cloned();
+        parts.truncate(usize::from(matches!(parts[0], Part::Reasoning(_))));
+        parts.extend(first);
+    }
+    for part in &mut parts {
+        if let Part::Text(text) = part
+            && form.has_sections()
+        {
+            *text = text.replace("<|", "<");
+        }
     }
     parts
 }
 
 fn run(form: &Form, cases: u32, test: impl Fn(Vec<Part>, bool, &[prop::sample::Index]) -> Result<(), TestCaseError>) {
     let cuts = prop::collection::vec(any::<prop::sample::Index>(), 1..6);
-    let result = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
-        .run(&(generate::answer(), any::<bool>(), cuts), |(parts, other, cuts)| {
-            test(fitted(form, parts), other, &cuts)
-        });
+    let result = TestRunner::new(Config {
+        cases: Config::default().cases / share,
+        failure_persistence: None,
+        ..Config::default()
+    })
+    .run(&(generate::answer(), any::<bool>(), cuts), |(parts, other, cuts)| test(fitted(form, parts), other, &cuts));
     if let Err(error) = result {
         panic!("{}: {error}", form.name);
     }
@@ -108,7 +122,7 @@ fn run(form: &Form, cases: u32, test: impl Fn(Vec<Part>, bool, &[prop::sample::I
 fn every_answer_is_read_as_it_was_meant_however_it_is_cut() {
     let counts = std::cell::RefCell::new(BTreeMap::<(&str, &str), usize>::new());
     for form in forms() {
-        run(form, 120, |parts, other, cuts| {
+        run(form, 4, |parts, other, cuts| {
             let output = form.answer(&parts, other);
             let config = config(form, &parts);
             let whole = pieces(config.clone(), std::iter::once(output.as_bytes()), false).0;
@@ -141,7 +155,7 @@ fn table(counts: &BTreeMap<(&str, &str), usize>) {
 #[test]
 fn an_answer_cut_anywhere_completes_no_call_that_was_not_whole_and_streams_json() {
     for form in forms() {
-        run(form, 60, |parts, other, cuts| {
+        run(form, 8, |parts, other, cuts| {
             let output = form.answer(&parts, other);
             let at = cuts[0].index(output.len() + 1);
             let mut pipeline = Pipeline::new(config(form, &parts));
@@ -183,7 +197,7 @@ fn an_answer_cut_anywhere_completes_no_call_that_was_not_whole_and_streams_json(
 #[test]
 fn damaged_answers_are_read_the_same_however_they_are_cut() {
     for form in forms() {
-        run(form, 60, |parts, other, cuts| {
+        run(form, 8, |parts, other, cuts| {
             let output = form.answer(&parts, other);
             let config = config(form, &parts);
             let mut at: Vec<usize> =

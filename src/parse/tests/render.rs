@@ -13,10 +13,26 @@ pub(super) struct Form {
     calls: fn(&[Call], bool) -> String,
     /// Calls are told by standing at the beginning: there is one group of them and no text before it.
     pub(super) only_first: bool,
+    /// How reasoning and text are written where they are messages or sections of their own.
+    sections: Option<Sections>,
+}
+
+struct Sections {
+    reasoning: &'static str,
+    thinks: fn(&str) -> String,
+    says: fn(&str) -> String,
 }
 
 const fn form(name: &'static str, calls: fn(&[Call], bool) -> String) -> Form {
-    Form { name, calls, only_first: false }
+    Form { name, calls, only_first: false, sections: None }
+}
+
+const fn first(name: &'static str, calls: fn(&[Call], bool) -> String) -> Form {
+    Form { only_first: true, ..form(name, calls) }
+}
+
+const fn sections(name: &'static str, calls: fn(&[Call], bool) -> String, sections: Sections) -> Form {
+    Form { sections: Some(sections), ..form(name, calls) }
 }
 
 /// The flag asks for the form's other spelling, where it has one: without line ends, or with the other order of keys.
@@ -29,11 +45,7 @@ pub(super) static FORMS: &[Form] = &[
     }),
     form("qwen3_coder", |calls, other| each(calls, "\n", |call| qwen3_coder(call, other))),
     form("nemotron_deci", |calls, other| format!("<TOOLCALL>{}</TOOLCALL>", array(calls, "arguments", other))),
-    Form {
-        name: "llama3_json",
-        calls: |calls, other| each(calls, ";", |call| object(call, "parameters", other)),
-        only_first: true,
-    },
+    first("llama3_json", |calls, other| each(calls, ";", |call| object(call, "parameters", other))),
     form("mistral", |calls, other| {
         if other {
             return each(calls, "", |call| format!("[TOOL_CALLS]{}[ARGS]{}", call.name, arguments(call)));
@@ -41,7 +53,7 @@ pub(super) static FORMS: &[Form] = &[
         format!("[TOOL_CALLS]{}", array(calls, "arguments", false))
     }),
     form("phi4", |calls, other| format!("functools{}", array(calls, "arguments", other))),
-    Form { name: "pythonic", calls: |calls, other| python(calls, other), only_first: true },
+    first("pythonic", python),
     form("lfm2", |calls, other| format!("<|tool_call_start|>{}<|tool_call_end|>", python(calls, other))),
     form("jamba", |calls, other| format!("<tool_calls>{}</tool_calls>", array(calls, "arguments", other))),
     form("deepseek_v3", |calls, _| {
@@ -62,7 +74,15 @@ pub(super) static FORMS: &[Form] = &[
             .collect();
         format!("<|tool_calls_section_begin|>{}<|tool_calls_section_end|>", calls.concat())
     }),
-    form("kimi_k3", |calls, _| kimi_k3(calls)),
+    sections(
+        "kimi_k3",
+        |calls, _| kimi_k3(calls),
+        Sections {
+            reasoning: "kimi_k3",
+            thinks: |text| format!("<|open|>think<|sep|>{text}<|close|>think<|sep|>"),
+            says: |text| format!("<|open|>response<|sep|>{text}<|close|>response<|sep|>"),
+        },
+    ),
     form("minimax_m2", minimax_m2),
     form("minimax_m3", minimax_m3),
     form("gemma4", |calls, _| {
@@ -71,23 +91,59 @@ pub(super) static FORMS: &[Form] = &[
             format!("<|tool_call>call:{}{{{}}}<tool_call|>", call.name, fields.collect::<Vec<_>>().join(","))
         })
     }),
-    form("inkling", |calls, _| {
-        each(calls, "", |call| {
-            let body = json!({"name": call.name, "args": call.arguments});
-            format!("<|message_model|>{}<|content_invoke_tool_json|>{body}<|end_message|>", call.name)
-        })
-    }),
+    sections(
+        "inkling",
+        |calls, _| {
+            each(calls, "", |call| {
+                let body = json!({"name": call.name, "args": call.arguments});
+                format!("<|message_model|>{}<|content_invoke_tool_json|>{body}<|end_message|>", call.name)
+            })
+        },
+        Sections {
+            reasoning: "inkling",
+            thinks: |text| format!("<|message_model|><|content_thinking|>{text}<|end_message|>"),
+            says: |text| format!("<|message_model|><|content_text|>{text}<|end_message|>"),
+        },
+    ),
+    sections(
+        "harmony",
+        |calls, in_analysis| {
+            let channel = if in_analysis { "analysis" } else { "commentary" };
+            each(calls, "", |call| {
+                let head = format!("<|start|>assistant<|channel|>{channel} to=functions.{}", call.name);
+                format!("{head} <|constrain|>json<|message|>{}<|call|>", arguments(call))
+            })
+        },
+        Sections {
+            reasoning: "gpt_oss",
+            thinks: |text| format!("<|start|>assistant<|channel|>analysis<|message|>{text}<|end|>"),
+            says: |text| format!("<|start|>assistant<|channel|>final<|message|>{text}<|end|>"),
+        },
+    ),
 ];
 
 impl Form {
+    /// How this family's models mark reasoning.
+    pub(super) fn reasoning(&self) -> &'static str {
+        self.sections.as_ref().map_or("qwen3", |sections| sections.reasoning)
+    }
+
+    /// Whether text is a message or section of its own, in which the form's own marks mean what they do outside.
+    pub(super) fn has_sections(&self) -> bool {
+        self.sections.is_some()
+    }
+
     /// The answer as the model writes it.
     pub(super) fn answer(&self, parts: &[Part], other: bool) -> String {
         let mut output = String::new();
         for part in parts {
-            match part {
-                Part::Reasoning(text) => output.push_str(&format!("<think>\n{text}\n</think>\n\n")),
-                Part::Text(text) => output.push_str(text),
-                Part::Calls(calls) => {
+            match (part, &self.sections) {
+                (Part::Reasoning(text), Some(sections)) => output.push_str(&(sections.thinks)(text)),
+                (Part::Text(text), Some(sections)) => output.push_str(&(sections.says)(text)),
+                (Part::Calls(calls), Some(_)) => output.push_str(&(self.calls)(calls, other)),
+                (Part::Reasoning(text), None) => output.push_str(&format!("<think>\n{text}\n</think>\n\n")),
+                (Part::Text(text), None) => output.push_str(text),
+                (Part::Calls(calls), None) => {
                     if matches!(output.chars().last(), Some(last) if last != '\n') {
                         output.push('\n');
                     }
