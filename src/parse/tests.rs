@@ -3,6 +3,7 @@
 mod families;
 mod generate;
 mod json;
+mod page;
 mod render;
 mod tagged;
 

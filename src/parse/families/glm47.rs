@@ -22,7 +22,7 @@ static TAGS: Tags = Tags {
 
 pub(super) static FAMILY: Family = Family {
     name: "glm47",
-    aliases: &["glm45", "glm4", "glm4_moe", "glm5"],
+    aliases: &["glm", "glm45", "glm4", "glm4_moe", "glm5"],
     open: &["<tool_call>"],
     inner: &["</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
     bare: &[],

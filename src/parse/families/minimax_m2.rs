@@ -1,5 +1,5 @@
-//! `<minimax:tool_call><invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke></minimax:tool_call>`: `MiniMax`
-//! M2.
+//! `<minimax:tool_call><invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke></minimax:tool_call>`:
+//! `MiniMax` M2.
 
 use super::tagged::{Argument, Tagged, Tags, attribute};
 use super::{Family, Reads};

@@ -1,5 +1,5 @@
-//! `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`: Qwen3-Coder, Nemotron Nano. Some
-//! of these models leave the block's tags out, some write Hermes' JSON between them, and models of the Hermes form
+//! `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`: Qwen3-Coder, Nemotron Nano.
+//! Some of these models leave the block's tags out, some write Hermes' JSON between them, and models of the Hermes form
 //! write this one: both are read for either.
 
 use super::json_block::JsonBlock;
@@ -26,7 +26,7 @@ static TAGS: Tags = Tags {
 
 pub(super) static FAMILY: Family = Family {
     name: "qwen3_coder",
-    aliases: &["qwen3_xml", "qwen3_5", "nemotron_nano", "nemotron_v3", "step3p5"],
+    aliases: &["qwen3_xml", "qwen3_5", "nemotron_nano", "nemotron_v3", "step3p5", "mimo"],
     open: &["<tool_call>", "<function="],
     inner: &["</tool_call>", "</function>", "<parameter=", "</parameter>"],
     bare: &[],
