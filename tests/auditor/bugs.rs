@@ -43,7 +43,7 @@ pub(crate) const BUGS: &[Bug] = &[
         let kept = run.lines.iter().rposition(|line| line.get("kept").is_some()).unwrap();
         run.lines.remove(kept + 1);
     }),
-    bug("a trim keeps too little of an answer", "I14", |run| {
+    bug("a trim keeps too little of an answer", "I9", |run| {
         *run = crate::scene::trimmed();
         let is_delta = |line: &Value| line["kept"]["event"]["type"] == "output_delta";
         let place = run.lines.iter().position(is_delta).unwrap();
