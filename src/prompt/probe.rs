@@ -2,10 +2,12 @@
 //!
 //! Pure and under fuel. Nothing is believed because of the template's name: what counts is what comes out.
 
+use std::cell::Cell;
+
 use minijinja::Value;
 use serde_json::{Map, Value as Json, json};
 
-use super::template::{ChatTemplate, Input, starts_in_reasoning};
+use super::template::{ChatTemplate, Input, TemplateError, starts_in_reasoning};
 use super::values::{self, Arguments, ContentForm, ReasoningForm, Shape};
 use super::{Message, Role, ToolCall, ToolDefinition};
 
@@ -128,7 +130,7 @@ impl Capabilities {
 
 /// Finds out what the template supports.
 pub(super) fn probe(template: &ChatTemplate) -> Capabilities {
-    let mut probe = Probe { template, found: Capabilities::unknown(), kwargs: Map::new() };
+    let mut probe = Probe { template, found: Capabilities::unknown(), kwargs: Map::new(), endless: Cell::new(false) };
     let plain = probe.shows(&[user(USER)], USER);
     probe.found.content_as_parts = !plain && {
         probe.found.content_as_parts = true;
@@ -151,6 +153,8 @@ struct Probe<'a> {
     /// What is known so far; messages are given accordingly.
     found: Capabilities,
     kwargs: Map<String, Json>,
+    /// The template did not come to an end: nothing more is asked of it.
+    endless: Cell<bool>,
 }
 
 impl Probe<'_> {
@@ -285,9 +289,8 @@ impl Probe<'_> {
             result(),
             result(),
         ];
-        let together = Self { template: self.template, found: self.found.clone(), kwargs: Map::new() };
         let values: Vec<Value> = values::with_segments(&turn, self.found.shape(), None);
-        let rendered = together.template.render_values(&Input { messages: values, ..Input::default() });
+        let rendered = self.template.render_values(&Input { messages: values, ..Input::default() });
         rendered.is_ok_and(|text| in_order(&text, &[REASONING, VALUE, ANSWER, OTHER_VALUE, RESULT]))
     }
 
@@ -318,6 +321,9 @@ impl Probe<'_> {
     }
 
     fn render_with(&self, messages: &[Message], tools: &[ToolDefinition], prompt: bool) -> Option<String> {
+        if self.endless.get() {
+            return None;
+        }
         let shape = self.found.shape();
         let input = Input {
             messages: messages.iter().map(|message| values::message(message, shape, None)).collect(),
@@ -326,7 +332,9 @@ impl Probe<'_> {
             add_generation_prompt: prompt,
             ..Input::default()
         };
-        self.template.render_values(&input).ok()
+        let rendered = self.template.render_values(&input);
+        self.endless.set(rendered == Err(TemplateError::TooExpensive));
+        rendered.ok()
     }
 }
 
