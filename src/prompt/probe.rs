@@ -67,6 +67,8 @@ pub struct Capabilities {
     pub arguments_as_text: bool,
     /// Wants no content, rather than an empty one, in messages that only call.
     pub call_content_is_none: bool,
+    /// Takes content and reasoning in one message that calls.
+    pub call_takes_both: bool,
     /// The field that it reads reasoning from; `content` stands for parts of the type `thinking`.
     pub reasoning_field: Option<&'static str>,
     /// Takes reasoning as a list: the reasoning in front of each call, then what comes behind the last.
@@ -102,6 +104,7 @@ impl Capabilities {
             content_as_parts: false,
             arguments_as_text: false,
             call_content_is_none: false,
+            call_takes_both: true,
             reasoning_field: Some("reasoning_content"),
             reasoning_segments: false,
             keeps_reasoning_of_calls: true,
@@ -257,6 +260,9 @@ impl Probe<'_> {
         if field.is_some() && !self.found.keeps_earlier_reasoning {
             self.find_what_keeps();
         }
+        let both = Message { content: ANSWER.to_owned(), ..with_reasoning(call(ARGUMENTS)) };
+        let native = self.found.tool_calls && field.is_some() && !self.found.call_content_is_none;
+        self.found.call_takes_both = !native || self.render(&[user(USER), both, result()]).is_some();
         self.found.reasoning_segments = field.is_some_and(|field| field != "content") && self.takes_segments();
     }
 
