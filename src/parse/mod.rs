@@ -10,6 +10,7 @@ mod piece;
 mod pipeline;
 mod prose;
 mod reasoning;
+mod reread;
 mod sink;
 mod splitter;
 mod stop;

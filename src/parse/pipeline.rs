@@ -118,7 +118,6 @@ impl Pipeline {
 /// A reader of the whole output where one of the formats has channels, else the splitter.
 fn stream_parser(config: PipelineConfig) -> Box<dyn StreamParser> {
     let PipelineConfig { tool_format, reasoning, starts_in_reasoning, tools, bare_calls, .. } = config;
-    let tools = Tools::new(tools);
     let calls = tool_format.family().and_then(|family| match family.reads {
         Reads::Output(stream) => Some(stream),
         Reads::Calls(_) => None,
@@ -126,7 +125,13 @@ fn stream_parser(config: PipelineConfig) -> Box<dyn StreamParser> {
     let thoughts = reasoning.format().and_then(|format| format.stream);
     if let Some(stream) = calls.or(thoughts) {
         let (calls, reasoning) = (calls.is_some(), thoughts.is_some());
-        return stream(Setup { tools, calls, reasoning, starts_in_reasoning });
+        return stream(Setup { calls, reasoning, starts_in_reasoning });
     }
-    Box::new(Splitter::new(Wanted { tool_format, reasoning, starts_in_reasoning, tools, bare_calls }))
+    Box::new(Splitter::new(Wanted {
+        tool_format,
+        reasoning,
+        starts_in_reasoning,
+        tools: Tools::new(tools),
+        bare_calls,
+    }))
 }

@@ -1,6 +1,6 @@
 //! How model families mark their reasoning: one line per format.
 
-use super::families::{Setup, StreamParser};
+use super::families::{Setup, StreamParser, harmony, inkling};
 
 /// A way of marking reasoning.
 pub(super) struct Reasoning {
@@ -26,16 +26,67 @@ impl std::fmt::Debug for Reasoning {
     }
 }
 
-const THINK: Reasoning = Reasoning {
-    name: "qwen3",
-    aliases: &["basic", "qwen", "think"],
-    open: &["<think>"],
-    close: &["</think>"],
-    starts_inside: false,
-    ends_at_call: false,
-    drops_stray_close: false,
-    stream: None,
-};
+const THINK: (&[&str], &[&str]) = (&["<think>"], &["</think>"]);
+
+impl Reasoning {
+    const fn new(name: &'static str, (open, close): (&'static [&'static str], &'static [&'static str])) -> Self {
+        let (aliases, starts_inside, ends_at_call, drops_stray_close) = (&[], false, false, false);
+        Self { name, aliases, open, close, starts_inside, ends_at_call, drops_stray_close, stream: None }
+    }
+
+    const fn aliases(self, aliases: &'static [&'static str]) -> Self {
+        Self { aliases, ..self }
+    }
+
+    const fn starts_inside(self) -> Self {
+        Self { starts_inside: true, ..self }
+    }
+
+    const fn ends_at_call(self) -> Self {
+        Self { ends_at_call: true, ..self }
+    }
+
+    const fn drops_stray_close(self) -> Self {
+        Self { drops_stray_close: true, ..self }
+    }
+
+    const fn stream(self, stream: fn(Setup) -> Box<dyn StreamParser>) -> Self {
+        Self { stream: Some(stream), ..self }
+    }
+}
 
 /// Every format; the first is what a model gets whose template says no more than that it thinks.
-pub(super) static FORMATS: &[Reasoning] = &[THINK];
+pub(super) static FORMATS: &[Reasoning] =
+    &[
+        Reasoning::new("qwen3", THINK).aliases(&["basic", "qwen", "nemotron_deci", "glm45", "glm47", "think"]),
+        Reasoning::new("deepseek_v4", THINK).ends_at_call(),
+        Reasoning::new("deepseek_r1", THINK).starts_inside().aliases(&[
+            "deepseek_v3",
+            "deepseek_v3_1",
+            "deepseek_v3_2",
+            "deepseek_v31",
+            "deepseek_v32",
+            "qwen3_thinking",
+            "step3",
+            "nemotron_nano",
+        ]),
+        Reasoning::new("nemotron_v3", THINK).starts_inside().ends_at_call(),
+        Reasoning::new("minimax_m2", THINK).starts_inside().ends_at_call().aliases(&["minimax"]),
+        Reasoning::new("kimi_k25", THINK).starts_inside().ends_at_call().aliases(&["kimi_k2", "kimi_k2_5"]),
+        Reasoning::new("kimi", (&["◁think▷"], &["◁/think▷"])),
+        Reasoning::new("mistral", (&["[THINK]"], &["[/THINK]"])).starts_inside().aliases(&["magistral"]),
+        Reasoning::new("minimax_m3", (&["<mm:think>"], &["</mm:think>"])).ends_at_call().drops_stray_close(),
+        Reasoning::new(
+            "granite",
+            (
+                &["Here's my thought process:", "Here is my thought process:"],
+                &["Here's my response:", "Here is my response:"],
+            ),
+        ),
+        Reasoning::new("gemma4", (&["<|channel>thought"], &["<channel|>"])),
+        Reasoning::new("kimi_k3", (&["<|open|>think<|sep|>"], &["<|close|>think<|sep|>"])).ends_at_call(),
+        Reasoning::new("gpt_oss", (&["<|channel|>analysis<|message|>"], &["<|end|>"]))
+            .stream(harmony::stream)
+            .aliases(&["harmony", "openai_gptoss", "gptoss"]),
+        Reasoning::new("inkling", (&["<|content_thinking|>"], &["<|end_message|>"])).stream(inkling::stream),
+    ];

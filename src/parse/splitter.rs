@@ -10,6 +10,7 @@ use super::families::{CallParser, Family, Opening, Step, StreamParser};
 use super::formats::{ReasoningFormat, ToolFormat};
 use super::prose::Prose;
 use super::reasoning::Reasoning;
+use super::reread::{self, Budget, Reader, Taken};
 use super::sink::Sink;
 use super::tools::Tools;
 
@@ -50,13 +51,6 @@ struct Candidate {
     calls_before: u32,
 }
 
-/// What became of a character.
-enum Taken {
-    Yes,
-    /// It is to be read again, behind this text.
-    Again(String),
-}
-
 /// What the splitter looks for.
 #[derive(Debug)]
 pub(super) struct Wanted {
@@ -87,10 +81,7 @@ pub(super) struct Splitter {
     /// Reasoning was ended by a call: its closing marker may still come.
     left_open: bool,
     prose: Prose,
-    /// Bytes that may still be read a second time: as many as were read, so that work stays linear.
-    allowance: usize,
-    #[cfg(test)]
-    work: usize,
+    budget: Budget,
 }
 
 impl Splitter {
@@ -114,53 +105,7 @@ impl Splitter {
             reopens: starts_inside,
             left_open: false,
             prose: Prose::new(),
-            allowance: 0,
-            #[cfg(test)]
-            work: 0,
-        }
-    }
-
-    /// Reads `text` behind what lies on `again`, the top first.
-    fn run(&mut self, text: &str, sink: &mut Sink<'_>, mut again: Vec<(String, usize)>) {
-        let mut at = 0;
-        while !sink.stopped() {
-            let (source, place) = match again.last_mut() {
-                Some((source, place)) => (source.as_str(), place),
-                None => (text, &mut at),
-            };
-            let rest = &source[*place..];
-            let Some(character) = rest.chars().next() else {
-                if again.pop().is_none() {
-                    return;
-                }
-                continue;
-            };
-            let plain = self.plain_run(rest);
-            let taken = if plain > 0 {
-                self.emit(&rest[..plain], sink);
-                *place += plain;
-                plain
-            } else {
-                match self.take(character, sink) {
-                    Taken::Yes => {
-                        *place += character.len_utf8();
-                        character.len_utf8()
-                    }
-                    Taken::Again(before) => {
-                        if !before.is_empty() {
-                            again.push((before, 0));
-                        }
-                        0
-                    }
-                }
-            };
-            #[cfg(test)]
-            {
-                self.work += taken.max(1);
-            }
-            if again.is_empty() {
-                self.allowance += taken;
-            }
+            budget: Budget::default(),
         }
     }
 
@@ -187,7 +132,7 @@ impl Splitter {
                 more = if self.reopens { format.open } else { &[] };
             } else {
                 thoughts = if self.lead == Lead::Text { &[] } else { format.open };
-                let stray = format.drops_stray_close || self.left_open && self.lead != Lead::Text;
+                let stray = (format.drops_stray_close || self.left_open) && self.lead != Lead::Text;
                 more = if stray { format.close } else { &[] };
             }
         }
@@ -214,12 +159,12 @@ impl Splitter {
         self.markers().any(|marker| marker.starts_with(text) && !(quoted && self.opens_call(marker)))
     }
 
-    fn take(&mut self, character: char, sink: &mut Sink<'_>) -> Taken {
+    fn take_character(&mut self, character: char, sink: &mut Sink<'_>) -> Taken {
         if self.in_call() {
             return self.take_in_call(character, sink);
         }
         if std::mem::take(&mut self.skip_line_end) && character == '\n' {
-            return Taken::Yes;
+            return Taken::Bytes(character.len_utf8());
         }
         if !self.partial.is_empty() {
             return self.take_in_marker(character, sink);
@@ -230,7 +175,7 @@ impl Splitter {
             if self.space.len() > SPACE_BYTES_MAX {
                 self.begin_text(sink);
             }
-            return Taken::Yes;
+            return Taken::Bytes(character.len_utf8());
         }
         if self.may_become_marker(character.encode_utf8(&mut [0; 4])) {
             return self.take_in_marker(character, sink);
@@ -255,7 +200,7 @@ impl Splitter {
             self.release_line_ends(sink);
             self.emit(character.encode_utf8(&mut [0; 4]), sink);
         }
-        Taken::Yes
+        Taken::Bytes(character.len_utf8())
     }
 
     fn take_in_marker(&mut self, character: char, sink: &mut Sink<'_>) -> Taken {
@@ -263,11 +208,11 @@ impl Splitter {
         let partial = std::mem::take(&mut self.partial);
         if self.markers().any(|marker| marker == partial) {
             self.marker(&partial, sink);
-            return Taken::Yes;
+            return Taken::Bytes(character.len_utf8());
         }
         self.partial = partial;
         if self.may_become_marker(&self.partial) {
-            return Taken::Yes;
+            return Taken::Bytes(character.len_utf8());
         }
         self.partial.pop();
         self.reopens = false;
@@ -296,9 +241,7 @@ impl Splitter {
             self.mode = Mode::Reasoning;
         } else if self.reasoning.is_some_and(|format| format.close.contains(&marker)) {
             self.left_open = false;
-            if self.in_reasoning() || self.lead != Lead::Text {
-                self.back_to_text(Lead::Reasoning);
-            }
+            self.back_to_text(Lead::Reasoning);
         } else if let Some(family) = self.family
             && let Some(parser) = family.open(&Opening { marker, tools: &self.tools })
         {
@@ -337,14 +280,14 @@ impl Splitter {
                 Step::Ended => {
                     self.left_open |= candidate.in_reasoning;
                     self.back_to_text(Lead::Call);
-                    return Taken::Yes;
+                    return Taken::Bytes(character.len_utf8());
                 }
             }
         }
         if candidate.held {
             candidate.raw.push(character);
         }
-        Taken::Yes
+        Taken::Bytes(character.len_utf8())
     }
 
     /// What is held is text. Emits its marker; what is behind it is returned to be read again, since a call may
@@ -367,8 +310,7 @@ impl Splitter {
         let line_ends = marker.len() - marker.trim_start_matches('\n').len();
         self.show(&marker[..line_ends], sink);
         self.emit(&marker[line_ends..], sink);
-        if let Some(left) = self.allowance.checked_sub(rest.len()) {
-            self.allowance = left;
+        if self.budget.allows(rest.len()) {
             return rest.to_owned();
         }
         if !rest.is_empty() && !self.in_reasoning() && self.lead != Lead::Text {
@@ -416,9 +358,25 @@ impl Splitter {
     }
 }
 
+impl Reader for Splitter {
+    fn take(&mut self, rest: &str, sink: &mut Sink<'_>) -> Taken {
+        match (self.plain_run(rest), rest.chars().next()) {
+            (0, Some(character)) => self.take_character(character, sink),
+            (plain, _) => {
+                self.emit(&rest[..plain], sink);
+                Taken::Bytes(plain)
+            }
+        }
+    }
+
+    fn budget(&mut self) -> &mut Budget {
+        &mut self.budget
+    }
+}
+
 impl StreamParser for Splitter {
     fn push(&mut self, text: &str, sink: &mut Sink<'_>) {
-        self.run(text, sink, Vec::new());
+        reread::read(self, String::new(), text, sink);
         sink.drain_calls();
     }
 
@@ -428,7 +386,7 @@ impl StreamParser for Splitter {
                 self.back_to_text(Lead::Call);
             } else {
                 let rest = self.not_a_call(sink);
-                self.run("", sink, vec![(rest, 0)]);
+                reread::read(self, rest, "", sink);
             }
         }
         // Only white space behind a marker is framing; an answer that is nothing else is shown.
@@ -456,6 +414,6 @@ impl StreamParser for Splitter {
 
     #[cfg(test)]
     fn work(&self) -> usize {
-        self.work
+        self.budget.work
     }
 }

@@ -1,5 +1,7 @@
 //! The pipeline's promises, checked on tables and on arbitrary cuts of arbitrary output.
 
+mod json;
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

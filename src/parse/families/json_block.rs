@@ -143,7 +143,7 @@ impl JsonBlock {
             return step;
         }
         calls.done(closed);
-        if closed && !in_close && !self.in_array && self.close.is_some() && byte == b'{' {
+        if closed && !in_close && !self.in_array && byte == b'{' {
             return self.before(byte, 0, calls);
         }
         Step::NotACall

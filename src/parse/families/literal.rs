@@ -24,12 +24,6 @@ impl Literal {
         Self { text, matched: 0 }
     }
 
-    /// What has matched so far.
-    pub(super) fn matched(&self) -> &'static str {
-        // A match may stand inside a character; what is in front of it is text all the same.
-        &self.text[..self.text.floor_char_boundary(self.matched)]
-    }
-
     /// The bytes that have matched so far.
     pub(super) fn bytes(&self) -> &'static [u8] {
         &self.text.as_bytes()[..self.matched]
@@ -54,6 +48,38 @@ impl Literal {
     }
 }
 
+/// One of several literals, none of which is the beginning of another.
+#[derive(Clone, Debug)]
+pub(super) struct Choice {
+    texts: &'static [&'static str],
+    matched: Vec<u8>,
+}
+
+impl Choice {
+    pub(super) fn new(texts: &'static [&'static str]) -> Self {
+        Self { texts, matched: Vec::new() }
+    }
+
+    pub(super) fn is_inside(&self) -> bool {
+        !self.matched.is_empty()
+    }
+
+    /// Takes a byte; with `Whole` comes which. After `No` and `Whole` it is at its beginning again.
+    pub(super) fn push(&mut self, byte: u8) -> (Match, usize) {
+        self.matched.push(byte);
+        let begins = |text: &&str| text.as_bytes().starts_with(&self.matched);
+        let Some(index) = self.texts.iter().position(begins) else {
+            self.matched.clear();
+            return (Match::No, 0);
+        };
+        if self.texts[index].len() > self.matched.len() {
+            return (Match::Part, index);
+        }
+        self.matched.clear();
+        (Match::Whole, index)
+    }
+}
+
 /// Passes bytes on up to a literal, for what is raw until it is closed.
 #[derive(Clone, Debug)]
 pub(super) struct Until(Vec<Literal>);
@@ -65,19 +91,24 @@ impl Until {
     }
 
     /// Takes a byte; gives what is certain to be in front of the closing literal. True: the literal is whole.
-    pub(super) fn push(&mut self, byte: u8, mut give: impl FnMut(&[u8])) -> bool {
+    pub(super) fn push(&mut self, byte: u8, give: impl FnMut(&[u8])) -> bool {
+        self.push_which(byte, give).is_some()
+    }
+
+    /// Takes a byte like [`Until::push`]; says which literal is whole.
+    pub(super) fn push_which(&mut self, byte: u8, mut give: impl FnMut(&[u8])) -> Option<usize> {
         let kept = self.kept();
-        let mut whole = false;
-        for literal in &mut self.0 {
+        let mut whole = None;
+        for (index, literal) in self.0.iter_mut().enumerate() {
             let was_inside = literal.is_inside();
             let mut step = literal.push(byte);
             if step == Match::No && was_inside {
                 step = literal.push(byte);
             }
-            whole |= step == Match::Whole;
+            whole = whole.or((step == Match::Whole).then_some(index));
         }
-        if whole {
-            return true;
+        if whole.is_some() {
+            return whole;
         }
         let still = self.kept().len();
         // What no literal can begin with any more.
@@ -86,7 +117,7 @@ impl Until {
         if gone > kept.len() {
             give(&[byte]);
         }
-        false
+        None
     }
 
     /// What may still turn out to be the closing literal.

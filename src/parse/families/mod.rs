@@ -5,21 +5,45 @@
 //! family whose output consists of channels reads all of the output itself. Everything else about a family is in its
 //! description; whoever adds one adds its file and its line in [`FAMILIES`].
 
-#![allow(dead_code, reason = "the families that use all of it follow")]
-
 mod arguments;
 mod bare_json;
 mod call_object;
+mod channels;
+mod deepseek;
+pub(super) mod harmony;
 mod hermes;
+pub(super) mod inkling;
+mod jamba;
 mod json_block;
+mod kimi_k2;
 mod literal;
+mod llama3_json;
+mod message_call;
+mod mistral;
+mod named;
+mod nemotron_deci;
+mod phi4;
+mod section;
 
 use super::calls::Calls;
 use super::sink::Sink;
 use super::tools::Tools;
 
-/// Every family; the first is what a model gets whose template writes no calls.
-pub(super) static FAMILIES: &[&Family] = &[&hermes::FAMILY];
+/// Every family; the first is what a model gets whose template writes no calls. Whoever adds one adds a generator in
+/// `tests/`.
+pub(super) static FAMILIES: &[&Family] = &[
+    &hermes::FAMILY,
+    &nemotron_deci::FAMILY,
+    &llama3_json::FAMILY,
+    &mistral::FAMILY,
+    &phi4::FAMILY,
+    &jamba::FAMILY,
+    &deepseek::V3,
+    &deepseek::V3_1,
+    &kimi_k2::FAMILY,
+    &harmony::FAMILY,
+    &inkling::FAMILY,
+];
 
 /// The description of a family.
 pub(super) struct Family {
@@ -57,7 +81,6 @@ pub(super) struct Opening<'a> {
 /// What a parser of the whole output is to look for. What is not looked for is text.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
-    pub(super) tools: Tools,
     pub(super) calls: bool,
     pub(super) reasoning: bool,
     /// Whether the prompt ends inside reasoning, if it says.

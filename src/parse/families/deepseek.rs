@@ -1,0 +1,42 @@
+//! `<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>…<｜tool▁call▁end｜><｜tool▁calls▁end｜>`: `DeepSeek`. V3 and R1 write a
+//! type, the name, and the arguments in a fence; V3.1 the name and the arguments.
+
+use super::section::{Form, NameAndId, Section};
+use super::{Family, Reads};
+
+const CALL_OPEN: &str = "<｜tool▁call▁begin｜>";
+const OPEN: &[&str] = &["<｜tool▁calls▁begin｜>", CALL_OPEN];
+const SEPARATOR: &str = "<｜tool▁sep｜>";
+const TAILS: &[&str] = &["<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", CALL_OPEN];
+const INNER: &[&str] = &["<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", SEPARATOR];
+
+static V3_FORM: Form = form(true);
+static V3_1_FORM: Form = form(false);
+
+const fn form(fenced: bool) -> Form {
+    Form { call_open: CALL_OPEN, separator: SEPARATOR, tails: TAILS, header: name, fenced }
+}
+
+pub(super) static V3: Family = Family {
+    name: "deepseek_v3",
+    aliases: &["deepseekv3", "deepseek_r1", "deepseek_r1_0528"],
+    open: OPEN,
+    inner: INNER,
+    bare: &[],
+    line_ends_before: 1,
+    reads: Reads::Calls(|opening| Box::new(Section::new(&V3_FORM, opening))),
+};
+
+pub(super) static V3_1: Family = Family {
+    name: "deepseek_v3_1",
+    aliases: &["deepseek_v31", "deepseekv31"],
+    open: OPEN,
+    inner: INNER,
+    bare: &[],
+    line_ends_before: 1,
+    reads: Reads::Calls(|opening| Box::new(Section::new(&V3_1_FORM, opening))),
+};
+
+fn name(header: &str) -> Option<NameAndId> {
+    Some((header.trim().to_owned(), None)).filter(|(name, _)| !name.contains(char::is_whitespace))
+}

@@ -1,0 +1,197 @@
+//! The families that write arguments as JSON, and every way of marking reasoning, on tables.
+
+use super::{DeclaredTool, Piece, PipelineConfig, pieces, run};
+
+/// What comes of an output, in short, read at once and byte by byte.
+#[track_caller]
+fn check(tool_format: &str, reasoning: &str, output: &str, expected: &[&str]) {
+    let config = PipelineConfig {
+        tool_format: tool_format.parse().unwrap(),
+        reasoning: reasoning.parse().unwrap(),
+        tools: ["f", "g"]
+            .map(|name| DeclaredTool { name: name.to_owned(), parameters: serde_json::Value::Null })
+            .into(),
+        ..PipelineConfig::default()
+    };
+    assert_eq!(run(&config, output, false), expected, "{output:?}");
+}
+
+#[test]
+fn arrays_of_calls_are_calls() {
+    let array = "[{\"name\": \"f\", \"arguments\": {\"a\": \"]\"}}, {\"name\": \"x\", \"arguments\": {}}]";
+    for (format, output) in [
+        ("hermes", format!("<tool_call>{array}</tool_call>")),
+        ("nemotron_deci", format!("<TOOLCALL>{array}</TOOLCALL>")),
+        ("jamba", format!("<tool_calls>{array}</tool_calls>")),
+        ("phi4", format!("functools{array}")),
+        ("mistral", format!("[TOOL_CALLS]{array}")),
+        ("mistral", format!("[TOOL_CALLS] {array} [/TOOL_CALLS]")),
+    ] {
+        let calls = ["C:f({\"a\": \"]\"})", "C:x({})"];
+        check(format, "none", &output, &calls);
+        check(format, "none", &format!("Well.\n{output}"), &[&["T:Well."][..], &calls].concat());
+        check(format, "none", &format!("{output}\nSo."), &[&calls[..], &["T:\nSo."]].concat());
+    }
+    check("phi4", "none", "functools are [1]", &["T:functools are [1]"]);
+    check("jamba", "none", "<tool_calls>[]</tool_calls>", &["T:<tool_calls>[]</tool_calls>"]);
+    let broken = "<TOOLCALL>[{\"name\":\"f\",\"arguments\":{}}, 1]</TOOLCALL>";
+    check("nemotron_deci", "none", broken, &["C:f({})", "T:, 1]</TOOLCALL>"]);
+    check(
+        "nemotron_deci",
+        "none",
+        "<TOOLCALL>[{\"name\":\"f\",\"arguments\":{\"a\":x}}]</TOOLCALL>b",
+        &["C!:f({\"a\":x}}])", "T:b"],
+    );
+}
+
+#[test]
+fn llama_needs_no_marker_for_a_declared_tool() {
+    let call = "{\"name\": \"f\", \"parameters\": {\"a\": \";\"}}";
+    let calls = ["C:f({\"a\": \";\"})"; 2];
+    check("llama3_json", "none", call, &calls[..1]);
+    check("llama3_json", "none", &format!("<|python_tag|>{call}"), &calls[..1]);
+    check("llama3_json", "none", &format!("{call}; {call}"), &calls);
+    check("llama3_json", "none", &format!("<|python_tag|>{call};{call}"), &calls);
+    check("llama3_json", "none", &format!("{call} So."), &[calls[0], "T: So."]);
+    let other = "{\"name\": \"Ann\", \"parameters\": {}}";
+    check("llama3_json", "none", other, &[&format!("T:{other}")]);
+    check("llama3_json", "none", &format!("<|python_tag|>{other}"), &["C:Ann({})"]);
+    check("llama3_json", "none", "```json\n{\"name\": \"f\", \"parameters\": {}}\n```", &["C:f({})"]);
+    check("llama3_json", "none", "{\"a\": 1}", &["T:{\"a\": 1}"]);
+}
+
+#[test]
+fn mistral_names_stand_in_front_of_the_arguments() {
+    let two = ["C:f({\"a\": \"[TOOL_CALLS]\"})", "C:g({})"];
+    check("mistral", "none", "[TOOL_CALLS]f{\"a\": \"[TOOL_CALLS]\"}[TOOL_CALLS]g{}", &two);
+    check("mistral", "none", "[TOOL_CALLS]f[ARGS]{\"a\": \"[TOOL_CALLS]\"}[TOOL_CALLS]g[ARGS]{}", &two);
+    check("mistral", "none", "[TOOL_CALLS]f[CALL_ID]abc[ARGS]{\"a\": 1}", &["C:f({\"a\": 1})"]);
+    check("mistral", "none", "the [TOOL_CALLS] marker {", &["T:the [TOOL_CALLS] marker {"]);
+    check("mistral", "none", "[TOOL_CALLS]f{\"a\":x[TOOL_CALLS]g{}", &["C!:f({\"a\":x)", "C:g({})"]);
+}
+
+#[test]
+fn deepseek_sections_hold_calls() {
+    let v3 = |name: &str| {
+        format!(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{{\"a\": \"```\"}}\n```<｜tool▁call▁end｜>"
+        )
+    };
+    let section = format!("<｜tool▁calls▁begin｜>{}\n{}<｜tool▁calls▁end｜>", v3("f"), v3("g"));
+    check(
+        "deepseek_v3",
+        "deepseek_r1",
+        &format!("why</think>ok\n{section}"),
+        &["R:why", "T:ok", "C:f({\"a\": \"```\"})", "C:g({\"a\": \"```\"})"],
+    );
+    let v3_1 = |name: &str| format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{{\"a\": 1}}<｜tool▁call▁end｜>");
+    let section = format!("<｜tool▁calls▁begin｜>{}{}<｜tool▁calls▁end｜>", v3_1("f"), v3_1("g"));
+    check("deepseek_v3_1", "none", &section, &["C:f({\"a\": 1})", "C:g({\"a\": 1})"]);
+    check("deepseek_v3_1", "none", &format!("{}b", v3_1("f")), &["C:f({\"a\": 1})", "T:b"]);
+    check("deepseek_v3_1", "none", "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>", &[]);
+    check("deepseek_v3_1", "none", "<｜tool▁calls▁begin｜> is a token", &["T:<｜tool▁calls▁begin｜> is a token"]);
+    let open = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁calls▁end｜>";
+    check("deepseek_v3_1", "none", open, &["C:f({\"a\": 1})"]);
+}
+
+#[test]
+fn kimi_ids_are_kept() {
+    let call = |index: u32| {
+        format!("<|tool_call_begin|>functions.a.b:{index}<|tool_call_argument_begin|>{{\"x\": 1}}<|tool_call_end|>")
+    };
+    let output = format!("Go.<|tool_calls_section_begin|>{}{}{}<|tool_calls_section_end|>", call(0), call(1), call(1));
+    check("kimi_k2", "none", &output, &["T:Go.", "C:a.b({\"x\": 1})", "C:a.b({\"x\": 1})", "C:a.b({\"x\": 1})"]);
+    let config = PipelineConfig { tool_format: "kimi_k2".parse().unwrap(), ..PipelineConfig::default() };
+    let ids: Vec<_> = pieces(config, std::iter::once(output.as_bytes()), false)
+        .0
+        .into_iter()
+        .filter_map(|piece| match piece {
+            Piece::ToolCallStarted { id, .. } => Some(id),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ids, [Some("functions.a.b:0".to_owned()), Some("functions.a.b:1".to_owned()), None]);
+    let inside = format!("<think>so<|tool_call_section_begin|>{}<|tool_call_section_end|></think>b", call(0));
+    check("kimi_k2", "kimi_k25", &inside, &["R:so", "C:a.b({\"x\": 1})", "T:b"]);
+}
+
+#[test]
+fn harmony_channels_are_reasoning_text_and_calls() {
+    let output = "<|channel|>analysis<|message|>why <|end|>\
+        <|start|>assistant<|channel|>commentary<|message|>Wait.<|end|>\
+        <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json\
+        <|message|>{\"a\": \"<|call|>\"}<|call|>\
+        <|start|>assistant<|channel|>final<|message|>Done < 1.<|return|>";
+    check("harmony", "gpt_oss", output, &["R:why ", "T:Wait.", "C:f({\"a\": \"<|call|>\"})", "T:Done < 1."]);
+    let early = " to=functions.f<|channel|>analysis code<|message|>{\"a\": 1}";
+    check("harmony", "gpt_oss", early, &["C:f({\"a\": 1})"]);
+    check("harmony", "gpt_oss", "Hello <b>", &["T:Hello <b>"]);
+    check(
+        "harmony",
+        "gpt_oss",
+        "<|channel|>analysis<|message|>a<|start|>assistant<|channel|>final<|message|>b",
+        &["R:a", "T:b"],
+    );
+    let python = "<|channel|>analysis to=python code<|message|>print(1)<|call|>";
+    check("harmony", "gpt_oss", python, &[&format!("R:{python}")]);
+    check(
+        "harmony",
+        "gpt_oss",
+        "<|channel|>commentary to=functions.f<|message|>{\"a\":x<|call|>b",
+        &["C!:f({\"a\":x)", "T:b"],
+    );
+    let two = "<|channel|>commentary to=functions.f<|message|>{\"a\":1}\
+        <|start|>assistant<|channel|>commentary to=functions.g<|message|>{}<|call|>";
+    check("harmony", "gpt_oss", two, &["C:f({\"a\":1})", "C:g({})"]);
+    check("none", "gpt_oss", two, &[&format!("T:{two}")]);
+    check("harmony", "none", "<|channel|>analysis<|message|>a<|end|>", &["T:<|channel|>analysis<|message|>a<|end|>"]);
+    check("harmony", "gpt_oss", "  ", &["T:  "]);
+}
+
+#[test]
+fn inkling_messages_say_what_they_are() {
+    let output = "<|content_thinking|>why<|end_message|><|message_model|><|content_text|>Ok.<|end_message|>\
+        <|message_model|>f<|content_invoke_tool_json|>\
+        {\"args\":{\"a\":\"<|end_message|>\"},\"name\":\"f\"}<|end_message|>";
+    check("inkling", "inkling", output, &["R:why", "T:Ok.", "C:f({\"a\":\"<|end_message|>\"})"]);
+    check("inkling", "inkling", "f<|content_invoke_tool_json|>{\"name\":\"f\",\"args\":{}}", &["C:f({})"]);
+    check("inkling", "inkling", "Hello there", &["T:Hello there"]);
+}
+
+#[test]
+fn every_way_of_marking_reasoning_is_known() {
+    let call = "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
+    for (format, output, expected) in [
+        ("qwen3", "<think>a</think>b", &["R:a", "T:b"][..]),
+        ("qwen3", "b", &["T:b"]),
+        ("deepseek_r1", "a\n</think>\n\nb", &["R:a", "T:b"]),
+        ("deepseek_r1", "<think>\na</think>b", &["R:a", "T:b"]),
+        ("deepseek_r1", "a", &["R:a"]),
+        ("kimi", "◁think▷a◁/think▷b", &["R:a", "T:b"]),
+        ("mistral", "[THINK]a[/THINK]b", &["R:a", "T:b"]),
+        ("minimax_m3", "</mm:think>b", &["T:b"]),
+        ("minimax_m3", "b</mm:think>", &["T:b</mm:think>"]),
+        ("minimax_m3", "<mm:think>a</mm:think>b", &["R:a", "T:b"]),
+        ("granite", "Here is my thought process:\na\nHere's my response:\nb", &["R:a", "T:b"]),
+        ("granite", "Here is it.", &["T:Here is it."]),
+        ("gemma4", "<|channel>thought\na<channel|>b", &["R:a", "T:b"]),
+    ] {
+        check("hermes", format, output, expected);
+    }
+    for format in ["kimi_k25", "minimax_m2", "nemotron_v3"] {
+        check("hermes", format, &format!("a\n{call}\n</think>\n\nb"), &["R:a", "C:f({})", "T:b"]);
+        check("hermes", format, "a <tool_call> b</think>c", &["R:a <tool_call> b", "T:c"]);
+    }
+    check("hermes", "deepseek_v4", &format!("<think>a{call}b"), &["R:a", "C:f({})", "T:b"]);
+    check("hermes", "deepseek_r1", &format!("a{call}"), &[&format!("R:a{call}")]);
+}
+
+#[test]
+fn calls_in_fences_and_code_spans_are_spoken_of() {
+    let call = "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
+    for quoted in [format!("So:\n```\n{call}\n```\nok"), format!("Write `{call}` then."), format!("a \"{call}\"")] {
+        check("hermes", "none", &quoted, &[&format!("T:{quoted}")]);
+    }
+    check("hermes", "none", &format!("```\ncode\n```\n{call}"), &["T:```\ncode\n```", "C:f({})"]);
+    check("hermes", "none", &format!("`f` it is {call}"), &["T:`f` it is ", "C:f({})"]);
+}
