@@ -15,6 +15,7 @@ mod sink;
 mod splitter;
 mod stop;
 mod tools;
+mod values;
 
 #[cfg(test)]
 mod tests;
