@@ -219,6 +219,37 @@ fn damaged_answers_are_read_the_same_however_they_are_cut() {
 }
 
 #[test]
+fn a_word_put_anywhere_but_into_a_tag_is_shown() {
+    const WORD: &str = "Zq7";
+    // In these forms all that stands outside tags is text, a name, or part of an argument.
+    let tagged = ["qwen3_coder", "glm47", "minimax_m2", "deepseek_v3_2", "deepseek_v4"];
+    for form in forms().filter(|form| tagged.contains(&form.name) || ["gemma4", "lfm2"].contains(&form.name)) {
+        run(form, 4, |parts, other, cuts| {
+            let output = form.answer(&parts, other);
+            let at = output.floor_char_boundary(cuts[0].index(output.len() + 1));
+            let (before, behind) = output.split_at(at);
+            let in_tag = before.rfind('<').map_or(0, |at| at + 1) > before.rfind('>').map_or(0, |at| at + 1);
+            if tagged.contains(&form.name) && in_tag {
+                return Ok(());
+            }
+            let output = format!("{before}{WORD}{behind}");
+            let whole = pieces(config(form, &parts), std::iter::once(output.as_bytes()), false).0;
+            let mut shown = String::new();
+            for piece in &whole {
+                match piece {
+                    Piece::Reasoning(text) | Piece::Text(text) => shown.push_str(text),
+                    Piece::ToolCallStarted { name, .. } => shown.push_str(name),
+                    Piece::ToolCallDone { arguments, .. } => shown.push_str(arguments),
+                    Piece::ToolCallArguments { .. } | Piece::Stopped { .. } => {}
+                }
+            }
+            prop_assert_eq!(shown.matches(WORD).count(), 1, "{} gives {:?}", &output, &whole);
+            Ok(())
+        });
+    }
+}
+
+#[test]
 fn long_arguments_stream_in_every_family() {
     for form in forms() {
         let long = "All work and no play.\n".repeat(500);
