@@ -10,6 +10,7 @@ mod model;
 mod operators;
 mod order;
 mod points;
+mod retention;
 mod stop;
 mod support;
 mod witness;

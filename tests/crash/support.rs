@@ -96,6 +96,28 @@ impl Site {
 
     /// Starts the process with these variables; none when it ended before it served.
     pub(crate) async fn try_start(&self, variables: &[(&str, &str)]) -> Option<Server> {
+        self.spawn(variables, Stdio::null()).await
+    }
+
+    /// Starts the process, and waits until it has said this in its log.
+    pub(crate) async fn start_until_logged(&self, wanted: &'static str) -> Server {
+        let mut server = self.spawn(&[], Stdio::piped()).await.expect("the server ended before it served");
+        let log = BufReader::new(server.child.stderr.take().unwrap());
+        let (said, heard) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || {
+            let mut said = Some(said);
+            // To its end, so that the process never waits for a reader.
+            for line in log.lines().map_while(Result::ok) {
+                if line.contains(wanted) {
+                    said.take().map(|said| said.send(()));
+                }
+            }
+        });
+        tokio::time::timeout(PATIENCE, heard).await.expect("it is never logged").expect("the server has ended");
+        server
+    }
+
+    async fn spawn(&self, variables: &[(&str, &str)], stderr: Stdio) -> Option<Server> {
         let binary = PathBuf::from(env!("CARGO_BIN_EXE_midstream"));
         let mut words = self.wrapper.clone();
         words.push(binary.display().to_string());
@@ -103,7 +125,7 @@ impl Site {
         command.args(&words[1..]).args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
         command.arg(self.folder.path().join("data")).args(&self.arguments);
         command.envs(variables.iter().copied());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         // Its first line says where it listens, and comes when it is ready.
         let first = tokio::task::spawn_blocking(move || lines.next()).await.unwrap();
@@ -118,6 +140,11 @@ impl Site {
 }
 
 impl Server {
+    /// The process's id.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends the process as a power cut would.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();

@@ -1,0 +1,106 @@
+//! Ten thousand finished conversations: what is kept stays within what the settings say, in memory and on disk.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::Site;
+
+const CONVERSATIONS: usize = 10_000;
+/// Bytes of events that are kept.
+const KEPT_BYTES: u64 = 4 << 20;
+/// Conversations in memory at once.
+const LIVE: usize = 64;
+/// What the process may take for conversations that sleep again.
+const GROWTH_KIB: u64 = 16 << 10;
+/// The bytes of a compacted journal for each byte of events.
+const JOURNAL_OVERHEAD: u64 = 4;
+
+/// The lines of one conversation with the ids of another.
+fn renamed(lines: &str, number: usize) -> String {
+    let mut text = lines.to_owned();
+    for kind in ["conv_", "resp_", "item_"] {
+        let mut parts = text.split(kind);
+        let mut with = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            with.push_str(kind);
+            match part.split_at_checked(32) {
+                // The last digits of an id; its time and some of its chance stay.
+                Some((id, behind)) if id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                    write!(with, "{}{number:08x}{behind}", &id[..24]).unwrap();
+                }
+                _ => with.push_str(part),
+            }
+        }
+        text = with;
+    }
+    text
+}
+
+fn bytes_below(path: &Path) -> u64 {
+    let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { bytes_below(&path) } else { path.metadata().unwrap().len() }).sum()
+}
+
+fn listed(site: &Site) -> Vec<Value> {
+    let output = String::from_utf8(site.run(&["conversations", "list"], b"")).unwrap();
+    output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn resident_kib(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn ten_thousand_finished_conversations_stay_within_what_is_kept() {
+    let site = Site::scripted(&json!([{"deltas": ["fine"]}]));
+    let server = site.start().await;
+    let (response, conversation) = server.begin("1", json!({"input": "how are you?"})).await;
+    server.until_ended(&conversation, &response, 0).await;
+    server.terminate().await;
+    let dump = String::from_utf8(site.run(&["conversations", "dump"], b"")).unwrap();
+    let (head, rest) = dump.split_once('\n').unwrap();
+    let events: Vec<&str> = rest.split_inclusive('\n').filter(|line| line.contains("\"event\":")).collect();
+    let events = events.concat();
+    let all: String = (0..CONVERSATIONS).map(|number| renamed(&events, number)).collect();
+
+    let site = Site::scripted(&json!([{"deltas": ["fine"]}]));
+    let settings = site.path().join("settings.toml");
+    fs::write(&settings, format!("retention_bytes = {KEPT_BYTES}\nconversations_live_max = {LIVE}\n")).unwrap();
+    let settings = settings.display().to_string();
+    let site = site.with(&["--config", &settings]);
+    site.run(&["conversations", "load"], format!("{head}\n{all}").as_bytes());
+    let before = listed(&site);
+    assert_eq!(before.len(), CONVERSATIONS);
+    let size = before[0]["event_bytes"].as_u64().unwrap();
+    let kept = usize::try_from(KEPT_BYTES / size).unwrap();
+    assert!(kept > 10 * LIVE && kept < CONVERSATIONS / 2, "{kept} of {size} bytes are kept");
+    let mut ids: Vec<&str> = before.iter().map(|line| line["conversation"].as_str().unwrap()).collect();
+    ids.sort_unstable();
+    let (gone, left) = ids.split_at(CONVERSATIONS - kept);
+
+    let server = site.start_until_logged("conversations were deleted").await;
+    let found = server.get(&format!("/v1/conversations/{}", gone.last().unwrap())).await;
+    assert_eq!(found["error"]["code"], "conversation_not_found", "the oldest go first");
+    let mut first = 0;
+    for (place, id) in left.iter().enumerate() {
+        assert_eq!(server.get(&format!("/v1/conversations/{id}")).await["id"], *id);
+        if place == LIVE {
+            first = resident_kib(server.process());
+        }
+    }
+    let last = resident_kib(server.process());
+    assert!(last < first + GROWTH_KIB, "{first} KiB with {LIVE} conversations read, {last} KiB with {}", left.len());
+    server.terminate().await;
+
+    let after = listed(&site);
+    let bytes: u64 = after.iter().map(|line| line["event_bytes"].as_u64().unwrap()).sum();
+    assert!(bytes <= KEPT_BYTES && after.len() == kept, "{} conversations with {bytes} bytes", after.len());
+    site.run(&["conversations", "compact"], b"");
+    let on_disk = bytes_below(&site.path().join("data/journal"));
+    assert!(on_disk < JOURNAL_OVERHEAD * KEPT_BYTES, "{on_disk} bytes on disk for {bytes}");
+}
