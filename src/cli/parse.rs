@@ -13,6 +13,7 @@ use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, ReasoningForma
 
 /// What is set on the command line.
 #[derive(Args, Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent switches
 pub(super) struct Arguments {
     /// How the model writes tool calls; without it they are not looked for
     #[arg(long, value_name = "NAME")]

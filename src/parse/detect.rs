@@ -66,7 +66,7 @@ fn reads(family: &Family, sample: &str, name: &str) -> bool {
 fn reasoning_format(facts: &TemplateFacts<'_>, tool_format: ToolFormat) -> ReasoningFormat {
     let writes = |format: &ReasoningFormat| {
         let Some(format) = format.format() else { return false };
-        let close = format.stream.is_none().then_some(format.close).unwrap_or_default();
+        let close: &[&str] = if format.stream.is_none() { format.close } else { &[] };
         format.open.iter().chain(close).any(|marker| facts.source.contains(marker))
     };
     let names = |format: &ReasoningFormat| {
