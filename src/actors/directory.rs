@@ -15,10 +15,10 @@ use super::handle::ConversationHandle;
 use super::keys::KeyClaim;
 use super::reader::{Reader, store_reject};
 use super::shared::Parts;
-use crate::conversation::{Create, Input, Item, Policies, Reject, State};
+use crate::conversation::{Create, Fork, Input, Item, Policies, Reject, State, fork};
 use crate::crash;
 use crate::error::Code;
-use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
+use crate::ids::{ConversationId, FreshIds, InterventionId, ResponseId};
 use crate::store::{Batch, Expired};
 
 type Woken = Result<ActorRef<ConversationMsg>, Reject>;
@@ -248,9 +248,15 @@ pub struct Open {
 }
 
 impl Open {
-    fn input(self, id: ConversationId, forked_from: Option<ResponseId>) -> Input {
+    /// A conversation that goes on with this one's transcript.
+    fn like(parent: &State, principal: &str) -> Self {
+        let (principal, metadata) = (principal.to_owned(), parent.metadata.clone());
+        Self { principal, metadata, items: Vec::new(), defaults: parent.defaults }
+    }
+
+    fn input(self, id: ConversationId, fork: Option<Fork>) -> Input {
         let Self { principal, metadata, items, defaults } = self;
-        Input::Open { id, principal, metadata, items, forked_from, defaults }
+        Input::Open { id, principal, metadata, items, fork: fork.map(Box::new), defaults }
     }
 }
 
@@ -276,13 +282,11 @@ impl DirectoryHandle {
         create: Create,
         key: Option<KeyClaim>,
     ) -> Result<(ConversationHandle, Reader), Reject> {
-        let handle = self.fresh(true).await?;
-        let inputs = vec![open.input(handle.id, None), Input::Create(Box::new(create))];
-        let reader = handle.follow(inputs, key).await?;
-        Ok((handle, reader))
+        self.open_with(true, open, None, create, key).await
     }
 
-    /// Copies the transcript up to and including `previous` into a new conversation and creates a response there.
+    /// Copies the transcript up to and including `previous` into a new conversation and creates a response there. The
+    /// conversation is stored if the response is to be; else it dies with its last reader.
     pub async fn fork(
         &self,
         principal: &str,
@@ -291,14 +295,14 @@ impl DirectoryHandle {
         key: Option<KeyClaim>,
     ) -> Result<(ConversationHandle, Reader), Reject> {
         let parent = self.of_response(previous, principal).await?.state().await?;
-        let items = copied_items(&parent, previous);
-        let (principal, metadata) = (principal.to_owned(), parent.metadata.clone());
-        let open = Open { principal, metadata, items, defaults: parent.defaults };
-        let handle = self.fresh(true).await?;
-        let create = Create { previous: None, ..create };
-        let inputs = vec![open.input(handle.id, Some(previous)), Input::Create(Box::new(create))];
-        let reader = handle.follow(inputs, key).await?;
-        Ok((handle, reader))
+        let forked = fork(&parent, previous, &create, &mut FreshIds::random())?;
+        let kept = create.config.store;
+        let open = if kept {
+            Open::like(&parent, principal)
+        } else {
+            Open { principal: principal.to_owned(), ..Open::default() }
+        };
+        self.open_with(kept, open, Some(forked), Create { previous: None, ..create }, key).await
     }
 
     /// A conversation that is not stored: it dies with its last reader, and its response with it.
@@ -308,8 +312,20 @@ impl DirectoryHandle {
         create: Create,
         key: Option<KeyClaim>,
     ) -> Result<(ConversationHandle, Reader), Reject> {
-        let handle = self.fresh(false).await?;
-        let inputs = vec![open.input(handle.id, None), Input::Create(Box::new(create))];
+        self.open_with(false, open, None, create, key).await
+    }
+
+    /// Opens a conversation with its first response, in one decision.
+    async fn open_with(
+        &self,
+        stored: bool,
+        open: Open,
+        fork: Option<Fork>,
+        create: Create,
+        key: Option<KeyClaim>,
+    ) -> Result<(ConversationHandle, Reader), Reject> {
+        let handle = self.fresh(stored).await?;
+        let inputs = vec![open.input(handle.id, fork), Input::Create(Box::new(create))];
         let reader = handle.follow(inputs, key).await?;
         Ok((handle, reader))
     }
@@ -419,15 +435,4 @@ impl DirectoryHandle {
     fn handle(&self, id: ConversationId, actor: ActorRef<ConversationMsg>, stored: bool) -> ConversationHandle {
         ConversationHandle { id, actor, directory: self.clone(), stored }
     }
-}
-
-/// The transcript up to a response under new ids. The core closes calls that have no result there.
-fn copied_items(parent: &State, upto: ResponseId) -> Vec<Item> {
-    let mut fresh = FreshIds::random();
-    let mut items: Vec<Item> = Vec::new();
-    for turn in crate::conversation::turns(parent, upto) {
-        items.extend(turn.input.iter().cloned());
-        items.extend(turn.output.iter().filter(|output| output.is_kept()).map(|output| output.item.clone()));
-    }
-    items.into_iter().map(|item| Item { id: ItemId::draw(&mut fresh), ..item }).collect()
 }

@@ -21,6 +21,8 @@ mod shared;
 mod unflushed;
 
 #[cfg(test)]
+mod fork_tests;
+#[cfg(test)]
 mod retention_tests;
 #[cfg(test)]
 mod tests;

@@ -154,8 +154,8 @@ fn build_messages(
         tools: &turn.config.tools,
         add_generation_prompt,
         kwargs: &template_kwargs(&turn.config.template_kwargs, model.template.capabilities()),
-        // The conversation's own time, so that a template that shows the date gives the same prompt every day.
-        now_unix_ms: state.created_ms,
+        // The transcript's own time, so that a template that shows the date gives the same prompt every day.
+        now_unix_ms: state.template_ms,
         strip_preamble: settings.strip_preamble && turn.config.strip_preamble,
     };
     build(&model.template, &model.tokenizer, &rendering, held).map_err(|error| Unrendered::Template(error.to_string()))
@@ -169,7 +169,7 @@ pub(super) fn preview(
     settings: PromptSettings,
     add_generation_prompt: bool,
 ) -> Result<(Vec<Message>, Built), Unrendered> {
-    let mut state = State { created_ms: now_ms, ..State::default() };
+    let mut state = State { template_ms: now_ms, ..State::default() };
     let id = create.response_id;
     let new = NewResponse { id, previous: None, input: create.input, config: create.config, enqueued: false };
     let created = state.number(Event::ResponseCreated(Box::new(new)), now_ms);

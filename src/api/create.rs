@@ -7,10 +7,9 @@ use super::body::decode;
 use super::errors::invalid;
 use super::idempotency::fingerprint;
 use super::input::{self, Knobs};
-use super::object::transcript;
 use super::unserved;
 use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader};
-use crate::conversation::{Create, Item, Policy, Reject, ResponseConfig, State};
+use crate::conversation::{Create, Item, Policy, Reject, ResponseConfig};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
@@ -269,11 +268,7 @@ async fn continued(
         // It can be found while it lives, but nothing that continues it could be kept.
         return Err(unknown());
     }
-    if !create.config.store {
-        let history = history(&state, id)?;
-        return app.directory.ephemeral(open(principal, history), create, claim).await;
-    }
-    if state.responses.last().is_some_and(|last| last.id == id) {
+    if create.config.store && state.responses.last().is_some_and(|last| last.id == id) {
         create.previous = Some(id);
         match handle.create(create.clone(), claim).await {
             // Another request was faster and continued it: this one forks.
@@ -287,19 +282,6 @@ async fn continued(
         return app.directory.fork(principal, id, create, claim).await;
     }
     app.directory.fork(principal, id, create, claim).await
-}
-
-/// The transcript up to and including a response.
-fn history(state: &State, id: ResponseId) -> Result<Vec<Item>, Reject> {
-    let mut upto = state.clone();
-    let place = upto.responses.iter().position(|response| response.id == id);
-    upto.responses.truncate(place.map_or(0, |place| place + 1));
-    upto.staged.clear();
-    upto.calls.iter_mut().for_each(|call| call.output = None);
-    match upto.active() {
-        Some(active) => Err(busy_with(active.id)),
-        None => Ok(transcript(&upto)),
-    }
 }
 
 fn busy_with(id: ResponseId) -> Reject {

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::object;
-use crate::conversation::FlushPolicy;
+use crate::conversation::{CopiedTurn, FlushPolicy};
 use crate::conversation::{Ending, Event, Item, ItemBody, OutputItem, Recorded, Response, ResponseStatus, State};
 use crate::ids::{InterventionId, ItemId, ResponseId};
 use crate::protocol::items::Part;
@@ -110,6 +110,10 @@ fn native(state: &State, event: &Event) -> Value {
             "conversation": object::conversation(state),
             "forked_from": forked_from,
         }),
+        Event::TurnsCopied { turns } => json!({
+            "type": "conversation.turns.copied",
+            "turns": turns.iter().map(copied_turn).collect::<Vec<_>>(),
+        }),
         Event::ItemsAdded { items } => json!({"type": "conversation.items.added", "items": object::items(items)}),
         Event::ConversationUpdated { metadata } => json!({"type": "conversation.updated", "metadata": metadata}),
         Event::ConversationRewound { seq, epoch } => {
@@ -136,6 +140,11 @@ fn native(state: &State, event: &Event) -> Value {
         Event::CancelRequested { .. } => json!({"type": "response.cancel.requested"}),
         event => native_to_part(state, event),
     }
+}
+
+fn copied_turn(turn: &CopiedTurn) -> Value {
+    let output: Vec<_> = turn.output.iter().map(|output| object::item(&output.item)).collect();
+    json!({"response_id": turn.response_id, "input": object::items(&turn.input), "output": output})
 }
 
 /// A whole call in one frame, for clients that ask for it: what `tool_call.requested` says, where the call is new.

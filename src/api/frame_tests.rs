@@ -28,7 +28,7 @@ impl Play {
             principal: "local".to_owned(),
             metadata: Map::from_iter([("topic".to_owned(), json!("weather"))]),
             items,
-            forked_from: None,
+            fork: None,
             defaults: Policies::default(),
         });
         play

@@ -23,17 +23,19 @@ impl State {
         let suspends = matches!(recorded.event, Event::ResponseSuspended { .. } | Event::ConversationSuspended {});
         self.suspended = suspends;
         match &recorded.event {
-            Event::ConversationCreated { id, principal, metadata, defaults, .. } => {
+            Event::ConversationCreated { id, principal, metadata, defaults, template_ms, .. } => {
                 self.id = Some(*id);
                 self.principal.clone_from(principal);
                 self.metadata.clone_from(metadata);
                 self.defaults = *defaults;
                 self.created_ms = recorded.at_ms;
+                self.template_ms = template_ms.unwrap_or(recorded.at_ms);
             }
             Event::ConversationUpdated { metadata } => self.metadata.clone_from(metadata),
             Event::ConversationRewound { seq, epoch } => self.rewinds.push((*epoch, *seq)),
             Event::ConversationDeleted {} => self.deleted = true,
             Event::ItemsAdded { items } => self.staged.extend_from_slice(items),
+            Event::TurnsCopied { turns } => self.apply_copied(turns, recorded),
             Event::ItemDeleted { item_id } => self.delete_item(*item_id),
             Event::ResponseCreated(new) => self.apply_created(new, recorded),
             Event::ResponseDequeued { response_id } => self.apply_dequeued(*response_id, recorded.seq),
@@ -65,29 +67,7 @@ impl State {
     }
 
     fn apply_created(&mut self, new: &NewResponse, recorded: &Recorded) {
-        let response = Response {
-            id: new.id,
-            previous: new.previous,
-            created_ms: recorded.at_ms,
-            created_seq: recorded.seq,
-            ended_ms: None,
-            config: new.config.clone(),
-            input: new.input.clone(),
-            output: Vec::new(),
-            status: ResponseStatus::Queued,
-            cancel_requested: false,
-            generation: None,
-            usage: super::event::Usage::default(),
-            tail_tokens: Vec::new(),
-            next_number: 0,
-            ended_seq: None,
-            attempts: 0,
-            suspended: false,
-            paused: false,
-            unattended: None,
-            deleted: false,
-            successor: None,
-        };
+        let response = Response::new(new, recorded);
         if new.enqueued {
             self.queue.push(Arc::new(response));
         } else {
@@ -374,6 +354,7 @@ pub(super) fn response_of(event: &Event) -> Option<ResponseId> {
         | Event::ConversationSuspended {}
         | Event::ConversationResumed {}
         | Event::ItemsAdded { .. }
+        | Event::TurnsCopied { .. }
         | Event::ItemDeleted { .. } => None,
     }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::fork::CopiedTurn;
 use super::item::{Item, ItemStatus};
 use super::policy::{Policies, Policy, Thinking, ToolPolicy, ToolsOnSteer, When};
 use crate::error::Code;
@@ -51,6 +52,9 @@ pub enum Event {
         /// What its responses inherit.
         #[serde(default, skip_serializing_if = "Policies::is_empty")]
         defaults: Policies,
+        /// The time that templates see, for a fork: its parent's. Absent, it is the conversation's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        template_ms: Option<u64>,
     },
     /// The client's labels were replaced.
     ConversationUpdated {
@@ -70,11 +74,16 @@ pub enum Event {
     ConversationSuspended {},
     /// The server started again after it had stopped in good order: what was claimed or timed goes on.
     ConversationResumed {},
-    /// Items joined the transcript outside of a response: given at creation, copied by a fork. They become
-    /// part of the next response's input.
+    /// Items joined the transcript outside of a response: given at creation, or added. They become part of the next
+    /// response's input.
     ItemsAdded {
         /// The items, in order.
         items: Vec<Item>,
+    },
+    /// Turns of another conversation are the beginning of this one's transcript: a fork's, right behind its creation.
+    TurnsCopied {
+        /// The turns, in order.
+        turns: Vec<CopiedTurn>,
     },
     /// An item left the transcript; a call and its result leave together.
     ItemDeleted {

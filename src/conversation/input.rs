@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::event::ResponseConfig;
+use super::fork::Fork;
 use super::item::Item;
 use super::policy::{OnLate, OnMultiple, Policies, Thinking, ToolsOnSteer, When};
 use crate::error::Code;
@@ -31,8 +32,8 @@ pub enum Input {
         metadata: Map<String, Value>,
         /// First items of the transcript.
         items: Vec<Item>,
-        /// The response whose transcript `items` is a copy of.
-        forked_from: Option<ResponseId>,
+        /// The transcript that it goes on with, for a fork.
+        fork: Option<Box<Fork>>,
         /// What its responses inherit.
         defaults: Policies,
     },

@@ -16,6 +16,7 @@ mod decide;
 mod delete;
 mod effect;
 mod event;
+mod fork;
 mod generation;
 mod input;
 mod item;
@@ -35,6 +36,7 @@ pub use effect::{Effect, Step};
 pub use event::{
     Cut, EVENT_VERSION, Ending, Event, NewResponse, Recorded, ResponseConfig, ResponseError, SamplingConfig, Usage,
 };
+pub use fork::{CopiedCall, CopiedOutput, CopiedTurn, Fork, fork};
 pub use input::{
     Answer, CallRef, CancelOutcome, Create, GenerationEnd, Input, Intervene, Now, Output, Receipt, Reject,
 };

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::event::{Cut, Ending, ResponseConfig, ResponseError, Usage};
+use super::event::{Cut, Ending, NewResponse, Recorded, ResponseConfig, ResponseError, Usage};
 use super::item::{Item, ItemBody, ItemStatus};
 use super::policy::{FlushPolicy, OnDisconnect, Policies, Thinking, ToolPolicy, ToolsOnSteer, When};
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -19,6 +20,8 @@ pub struct State {
     pub principal: String,
     /// When it was created, in milliseconds since the Unix epoch.
     pub created_ms: u64,
+    /// The time that templates see, in milliseconds since the Unix epoch: when the transcript began.
+    pub template_ms: u64,
     /// The client's own labels.
     pub metadata: Map<String, Value>,
     /// What its responses inherit.
@@ -73,7 +76,8 @@ pub struct Call {
 }
 
 /// Where a call stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CallStatus {
     /// It waits for somebody to run it.
     Requested,
@@ -374,6 +378,33 @@ impl State {
 }
 
 impl Response {
+    /// A response that was asked for, with its own input.
+    pub(super) fn new(new: &NewResponse, recorded: &Recorded) -> Self {
+        Self {
+            id: new.id,
+            previous: new.previous,
+            created_ms: recorded.at_ms,
+            created_seq: recorded.seq,
+            ended_ms: None,
+            config: new.config.clone(),
+            input: new.input.clone(),
+            output: Vec::new(),
+            status: ResponseStatus::Queued,
+            cancel_requested: false,
+            generation: None,
+            usage: Usage::default(),
+            tail_tokens: Vec::new(),
+            next_number: 0,
+            ended_seq: None,
+            attempts: 0,
+            suspended: false,
+            paused: false,
+            unattended: None,
+            deleted: false,
+            successor: None,
+        }
+    }
+
     /// Tokens generated so far, in order, shown or not.
     pub fn tokens(&self) -> Vec<u32> {
         self.output.iter().flat_map(|output| &output.tokens).chain(&self.tail_tokens).copied().collect()

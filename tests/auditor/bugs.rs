@@ -126,6 +126,23 @@ pub(crate) const BUGS: &[Bug] = &[
         let place = run.find("response_created", 1);
         run.lines[place]["event"]["event"]["previous"] = json!("resp_0");
     }),
+    bug("a fork has other tokens than its parent", "I9", |run| {
+        let turn = run.copied_turn();
+        turn["output"][0]["tokens"][0] = json!(99);
+    }),
+    bug("a fork takes a turn less than its parent has", "I9", |run| {
+        run.copied_turn();
+        let place = run.find("turns_copied", 0);
+        run.lines[place]["event"]["event"]["turns"] = json!([]);
+    }),
+    bug("a fork answers a call otherwise than its parent", "I9", |run| {
+        let turn = run.copied_turn();
+        turn["calls"][0]["output"]["body"]["output"] = json!("not started");
+    }),
+    bug("a fork leaves a call of its parent open", "I7", |run| {
+        let turn = run.copied_turn();
+        turn["calls"][0].as_object_mut().unwrap().remove("output");
+    }),
     bug("a create is acknowledged before it is flushed", "I10", |run| run.cut_behind("cancel_requested", 0)),
     bug("a steer is acknowledged before it is flushed", "I10", |run| run.cut_before("intervention_accepted", 0)),
     bug("a cancel is acknowledged before it is flushed", "I10", |run| run.cut_before("cancel_requested", 0)),
@@ -186,6 +203,12 @@ impl Evidence {
             line["event"]["event"]["type"] == "output_item_done" && line["event"]["event"]["item_id"] == item
         };
         self.lines.iter().position(done).unwrap()
+    }
+
+    /// The first turn that was copied into a fork.
+    fn copied_turn(&mut self) -> &mut Value {
+        let place = self.find("turns_copied", 0);
+        &mut self.lines[place]["event"]["event"]["turns"][0]
     }
 
     /// The place of the first event of a kind that a reader saw.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use midstream::conversation::{
-    Answer, CancelOutcome, Create, Effect, Event, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus, Now,
-    Output, Policies, Policy, Reject, ResponseConfig, SamplingConfig, State, decide, messages,
+    Answer, CancelOutcome, Create, Effect, Event, Fork, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus,
+    Now, Output, Policies, Policy, Reject, ResponseConfig, SamplingConfig, State, decide, fork, messages,
 };
 use midstream::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use midstream::parse::Piece;
@@ -55,7 +55,8 @@ pub(crate) fn good() -> Evidence {
     let fresh = FreshIds::from_seed(1);
     let mut world = World { journal, history: History::default(), fresh, opened: 0, requests: 0, tokens: 0 };
     steered_and_cancelled(&mut world);
-    with_tools(&mut world);
+    let (parent, from) = with_tools(&mut world);
+    forked(&mut world, &parent, from);
     let mut text = Vec::new();
     dump(&*world.journal, &mut text).unwrap();
     let lines = String::from_utf8(text).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -82,9 +83,9 @@ fn steered_and_cancelled(world: &mut World) {
     talk.read_all();
 }
 
-fn with_tools(world: &mut World) {
+fn with_tools(world: &mut World) -> (State, ResponseId) {
     let mut talk = Talk::open(world, "bob");
-    talk.create("the weather?", "c1");
+    let first = talk.create("the weather?", "c1");
     talk.started();
     let call = talk.calls();
     talk.end(GenerationEnd::Stop);
@@ -99,16 +100,34 @@ fn with_tools(world: &mut World) {
     talk.says("fine");
     talk.end(GenerationEnd::Length);
     talk.read_all();
+    (talk.state, first)
+}
+
+/// Goes on behind the call, whose result came later.
+fn forked(world: &mut World, parent: &State, from: ResponseId) {
+    let input = vec![Item::message(ItemId::draw(&mut world.fresh), Role::User, "elsewhere")];
+    let create = Create::new(ResponseId::draw(&mut world.fresh), input, config());
+    let copy = fork(parent, from, &create, &mut world.fresh).unwrap();
+    let mut talk = Talk::open_with(world, "bob", Some(copy));
+    talk.create("elsewhere", "f1");
+    talk.started();
+    talk.says("here");
+    talk.end(GenerationEnd::Stop);
+    talk.read_all();
 }
 
 impl<'a> Talk<'a> {
     fn open(world: &'a mut World, principal: &'static str) -> Self {
+        Self::open_with(world, principal, None)
+    }
+
+    fn open_with(world: &'a mut World, principal: &'static str, fork: Option<Fork>) -> Self {
         // In the order of opening, which is the order of the dump.
         world.opened += 1;
         let id = ConversationId::from_bytes([world.opened; 16]);
         let mut talk = Self { id, principal, state: State::default(), world };
         let (principal, metadata, defaults) = (principal.to_owned(), Map::new(), Policies::default());
-        let input = Input::Open { id, principal, metadata, items: vec![], forked_from: None, defaults };
+        let input = Input::Open { id, principal, metadata, items: vec![], fork: fork.map(Box::new), defaults };
         let request = talk.ask(&json!({"operation": "open"}));
         talk.decide(input, None).unwrap();
         talk.told(request, &json!({}));
@@ -332,5 +351,6 @@ fn config() -> ResponseConfig {
         tool_policies: BTreeMap::new(),
         max_parallel_tool_calls: None,
         thinking: None,
+        strip_preamble: false,
     }
 }

@@ -170,6 +170,7 @@ impl Client {
             tool_policies: BTreeMap::from([("look".to_owned(), policy)]),
             max_parallel_tool_calls: None,
             thinking: None,
+            strip_preamble: false,
         };
         Create::new(ResponseId::draw(&mut FreshIds::random()), input, config)
     }

@@ -142,7 +142,8 @@ fn named(client: &Client, id: ConversationId, state: &State, dice: &mut Dice) ->
             let lease_ms = if dice.chance(40) { 50 } else { 4_000 + dice.below(60_000) };
             Some(Ask::Claim { conversation: id, call: call?, lease_ms })
         }
-        60..78 => Some(answer_in_next(client, id, open, call, dice)),
+        60..72 => Some(answer_in_next(client, id, open, call, dice)),
+        72..78 => Some(answer_in_fork(client, id, state, &call?, dice)),
         78..88 => {
             let steers = client.world.clients.lock().unwrap().steers.clone();
             let here: Vec<_> = steers.into_iter().filter(|(place, _)| *place == id).collect();
@@ -165,6 +166,16 @@ fn named(client: &Client, id: ConversationId, state: &State, dice: &mut Dice) ->
     }
 }
 
+/// Goes on behind the response that made a call, with results for some of its calls, as a client does that sends what
+/// it has again.
+fn answer_in_fork(client: &Client, id: ConversationId, state: &State, call: &CallId, dice: &mut Dice) -> Ask {
+    let made_by = state.call(call).map(|call| call.response_id);
+    let calls = state.calls.iter().filter(|call| Some(call.response_id) == made_by && dice.chance(60));
+    let calls: Vec<CallId> = calls.map(|call| call.call_id.clone()).collect();
+    let place = made_by.map_or(Place::In(id), |response| Place::Behind(id, response));
+    answering(client, place, calls, dice)
+}
+
 /// Answers some of the open calls in the next request, and sometimes one that takes no result any more.
 fn answer_in_next(
     client: &Client,
@@ -177,8 +188,12 @@ fn answer_in_next(
     if dice.chance(15) {
         calls.extend(other);
     }
+    answering(client, Place::In(id), calls, dice)
+}
+
+fn answering(client: &Client, place: Place, calls: Vec<CallId>, dice: &mut Dice) -> Ask {
     let results = calls.into_iter().map(|call_id| (call_id, format!("result {}", client.world.number()))).collect();
-    let Ask::Create { place, text, max_tokens, policies, .. } = create(client, Place::In(id), dice) else {
+    let Ask::Create { place, text, max_tokens, policies, .. } = create(client, place, dice) else {
         unreachable!("a request for a response is one");
     };
     Ask::Create { place, text, results, max_tokens, policies }

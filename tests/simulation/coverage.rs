@@ -34,6 +34,8 @@ pub(crate) const ROWS: &[&str] = &[
     "4a create with a user message while calls are open",
     "4a two creates on one previous_response_id",
     "4a fork",
+    "4a fork: calls with the parent's results",
+    "4a fork: calls without a result, or answered anew",
     "4a disconnect policy cancel",
     "4a pause",
     "4a DELETE of an active conversation",
@@ -178,6 +180,7 @@ impl Coverage {
         let text = |field: &str| event[field].as_str().unwrap_or_default();
         match text("type") {
             "conversation_created" if !event["forked_from"].is_null() => self.hit("4a fork"),
+            "turns_copied" => self.count_copy(event),
             "conversation_rewound" => self.hit("2 relaxed, and rewound after a crash"),
             "response_created" if event["enqueued"] == true => self.hit("4a create while the stream runs: enqueue"),
             "response_created" if event["input"].as_array().unwrap().iter().any(result) => {
@@ -201,6 +204,18 @@ impl Coverage {
             "response_ended" => self.count_end(event, before),
             kind if kind.starts_with("intervention_") => self.count_steer(event, before),
             _ => {}
+        }
+    }
+
+    fn count_copy(&mut self, event: &Value) {
+        let turns = event["turns"].as_array().unwrap();
+        let calls = turns.iter().filter_map(|turn| turn["calls"].as_array()).flatten();
+        for call in calls {
+            if !call["output"].is_null() {
+                self.hit("4a fork: calls with the parent's results");
+            } else if call["status"] == "requested" || call["status"].get("claimed").is_some() {
+                self.hit("4a fork: calls without a result, or answered anew");
+            }
         }
     }
 

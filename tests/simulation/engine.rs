@@ -126,9 +126,11 @@ async fn play(
     request: GenerationRequest,
     events: mpsc::Sender<EngineEvent>,
     mut aborted: watch::Receiver<bool>,
-    dice: Dice,
+    mut dice: Dice,
     calm: bool,
 ) {
+    // An abort takes effect with the step that is under way.
+    let step = Duration::from_millis(if calm { 0 } else { dice.below(8) });
     let stopped = async {
         if aborted.wait_for(|aborted| *aborted).await.is_err() {
             std::future::pending::<()>().await;
@@ -136,7 +138,10 @@ async fn play(
     };
     let reason = tokio::select! {
         biased;
-        () = stopped => FinishReason::Aborted,
+        () = stopped => {
+            tokio::time::sleep(step).await;
+            FinishReason::Aborted
+        }
         () = events.closed() => FinishReason::Aborted,
         reason = deliver(&request, &events, dice, calm) => reason,
     };

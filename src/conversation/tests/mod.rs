@@ -1,6 +1,7 @@
 //! Tests of the core: decisions as tables, and properties over random histories.
 
 mod calls;
+mod forks;
 mod properties;
 mod races;
 mod readers;
@@ -39,7 +40,7 @@ impl Talk {
             principal,
             metadata: Map::new(),
             items: vec![],
-            forked_from: None,
+            fork: None,
             defaults: Policies::default(),
         })
         .unwrap();

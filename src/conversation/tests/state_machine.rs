@@ -32,7 +32,7 @@ impl ReferenceStateMachine for Reference {
     fn transitions(state: &Self) -> BoxedStrategy<Act> {
         let if_busy = select(vec![IfBusy::Fail, IfBusy::Enqueue, IfBusy::Steer]);
         let unread = select(vec![OnDisconnect::Continue, OnDisconnect::Pause, OnDisconnect::Cancel]);
-        let create = (if_busy, any::<bool>(), unread).prop_map(|(if_busy, answers, unread)| Act::Create {
+        let create = (if_busy, any::<bool>(), unread.clone()).prop_map(|(if_busy, answers, unread)| Act::Create {
             if_busy,
             answers,
             unread,
@@ -54,6 +54,9 @@ impl ReferenceStateMachine for Reference {
             let cancel = (target(), any::<bool>()).prop_map(|(target, cascade)| Act::Cancel { target, cascade });
             acts.push((2, cancel.boxed()));
             acts.push((1, target().prop_map(Act::Interrupt).boxed()));
+            let fork = (0..state.begun.len(), any::<bool>(), unread);
+            let fork = fork.prop_map(|(place, answers, unread)| Act::Fork { place, answers, unread });
+            acts.push((1, fork.boxed()));
             acts.push((1, target().prop_map(Act::Delete).boxed()));
             acts.push((1, (target(), 0..2_u8).prop_map(|(target, output)| Act::Inject { target, output }).boxed()));
         }
@@ -82,6 +85,7 @@ impl ReferenceStateMachine for Reference {
             | Act::Interrupt(target)
             | Act::Delete(target)
             | Act::Inject { target, .. } => target < state.turns.len(),
+            Act::Fork { place, .. } => place < state.begun.len(),
             Act::Withdraw(steer) => steer < state.steers.len(),
             Act::Claim(call) | Act::Answer { call, .. } => call < state.calls.len(),
             _ => true,
@@ -134,17 +138,39 @@ impl Real {
     }
 
     fn create(&mut self, if_busy: IfBusy, answers: bool, unread: OnDisconnect) -> Option<Code> {
-        let mut input = Vec::new();
-        if answers && self.talk.state.active().is_none() {
-            let open: Vec<CallId> = self.talk.state.open_calls().map(|call| call.call_id.clone()).collect();
-            input.extend(open.into_iter().map(|call_id| self.result(call_id, 0)));
-        }
+        let asked = answers && self.talk.state.active().is_none();
+        let open = self.talk.state.open_calls().map(|call| call.call_id.clone()).filter(|_| asked).collect();
+        let create = self.request(open, if_busy, unread);
+        self.say(Input::Create(Box::new(create)))
+    }
+
+    /// A request with results of these calls, and what the user says.
+    fn request(&mut self, answered: Vec<CallId>, if_busy: IfBusy, unread: OnDisconnect) -> Create {
+        let mut input: Vec<Item> = answered.into_iter().map(|call_id| self.result(call_id, 0)).collect();
         input.push(self.user(format!("create {}", self.clock)));
         let (on_disconnect, grace_ms, if_busy) = (Some(unread), Some(LEASE_MS), Some(if_busy));
         let policies = Policies { on_disconnect, grace_ms, if_busy, ..Policies::default() };
         let response_id = ResponseId::draw(&mut self.talk.fresh);
-        let create = Create { response_id, input, config: config(), previous: None, policies, in_conversation: true };
-        self.say(Input::Create(Box::new(create)))
+        Create { response_id, input, config: config(), previous: None, policies, in_conversation: true }
+    }
+
+    /// The fork takes the conversation's place.
+    fn fork(&mut self, place: usize, answers: bool, unread: OnDisconnect) -> Option<Code> {
+        let parent = self.talk.state.clone();
+        let from = parent.responses[place].id;
+        let made = parent.calls.iter().filter(|call| answers && call.response_id == from);
+        let create = self.request(made.map(|call| call.call_id.clone()).collect(), IfBusy::Fail, unread);
+        let copy = match super::super::fork(&parent, from, &create, &mut self.talk.fresh) {
+            Ok(copy) => copy,
+            Err(reject) => return Some(reject.code),
+        };
+        (self.talk.state, self.talk.log) = (State::default(), Vec::new());
+        (self.responses, self.steers) = (copy.turns.iter().map(|turn| turn.response_id).collect(), Vec::new());
+        let (id, principal, metadata) = (ConversationId::draw(&mut self.talk.fresh), String::new(), Map::new());
+        let (items, fork, defaults) = (vec![], Some(Box::new(copy)), Policies::default());
+        let opened = self.say(Input::Open { id, principal, metadata, items, fork, defaults });
+        self.calls.retain(|call| self.talk.state.call(call).is_some());
+        opened.or_else(|| self.say(Input::Create(Box::new(create))))
     }
 
     fn result(&mut self, call_id: CallId, output: u8) -> Item {
@@ -164,6 +190,7 @@ impl Real {
         let token = self.clock as u32;
         match *act {
             Act::Create { if_busy, answers, unread } => self.create(if_busy, answers, unread),
+            Act::Fork { place, answers, unread } => self.fork(place, answers, unread),
             Act::Steer { target, when, on_multiple, on_late, tools } => {
                 let intervention_id = InterventionId::draw(&mut self.talk.fresh);
                 let (response_id, items) = (self.responses[target], vec![self.user(format!("steer {}", self.clock))]);

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use serde_json::{Map, json};
 
 use crate::conversation::{
-    Content, Cut, Ending, Event, FlushPolicy, Item, ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart,
-    Policies, Policy, Recorded, ResponseConfig, ResponseError, SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer,
-    When,
+    CallStatus, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy, Item, ItemBody,
+    ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, ResponseConfig, ResponseError,
+    SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer, When,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -20,6 +20,7 @@ fn name(event: &Event) -> &'static str {
     match event {
         Event::ConversationCreated { .. } => "conversation_created",
         Event::ItemsAdded { .. } => "items_added",
+        Event::TurnsCopied { .. } => "turns_copied",
         Event::ResponseCreated(_) => "response_created",
         Event::ResponseInProgress { .. } => "response_in_progress",
         Event::ResponseSuspended { .. } => "response_suspended",
@@ -60,7 +61,7 @@ fn name(event: &Event) -> &'static str {
 }
 
 /// How many names there are above.
-const VARIANTS: usize = 38;
+const VARIANTS: usize = 39;
 
 /// The releases whose events are kept; the last is today's.
 const RELEASES: [&str; 2] = ["v1", "v2"];
@@ -207,7 +208,61 @@ fn samples() -> Vec<Event> {
     let mut events = beginnings();
     events.extend(outputs());
     events.extend(endings());
+    events.extend(copies());
     events
+}
+
+/// A fork's beginning.
+fn copies() -> Vec<Event> {
+    let call = |status, closed: Option<&str>, output| CopiedCall {
+        call_id: CallId("call0123456789abcdefghijklmn".into()),
+        name: "weather".into(),
+        attempt: 2,
+        status,
+        closed: closed.map(str::to_owned),
+        output,
+    };
+    let calls = vec![
+        call(CallStatus::Requested, None, None),
+        call(CallStatus::Claimed { lease_until_ms: 1_764_000_000_000 }, None, None),
+        call(CallStatus::Completed, None, None),
+        call(CallStatus::Answered, None, Some(failed_output())),
+        call(CallStatus::Cancelled, Some("superseded"), Some(items().remove(3))),
+        call(CallStatus::Unknown, Some("lease_ended"), Some(items().remove(3))),
+    ];
+    let said = CopiedOutput { item: items().remove(1), tokens: vec![5, 6] };
+    let behind_a_cut_call = CopiedOutput { item: items().remove(1), tokens: Vec::new() };
+    let first = CopiedTurn {
+        response_id: response(8),
+        created_ms: 1_764_000_000_000,
+        ended_ms: Some(1_764_000_000_001),
+        config: Some(Box::new(config())),
+        input: vec![Item::message(item_id(5), Role::User, "Hello")],
+        output: vec![said, behind_a_cut_call],
+        tail_tokens: vec![7],
+        calls: Vec::new(),
+    };
+    let last = CopiedTurn {
+        response_id: response(9),
+        created_ms: 1_764_000_000_002,
+        ended_ms: None,
+        config: None,
+        input: Vec::new(),
+        output: Vec::new(),
+        tail_tokens: Vec::new(),
+        calls,
+    };
+    vec![
+        Event::ConversationCreated {
+            id: ConversationId::from_bytes([3; 16]),
+            principal: "anonymous".into(),
+            metadata: Map::new(),
+            forked_from: Some(response(9)),
+            defaults: Policies::default(),
+            template_ms: Some(1_764_000_000_000),
+        },
+        Event::TurnsCopied { turns: vec![first, last] },
+    ]
 }
 
 fn beginnings() -> Vec<Event> {
@@ -234,6 +289,7 @@ fn beginnings() -> Vec<Event> {
             metadata: object(&json!({"topic": "demo"})),
             forked_from: Some(response(9)),
             defaults: Policies { grace_ms: Some(100), ..Policies::default() },
+            template_ms: None,
         },
         Event::ConversationCreated {
             id: ConversationId::from_bytes([3; 16]),
@@ -241,6 +297,7 @@ fn beginnings() -> Vec<Event> {
             metadata: Map::new(),
             forked_from: None,
             defaults: Policies::default(),
+            template_ms: None,
         },
         Event::ItemsAdded { items: items() },
         Event::ResponseCreated(Box::new(NewResponse {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a journal of another form fails the test")]
 
 mod effects;
+mod forks;
 mod history;
 mod journal;
 mod readers;
@@ -62,6 +63,7 @@ pub(crate) fn audit(journal: &Journal, history: &History, run: Run<'_>) -> Vec<V
             story.check_answers(answers, &mut found);
         }
     }
+    forks::check(&stories, &mut found);
     readers::check(journal, history, &mut found);
     effects::check(journal, &stories, history, &mut found);
     found

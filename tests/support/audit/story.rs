@@ -53,7 +53,9 @@ const WITHOUT_CONSEQUENCE: [&str; 17] = [
 #[derive(Default)]
 pub(super) struct Story {
     pub(super) id: String,
-    turns: Vec<Turn>,
+    /// The response that its transcript was copied up to.
+    pub(super) forked_from: Option<String>,
+    pub(super) turns: Vec<Turn>,
     /// Enqueued behind the turn that runs.
     waiting: Vec<Turn>,
     /// Ended before their turn came.
@@ -71,6 +73,10 @@ pub(super) struct Story {
     /// What the model was to read for each response.
     pub(super) inputs: BTreeMap<String, ModelInput>,
     pub(super) deleted: bool,
+    /// Items were taken out.
+    pub(super) lost_items: bool,
+    /// Results that calls of copied turns came with.
+    pub(super) copied_results: Vec<(String, String)>,
 }
 
 /// A call that the model made for the client.
@@ -132,7 +138,8 @@ impl Story {
         self.check_place(kind, event, at);
         match kind {
             "conversation_created" if at.seq != 1 => at.broken("form", "the conversation was created twice"),
-            "conversation_created" => {}
+            "conversation_created" => self.forked_from = event["forked_from"].as_str().map(str::to_owned),
+            "turns_copied" => self.copy(event, at),
             "conversation_deleted" => self.deleted = true,
             "items_added" => {
                 self.check_results(list(event, "items"), at);
@@ -209,6 +216,37 @@ impl Story {
             at.broken("I3", format!("{id} began while {} ran", running.id));
         }
         self.begin(turn, at);
+    }
+
+    /// Turns of another conversation come first of all. Results of calls that a later one of them took are there.
+    fn copy(&mut self, event: &Value, at: &mut At<'_>) {
+        if self.forked_from.is_none() || self.turns.iter().any(|turn| !turn.copied) {
+            at.broken("form", "turns were copied into a conversation that is no fork, or has begun");
+        }
+        for copied in list(event, "turns") {
+            let turn = Turn::copied(copied, self.turns.last());
+            for item in turn.input.iter().filter(|item| is_result(item)) {
+                if let Some(call) = self.find_call(text(&item["body"], "call_id")) {
+                    call.answer = item["id"].as_str().map(str::to_owned);
+                }
+            }
+            for call in list(copied, "calls") {
+                let (id, status) = (text(call, "call_id").to_owned(), &call["status"]);
+                let output = call.get("output").filter(|output| !output.is_null()).cloned();
+                self.copied_results.extend(output.as_ref().map(|output| (id.clone(), item_text(output))));
+                let answer = output.as_ref().and_then(|output| output["id"].as_str()).map(str::to_owned);
+                let open = *status == "requested" || status.get("claimed").is_some();
+                self.calls.push(Call { id, open, claims: 0, answer, output });
+            }
+            self.turns.push(turn);
+        }
+    }
+
+    /// Results of a call, whether a turn has taken them or not.
+    pub(super) fn results_of(&self, call: &str) -> impl Iterator<Item = &Value> {
+        let waiting = self.calls.iter().filter_map(|call| call.output.as_ref());
+        let taken = self.turns.iter().flat_map(|turn| &turn.input);
+        taken.chain(waiting).filter(move |item| is_result(item) && item["body"]["call_id"] == call)
     }
 
     fn dequeue(&mut self, id: &str, at: &mut At<'_>) {
@@ -433,7 +471,7 @@ impl Story {
 
     /// An item leaves the transcript; a call takes its result along, and a result its call.
     fn delete_item(&mut self, id: &str) {
-        self.transcript_holds = false;
+        (self.transcript_holds, self.lost_items) = (false, true);
         let given = self.turns.iter().flat_map(|turn| &turn.input).chain(&self.staged);
         let made = self.turns.iter().flat_map(|turn| &turn.output).map(|made| &made.item);
         let found = given.chain(made).find(|item| item["id"] == id);
@@ -472,7 +510,7 @@ impl Story {
 
     /// Whether a model that says `expected` to what was said last said that, whatever disturbed it.
     pub(super) fn check_answers(&self, expected: &Answers, found: &mut Vec<Violation>) {
-        for turn in self.turns.iter().filter(|turn| !turn.limited) {
+        for turn in self.turns.iter().filter(|turn| !turn.limited && !turn.copied) {
             let said = self.inputs.get(&turn.id).map_or("", ModelInput::last_said);
             let whole = expected(said);
             let right = match turn.ended.as_deref() {

@@ -17,6 +17,8 @@ pub(super) struct Turn {
     pub(super) tool_policies: Value,
     /// Its tokens so far, in order.
     pub(super) tokens: Vec<u64>,
+    /// It is another conversation's, and was copied.
+    pub(super) copied: bool,
     /// How long it may think was limited, or changed.
     pub(super) limited: bool,
     /// How it ended, once it has.
@@ -54,10 +56,26 @@ impl Turn {
             instructions: config["instructions"].as_str().map(str::to_owned),
             tool_policies: config["tool_policies"].clone(),
             tokens: Vec::new(),
+            copied: false,
             limited: !config["thinking"].is_null(),
             ended: None,
             cancelled_at: None,
             next_number: 0,
+        }
+    }
+
+    /// A whole item with its tokens.
+    pub(super) fn add(&mut self, item: Value, tokens: &[Value]) {
+        let (first_token, count) = (self.tokens.len() as u64, tokens.len() as u64);
+        self.tokens.extend(tokens.iter().filter_map(Value::as_u64));
+        self.output.push(Made { item, first_token, tokens: count, discarded: false });
+    }
+
+    /// Its tokens, up to the first that left the transcript.
+    pub(super) fn kept_tokens(&self) -> &[u64] {
+        match self.output.iter().find(|made| !made.is_kept()) {
+            Some(cut) => &self.tokens[..cut.first_token as usize],
+            None => &self.tokens,
         }
     }
 
