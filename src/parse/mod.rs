@@ -16,6 +16,7 @@ mod sink;
 mod splitter;
 mod stop;
 mod tools;
+mod values;
 
 #[cfg(test)]
 mod tests;
