@@ -88,6 +88,10 @@ pub struct Config {
     pub retention_days: u64,
     /// Most bytes of all conversations' events; the oldest idle ones are let go first. 0 is no bound.
     pub retention_bytes: u64,
+    /// Days for which the events of a conversation's finished turns can be read; 0 keeps all for ever.
+    pub event_retention_days: u64,
+    /// Most bytes of one conversation's events; those of its oldest finished turns are let go first. 0 is no bound.
+    pub conversation_events_bytes_max: u64,
 
     /// Milliseconds for which a claimed tool call is its worker's, unless the worker says.
     pub tool_lease_ms: u64,
@@ -156,6 +160,8 @@ impl Default for Config {
             tool_lease_ms_max: 3_600_000,
             retention_days: 0,
             retention_bytes: 0,
+            event_retention_days: 0,
+            conversation_events_bytes_max: 0,
             journal_queue_batches: 1024,
             engine_inbox_requests: 256,
             token_channel_capacity: 64,

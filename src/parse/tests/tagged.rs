@@ -97,7 +97,8 @@ fn qwen3_coder_tolerates_what_is_missing_at_the_end_and_nothing_else() {
 fn glm_calls_may_have_line_ends_or_none() {
     check("glm47", "<tool_call>f</tool_call>", &["C:f({})"]);
     check("glm47", "<tool_call>f\n</tool_call>\n<tool_call>g</tool_call>", &["C:f({})", "C:g({})"]);
-    let call = "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value> 1 </arg_value>\n<arg_key>n</arg_key><arg_value>2</arg_value></tool_call>";
+    let values = "<arg_key>s</arg_key>\n<arg_value> 1 </arg_value>\n<arg_key>n</arg_key><arg_value>2</arg_value>";
+    let call = &format!("<tool_call>f\n{values}</tool_call>");
     check("glm47", call, &["C:f({\"s\":\" 1 \",\"n\":2})"]);
     check("glm47", "<tool_call> is a marker", &["T:<tool_call> is a marker"]);
     check(

@@ -315,7 +315,12 @@ proptest! {
     }
 
     #[test]
-    fn python_keeps_every_value(value in value(), triple in any::<bool>(), double in any::<bool>(), dense in any::<bool>()) {
+    fn python_keeps_every_value(
+        value in value(),
+        triple in any::<bool>(),
+        double in any::<bool>(),
+        dense in any::<bool>(),
+    ) {
         let quote = match (triple, double) {
             (false, false) => "'",
             (false, true) => "\"",
@@ -352,7 +357,9 @@ proptest! {
     }
 
     #[test]
-    fn anything_else_is_refused_and_nothing_of_it_is_lost(text in "[\\[\\]{}()\"'a-c<|>:,0-2._eE+\\-tTrueNn \\\\xu\n]{0,24}") {
+    fn anything_else_is_refused_and_nothing_of_it_is_lost(
+        text in "[\\[\\]{}()\"'a-c<|>:,0-2._eE+\\-tTrueNn \\\\xu\n]{0,24}",
+    ) {
         for dialect in [Dialect::Json, Dialect::Lenient, Dialect::Python, Dialect::Gemma] {
             if let Some(json) = literal(dialect, &text) {
                 prop_assert!(serde_json::from_str::<Value>(&json).is_ok(), "{:?} {:?}: {}", dialect, text, json);
