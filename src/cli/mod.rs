@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn serve_is_the_default_and_takes_the_same_flags() {
-        let flags = "--listen 127.0.0.1:0 --data-dir d --model a --model b.gguf --threads 2";
+        let flags = "--listen 127.0.0.1:0 --data-dir d --model a --model b.gguf --threads 2 --chat-template hermes";
         let Some(Command::Serve(named)) = parse(&format!("midstream serve {flags}")).command else {
             panic!("serve was named")
         };

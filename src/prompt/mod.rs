@@ -12,6 +12,7 @@ mod guard;
 mod hermes;
 mod json;
 mod message;
+mod methods;
 mod preamble;
 mod probe;
 mod replay;
