@@ -32,7 +32,7 @@ pub use build::{Built, build};
 pub use builtin::{builtin_template, builtin_template_names};
 pub use message::{Message, Role, ToolCall, ToolDefinition};
 pub use preamble::strip_preamble;
-pub use probe::Capabilities;
+pub use probe::{Capabilities, TOOL as PROBED_TOOL};
 pub use replay::{template_kwargs, with_thinking};
 pub use report::{Cause, Difference, PrefixReport, Side, compare};
 pub use template::{ChatTemplate, Rendering, TemplateError, starts_in_reasoning};

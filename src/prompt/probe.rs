@@ -17,7 +17,8 @@ const SYSTEM: &str = "midstream probe system";
 const ANSWER: &str = "midstream probe answer";
 const REASONING: &str = "midstream probe reasoning";
 const RESULT: &str = "midstream probe result";
-const TOOL: &str = "midstream_probe_tool";
+/// The name of the tool that the probe calls.
+pub const TOOL: &str = "midstream_probe_tool";
 const VALUE: &str = "midstream probe value";
 const OTHER_VALUE: &str = "midstream probe other value";
 /// Two spaces, which nobody but this text writes.
