@@ -101,6 +101,7 @@ fn prose() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         "[a-zé🦀][a-z,.é ]{0,12}[a-z.]",
         prop::sample::select(&MARKERS[..26]).prop_map(|marker| format!("`{marker}` ends it")),
+        prop::sample::select(&MARKERS[..26]).prop_map(|marker| format!("{marker} is how it looks")),
         Just("if a < b && c[0] then {x}".to_owned()),
         Just("one\n\ntwo".to_owned()),
     ];
