@@ -56,7 +56,8 @@ const FORMS: &[(&str, &str, &str)] = &[
     ),
     (
         "kimi_k3",
-        "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"a\" type=\"string\"<|sep|>",
+        "<|open|>tools<|sep|>\
+         <|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"a\" type=\"string\"<|sep|>",
         "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
     ),
     (
