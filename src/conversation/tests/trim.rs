@@ -93,6 +93,15 @@ fn nothing_that_is_not_finished_lies_in_front_of_a_border() {
 }
 
 #[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "none is left out")]
+fn whoever_reads_a_conversation_whole_notices_a_gap() {
+    let talk = turns_of(1);
+    let mut state = State::default();
+    reduce(&talk.log).iter().for_each(|recorded| state.apply_next(recorded));
+}
+
+#[test]
 fn a_border_knows_the_youngest_event_in_front_of_it() {
     let talk = turns_of(2);
     let mut survey = Survey::default();
