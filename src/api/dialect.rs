@@ -23,7 +23,7 @@ use crate::conversation::{
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
 use crate::protocol::TextOr;
-use crate::protocol::items::InputItem;
+use crate::protocol::items::{ContentPart, InputItem};
 use crate::protocol::responses as wire;
 
 /// The one way of interrupting.
@@ -117,10 +117,11 @@ pub(crate) fn read_steer(frame: &Value) -> Result<Intervene, Reject> {
 /// A steer is what a user says, and nothing else.
 fn check_steer_input(input: Option<&TextOr<InputItem>>) -> Result<(), Reject> {
     let list = match input {
-        Some(TextOr::Text(text)) if !text.is_empty() => return Ok(()),
+        Some(TextOr::Text(text)) if !text.trim().is_empty() => return Ok(()),
         Some(TextOr::List(list)) if !list.is_empty() => list,
         _ => return Err(invalid("input", "the input is empty; say what the model should do instead")),
     };
+    let says = |text: &str| !text.trim().is_empty();
     for (place, item) in list.iter().enumerate() {
         if item.kind.as_deref().is_some_and(|kind| kind != "message") {
             return Err(invalid(format!("input[{place}].type"), "a steer takes messages only"));
@@ -130,8 +131,11 @@ fn check_steer_input(input: Option<&TextOr<InputItem>>) -> Result<(), Reject> {
         }
         let is_said = match &item.content {
             None => false,
-            Some(TextOr::Text(text)) => !text.is_empty(),
-            Some(TextOr::List(parts)) => !parts.is_empty() && parts.iter().all(|part| part.kind == "input_text"),
+            Some(TextOr::Text(text)) => says(text),
+            Some(TextOr::List(parts)) => {
+                let text = |part: &ContentPart| part.text.as_deref().is_some_and(says);
+                parts.iter().all(|part| part.kind == "input_text") && parts.iter().any(text)
+            }
         };
         if !is_said {
             let text = "a message of a steer has text: a string, or parts of the type input_text";

@@ -253,6 +253,16 @@ impl Reference {
             }
             return Ok(());
         }
+        let answers_some = answers && (0..self.calls.len()).any(|call| self.is_open(call));
+        let is_turn = |steer: &Steer| steer.outcome == Outcome::Accepted;
+        if !answers_some && (!self.queue.is_empty() || self.steers.iter().any(is_turn)) {
+            self.check_room(0)?;
+            self.queue.push(self.turns.len());
+            self.turns.push(turn);
+            self.close_calls(None, false);
+            self.next_turn();
+            return Ok(());
+        }
         for call in 0..self.calls.len() {
             if answers && self.is_open(call) {
                 self.calls[call].is = Is::Answered;
