@@ -281,6 +281,9 @@ impl Reference {
     /// take the request's result, else the one that they ever got.
     fn fork(&mut self, place: usize, answers: bool, unread: OnDisconnect) -> Result<(), Code> {
         let kept = self.begun[..=place].to_vec();
+        if self.turns[kept[place]].deleted {
+            return Err(Code::ResponseNotFound);
+        }
         if self.turns[kept[place]].status == Status::Running {
             return Err(Code::ConversationBusy);
         }
