@@ -330,7 +330,7 @@ impl Live {
             decided.effects.extend(step.effects);
             answer = step.answer;
         }
-        let keyed = key.zip(keyed_answer(self.id, &answer));
+        let keyed = key.zip(keyed_answer(self.id, &answer, decided.state.last_seq));
         let record = keyed.as_ref().map(|(key, answer)| Record::Key(key.record(unix_ms, answer.clone())));
         let way = way(&decided.events);
         crash::point(way.decided);

@@ -8,7 +8,8 @@ use tokio::sync::oneshot;
 use super::conversation::{Answered, ConversationMsg};
 use super::directory::DirectoryHandle;
 use super::keys::KeyClaim;
-use super::reader::{Cursor, Reader, Tail};
+use super::offload::offload;
+use super::reader::{Cursor, PAGE_EVENTS, Reader, Tail, store_reject};
 use crate::conversation::{Answer, CallRef, CancelOutcome, Create, Input, Intervene, Item, Receipt, Reject, State};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, ResponseId};
@@ -107,6 +108,29 @@ impl ConversationHandle {
     /// The state now.
     pub async fn state(&self) -> Result<Arc<State>, Reject> {
         self.ask(|reply| ConversationMsg::Look { reply }).await?.map(Arc::new)
+    }
+
+    /// The state up to and including this event, as far as a journal has it still.
+    pub async fn state_at(&self, seq: u64) -> Result<Option<State>, Reject> {
+        if !self.stored {
+            return Ok(None);
+        }
+        let (journal, id) = (self.directory.parts.journal.clone(), self.id);
+        let folded = offload(move || {
+            let mut state = State::default();
+            while state.last_seq < seq {
+                let limit = PAGE_EVENTS.min((seq - state.last_seq) as usize);
+                let page = journal.read(id, state.last_seq, limit)?;
+                if page.first().is_none_or(|first| first.seq != state.last_seq + 1) {
+                    return Ok(None);
+                }
+                for recorded in &page {
+                    state.apply(recorded);
+                }
+            }
+            Ok(Some(state))
+        });
+        folded.await.map_err(|_| gone())?.map_err(|error| store_reject(&error))
     }
 
     /// Waits until the response has ended, and gives the state then.

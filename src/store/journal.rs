@@ -198,6 +198,9 @@ pub enum KeyedAnswer {
         /// The response that was cancelled in its place.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cascaded: Option<ResponseId>,
+        /// The last event of the decision; what was answered at once is the response as it stood there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seq: Option<u64>,
     },
 }
 
