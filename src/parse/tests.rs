@@ -1,6 +1,11 @@
 //! The pipeline's promises, checked on tables and on arbitrary cuts of arbitrary output.
 
+mod families;
+mod generate;
 mod json;
+mod page;
+mod render;
+mod tagged;
 
 use std::collections::BTreeSet;
 

@@ -1,9 +1,9 @@
 //! `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen2.5, Qwen3, and whoever gets our tool prompt.
 
-use super::json_block::{Form, JsonBlock};
-use super::{Family, Reads};
+use super::json_block::Form;
+use super::{Family, Reads, qwen3_coder};
 
-const FORM: Form = Form { close: Some("</tool_call>"), separator: None, array: false };
+pub(super) const FORM: Form = Form { close: Some("</tool_call>"), separator: None, array: false };
 
 pub(super) static FAMILY: Family = Family {
     name: "hermes",
@@ -12,5 +12,5 @@ pub(super) static FAMILY: Family = Family {
     inner: &["</tool_call>"],
     bare: &[],
     line_ends_before: 1,
-    reads: Reads::Calls(|_| Box::new(JsonBlock::new(FORM))),
+    reads: Reads::Calls(qwen3_coder::open),
 };

@@ -11,7 +11,7 @@ pub(super) enum Match {
     Whole,
 }
 
-/// A literal whose first byte occurs in it only once, so that a mismatch never hides another beginning.
+/// A literal at the place where it is expected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Literal {
     text: &'static str,
@@ -20,7 +20,6 @@ pub(super) struct Literal {
 
 impl Literal {
     pub(super) fn new(text: &'static str) -> Self {
-        debug_assert!(text.bytes().skip(1).all(|byte| byte != text.as_bytes()[0]), "{text}");
         Self { text, matched: 0 }
     }
 
@@ -45,6 +44,18 @@ impl Literal {
         }
         self.matched = 0;
         Match::Whole
+    }
+}
+
+impl Literal {
+    /// Takes a byte of a text in which the literal may begin anywhere, also in what looked like it.
+    fn search(&mut self, byte: u8) -> Match {
+        let text = self.text.as_bytes();
+        while self.matched > 0 && text[self.matched] != byte {
+            let matched = &text[..self.matched];
+            self.matched = (0..self.matched).rev().find(|&border| matched.ends_with(&text[..border])).unwrap_or(0);
+        }
+        self.push(byte)
     }
 }
 
@@ -100,12 +111,7 @@ impl Until {
         let kept = self.kept();
         let mut whole = None;
         for (index, literal) in self.0.iter_mut().enumerate() {
-            let was_inside = literal.is_inside();
-            let mut step = literal.push(byte);
-            if step == Match::No && was_inside {
-                step = literal.push(byte);
-            }
-            whole = whole.or((step == Match::Whole).then_some(index));
+            whole = whole.or((literal.search(byte) == Match::Whole).then_some(index));
         }
         if whole.is_some() {
             return whole;
@@ -146,5 +152,6 @@ mod tests {
         assert_eq!(before(&["</t>"], "é</t"), ("é</t".to_owned(), false));
         assert_eq!(before(&[], "abc"), ("abc".to_owned(), false));
         assert_eq!(before(&["<｜e｜>"], "｜<｜e｜<｜e｜>"), ("｜<｜e｜".to_owned(), true));
+        assert_eq!(before(&["<|c|>t<|s|>"], "a<|c|>t<|c|>t<|s|>b"), ("a<|c|>t".to_owned(), true));
     }
 }

@@ -10,20 +10,29 @@ mod bare_json;
 mod call_object;
 mod channels;
 mod deepseek;
+mod deepseek_dsml;
+mod gemma4;
+mod glm47;
 pub(super) mod harmony;
 mod hermes;
 pub(super) mod inkling;
 mod jamba;
 mod json_block;
 mod kimi_k2;
+mod kimi_k3;
 mod literal;
 mod llama3_json;
 mod message_call;
+mod minimax_m2;
+mod minimax_m3;
 mod mistral;
 mod named;
 mod nemotron_deci;
 mod phi4;
+mod pythonic;
+mod qwen3_coder;
 mod section;
+mod tagged;
 
 use super::calls::Calls;
 use super::sink::Sink;
@@ -43,6 +52,16 @@ pub(super) static FAMILIES: &[&Family] = &[
     &kimi_k2::FAMILY,
     &harmony::FAMILY,
     &inkling::FAMILY,
+    &qwen3_coder::FAMILY,
+    &glm47::FAMILY,
+    &deepseek_dsml::DEEPSEEK_V3_2,
+    &deepseek_dsml::DEEPSEEK_V4,
+    &minimax_m2::FAMILY,
+    &minimax_m3::FAMILY,
+    &kimi_k3::FAMILY,
+    &gemma4::FAMILY,
+    &pythonic::PYTHONIC,
+    &pythonic::LFM2,
 ];
 
 /// The description of a family.
@@ -66,6 +85,8 @@ pub(super) struct Family {
 pub(super) enum Reads {
     /// What follows an opening marker.
     Calls(fn(&Opening<'_>) -> Box<dyn CallParser>),
+    /// The same, where some of the opening markers open nothing: they only frame the answer's text, and are dropped.
+    Framed { calls: fn(&Opening<'_>) -> Box<dyn CallParser>, frame: &'static [&'static str] },
     /// The whole output.
     Output(fn(Setup) -> Box<dyn StreamParser>),
 }
@@ -137,7 +158,8 @@ impl Family {
     pub(super) fn open(&self, opening: &Opening<'_>) -> Option<Box<dyn CallParser>> {
         match self.reads {
             Reads::Calls(parser) => Some(parser(opening)),
-            Reads::Output(_) => None,
+            Reads::Framed { calls, frame } if !frame.contains(&opening.marker) => Some(calls(opening)),
+            Reads::Framed { .. } | Reads::Output(_) => None,
         }
     }
 
