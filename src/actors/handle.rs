@@ -15,6 +15,7 @@ use crate::conversation::{
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, ResponseId};
+use crate::store;
 
 /// A conversation. Cheap to clone; stays good when the conversation goes to sleep.
 #[derive(Clone)]
@@ -122,8 +123,13 @@ impl ConversationHandle {
             let mut state = State::default();
             while state.last_seq < seq {
                 let limit = PAGE_EVENTS.min((seq - state.last_seq) as usize);
-                let page = journal.read(id, state.last_seq, limit)?;
-                if page.first().is_none_or(|first| first.seq != state.last_seq + 1) {
+                let page = match journal.read(id, state.last_seq, limit) {
+                    Err(store::Error::Expired { .. }) => journal.kept(id, state.last_seq, limit)?,
+                    page => page?,
+                };
+                // Of what was trimmed an event may be merged into a later one.
+                let page: Vec<_> = page.into_iter().take_while(|recorded| recorded.seq <= seq).collect();
+                if page.is_empty() {
                     return Ok(None);
                 }
                 for recorded in &page {
