@@ -389,7 +389,6 @@ impl Live {
         records.extend(decided.events.iter().filter_map(|recorded| match &recorded.event {
             Event::ResponseCreated(new) => Some(Record::Response(new.id)),
             Event::InterventionAccepted { intervention_id, .. } => Some(Record::Intervention(*intervention_id)),
-            Event::ResponseDeleted { response_id } => Some(Record::ResponseDeleted(*response_id)),
             Event::ConversationDeleted {} => Some(Record::Deleted),
             _ => None,
         }));

@@ -23,7 +23,7 @@ use crate::conversation::{
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
 use crate::protocol::TextOr;
-use crate::protocol::items::InputItem;
+use crate::protocol::items::{ContentPart, InputItem};
 use crate::protocol::responses as wire;
 
 /// The one way of interrupting.
@@ -53,7 +53,9 @@ pub(crate) struct Dialect(Mutex<Asked>);
 #[derive(Default)]
 struct Asked {
     steers: HashMap<InterventionId, Steer>,
-    interrupts: HashMap<ResponseId, Interrupt>,
+    interrupts: Vec<Interrupt>,
+    /// Counts interrupts.
+    interrupt_number: u64,
     /// Responses whose results this socket gave, until another one goes on with them or none will.
     injected: HashSet<ResponseId>,
 }
@@ -67,6 +69,8 @@ struct Steer {
 }
 
 struct Interrupt {
+    number: u64,
+    response_id: ResponseId,
     event_id: Option<String>,
     told: bool,
 }
@@ -117,10 +121,11 @@ pub(crate) fn read_steer(frame: &Value) -> Result<Intervene, Reject> {
 /// A steer is what a user says, and nothing else.
 fn check_steer_input(input: Option<&TextOr<InputItem>>) -> Result<(), Reject> {
     let list = match input {
-        Some(TextOr::Text(text)) if !text.is_empty() => return Ok(()),
+        Some(TextOr::Text(text)) if !text.trim().is_empty() => return Ok(()),
         Some(TextOr::List(list)) if !list.is_empty() => list,
         _ => return Err(invalid("input", "the input is empty; say what the model should do instead")),
     };
+    let says = |text: &str| !text.trim().is_empty();
     for (place, item) in list.iter().enumerate() {
         if item.kind.as_deref().is_some_and(|kind| kind != "message") {
             return Err(invalid(format!("input[{place}].type"), "a steer takes messages only"));
@@ -130,8 +135,11 @@ fn check_steer_input(input: Option<&TextOr<InputItem>>) -> Result<(), Reject> {
         }
         let is_said = match &item.content {
             None => false,
-            Some(TextOr::Text(text)) => !text.is_empty(),
-            Some(TextOr::List(parts)) => !parts.is_empty() && parts.iter().all(|part| part.kind == "input_text"),
+            Some(TextOr::Text(text)) => says(text),
+            Some(TextOr::List(parts)) => {
+                let text = |part: &ContentPart| part.text.as_deref().is_some_and(says);
+                parts.iter().all(|part| part.kind == "input_text") && parts.iter().any(text)
+            }
         };
         if !is_said {
             let text = "a message of a steer has text: a string, or parts of the type input_text";
@@ -259,8 +267,21 @@ impl Asked {
         frames
     }
 
-    /// What is said before an event: that the interrupt, whose effect it is, was accepted.
-    fn before(&mut self, state: &State, recorded: &Recorded) -> Option<Value> {
+    /// What is said before an event: that each interrupt, whose effect it is, was accepted.
+    fn before(&mut self, state: &State, recorded: &Recorded) -> Vec<Value> {
+        let interrupted = Self::interrupted_by(state, recorded);
+        let Some((id, number)) = interrupted else { return Vec::new() };
+        let untold = self.interrupts.iter_mut().filter(|interrupt| interrupt.response_id == id && !interrupt.told);
+        untold
+            .map(|interrupt| {
+                interrupt.told = true;
+                interrupt_accepted(id, number, interrupt.event_id.as_deref())
+            })
+            .collect()
+    }
+
+    /// The response that the event is an interrupt's effect on, and the number of its event before.
+    fn interrupted_by(state: &State, recorded: &Recorded) -> Option<(ResponseId, u64)> {
         let (id, number) = match &recorded.event {
             Event::OutputItemDiscarded { response_id, .. } => (*response_id, last_number(state, *response_id)),
             Event::ResponseEnded { response_id, ending, .. } => {
@@ -270,9 +291,7 @@ impl Asked {
             }
             _ => return None,
         };
-        let interrupt = self.interrupts.get_mut(&id).filter(|interrupt| !interrupt.told)?;
-        interrupt.told = true;
-        Some(interrupt_accepted(id, number, interrupt.event_id.as_deref()))
+        Some((id, number))
     }
 }
 
@@ -310,7 +329,7 @@ impl Dialect {
 
     /// Whether this socket interrupted the response, and it has not ended yet.
     pub(crate) fn interrupted(&self, id: ResponseId) -> bool {
-        self.asked().interrupts.contains_key(&id)
+        self.asked().interrupts.iter().any(|interrupt| interrupt.response_id == id)
     }
 
     /// The event's own frame, if it has one here, with what the dialect says before and behind it.
@@ -319,7 +338,8 @@ impl Dialect {
         let mut frames: Vec<Value> = asked.before(state, recorded).into_iter().chain(own).collect();
         match &recorded.event {
             Event::ResponseEnded { response_id, .. } => {
-                asked.interrupts.remove(response_id);
+                // One that is not told of yet is answered by its own request.
+                asked.interrupts.retain(|interrupt| interrupt.response_id != *response_id || !interrupt.told);
                 frames.extend(asked.due(state));
                 if !state.response(*response_id).is_some_and(Response::awaits_results) {
                     asked.injected.remove(response_id);
@@ -397,6 +417,14 @@ impl Dialect {
         false
     }
 
+    fn note_interrupt(&self, response_id: ResponseId, event_id: Option<&str>) -> u64 {
+        let mut asked = self.asked();
+        asked.interrupt_number += 1;
+        let (number, event_id) = (asked.interrupt_number, event_id.map(str::to_owned));
+        asked.interrupts.push(Interrupt { number, response_id, event_id, told: false });
+        number
+    }
+
     /// Interrupts. The frame that answers it, unless events do.
     pub(crate) async fn interrupt(
         &self,
@@ -405,18 +433,18 @@ impl Dialect {
         request: &Request<'_>,
         hears: impl Fn() -> Hears,
     ) -> Result<Option<Value>, Reject> {
-        let interrupt = Interrupt { event_id: request.event_id.map(str::to_owned), told: false };
-        self.asked().interrupts.insert(id, interrupt);
+        let number = self.note_interrupt(id, request.event_id);
         let before = handle.state().await;
         let done = handle.change(Input::Interrupt { response_id: id }).await;
         let hears = hears();
         let mut asked = self.asked();
-        let is_told = asked.interrupts.get(&id).is_none_or(|interrupt| interrupt.told);
+        let own = asked.interrupts.iter().find(|interrupt| interrupt.number == number);
+        let is_told = own.is_none_or(|interrupt| interrupt.told);
         match done {
             Ok(()) if is_told || hears == Hears::Now => return Ok(None),
             // Another interrupt was faster, and this one joined it.
             Err(_) if is_told => return Ok(None),
-            _ => drop(asked.interrupts.remove(&id)),
+            _ => asked.interrupts.retain(|interrupt| interrupt.number != number),
         }
         drop(asked);
         done?;

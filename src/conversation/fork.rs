@@ -91,8 +91,8 @@ pub struct CopiedCall {
 /// the last turn takes the result that `create` brings, else the one it has in the parent, however late it came there.
 pub fn fork(parent: &State, from: ResponseId, create: &Create, fresh: &mut FreshIds) -> Result<Fork, Reject> {
     let upto: Vec<&Response> = super::turns(parent, from).collect();
-    let Some(last) = upto.last() else {
-        let text = format!("the response {from} is no turn of its conversation");
+    let Some(last) = upto.last().filter(|last| !last.deleted) else {
+        let text = format!("the response {from} was deleted, or is no turn of its conversation");
         return Err(Reject::new(Code::ResponseNotFound, text).param("previous_response_id"));
     };
     if !last.status.is_terminal() {

@@ -76,8 +76,6 @@ pub enum Record {
     ForgetKey(KeyScope),
     /// The journal was cut, and its next owner must say so. Who has said so needs none: the event counts as one.
     Epoch(Epoch),
-    /// The response is no longer found; its conversation stays.
-    ResponseDeleted(ResponseId),
     /// The conversation is gone: its events, everything that is looked up in it, and the rest of this batch.
     Deleted,
 }

@@ -78,6 +78,8 @@ struct Place {
     followed: Option<ConversationId>,
     /// That conversation, if it is not stored: it ends when nobody reads it.
     unstored: Option<ConversationHandle>,
+    /// The response that was asked for last, and what its `response.created` echoes.
+    asked: Option<(ResponseId, String)>,
     /// Room for the response that runs.
     permit: Option<OwnedSemaphorePermit>,
 }
@@ -143,6 +145,7 @@ impl Session {
         let permit = self.app.admit()?;
         let _deciding = self.deciding.lock().await;
         if let Some((id, handle, reader)) = self.continue_unstored(&request, frame).await? {
+            self.place().asked = event_id.map(|event_id| (id, event_id.to_owned()));
             self.follow(&handle, reader, Some(id), Some(permit), false).await;
             return Ok(());
         }
@@ -156,6 +159,7 @@ impl Session {
             }
             Done::Replay(_) => return Err(wrong_operation()),
         };
+        self.place().asked = event_id.map(|event_id| (id, event_id.to_owned()));
         self.follow(&handle, reader, Some(id), Some(permit), request.store != Some(false)).await;
         Ok(())
     }
@@ -262,6 +266,12 @@ impl Session {
                 let mut own = frame(state, recorded);
                 let fields = own.as_object_mut()?;
                 fields.retain(|name, _| name != "seq" && name != "durable");
+                Some(own)
+            }
+            Event::ResponseCreated(new) => {
+                let mut own = serde_json::to_value(openai(state, recorded)?).ok()?;
+                let asked = self.place().asked.take_if(|(id, _)| *id == new.id);
+                echo(&mut own, asked.as_ref().map(|(_, event_id)| event_id.as_str()), false);
                 Some(own)
             }
             _ => openai(state, recorded).and_then(|event| serde_json::to_value(event).ok()),

@@ -253,6 +253,16 @@ impl Reference {
             }
             return Ok(());
         }
+        let answers_some = answers && (0..self.calls.len()).any(|call| self.is_open(call));
+        let is_turn = |steer: &Steer| steer.outcome == Outcome::Accepted;
+        if !answers_some && (!self.queue.is_empty() || self.steers.iter().any(is_turn)) {
+            self.check_room(0)?;
+            self.queue.push(self.turns.len());
+            self.turns.push(turn);
+            self.close_calls(None, false);
+            self.next_turn();
+            return Ok(());
+        }
         for call in 0..self.calls.len() {
             if answers && self.is_open(call) {
                 self.calls[call].is = Is::Answered;
@@ -271,6 +281,9 @@ impl Reference {
     /// take the request's result, else the one that they ever got.
     fn fork(&mut self, place: usize, answers: bool, unread: OnDisconnect) -> Result<(), Code> {
         let kept = self.begun[..=place].to_vec();
+        if self.turns[kept[place]].deleted {
+            return Err(Code::ResponseNotFound);
+        }
         if self.turns[kept[place]].status == Status::Running {
             return Err(Code::ConversationBusy);
         }
