@@ -156,16 +156,23 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
 }
 
 fn load_model(config: &Config, id: &str, path: &Path) -> anyhow::Result<LocalEngine> {
+    let options = load_options(config, id)?;
+    LocalEngine::load(path, &options).with_context(|| format!("loading {}", path.display()))
+}
+
+/// How a model is loaded.
+pub(crate) fn load_options(config: &Config, id: &str) -> anyhow::Result<LoadOptions> {
     let threads = (config.threads > 0).then_some(config.threads);
-    let options = LoadOptions {
+    Ok(LoadOptions {
         id: Some(id.to_owned()),
         threads,
         kv_bytes: config.kv_bytes,
         sequences_max: config.engine_inbox_requests,
+        tool_format: config.tool_format_of(id)?,
+        reasoning: config.reasoning_of(id)?,
         template: config.chat_template_of(id).map(template_text).transpose()?,
         ..LoadOptions::default()
-    };
-    LocalEngine::load(path, &options).with_context(|| format!("loading {}", path.display()))
+    })
 }
 
 /// The text of a chat template: a built-in one by its name, or a file's.

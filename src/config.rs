@@ -6,11 +6,17 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use figment::Figment;
 use figment::providers::{Format, Serialized, Toml};
 use figment::value::{Dict, Map, Value};
 use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::parse::{ReasoningFormat, ToolFormat, UnknownFormat};
+
+/// The name of the choice that goes by a model's template.
+const AUTO: &str = "auto";
 
 /// The file that is read when it is there and no other is named.
 pub const DEFAULT_FILE: &str = "midstream.toml";
@@ -20,7 +26,7 @@ const OTHER_VARIABLES: [&str; 9] =
     ["api_key", "isa", "cache_dir", "test_model", "log", "crash", "crash_log", "sim_seeds", "sim_seed"];
 
 /// Settings whose text is taken as it is, even where it looks like a number.
-const TEXT_SETTINGS: [&str; 4] = ["listen", "data_dir", "scripted", "chat_template"];
+const TEXT_SETTINGS: [&str; 6] = ["listen", "data_dir", "scripted", "chat_template", "tool_format", "reasoning"];
 
 /// Settings that hold several texts, separated by commas in a variable.
 const LIST_SETTINGS: [&str; 1] = ["models"];
@@ -44,6 +50,12 @@ pub struct Config {
 
     /// The chat template of all models: the name of a built-in one, or a file; without it each model's own.
     pub chat_template: Option<String>,
+    /// How models write tool calls, by the format's name; `auto` goes by the template.
+    pub tool_format: String,
+    /// How models mark reasoning, by the format's name; `auto` goes by the template.
+    pub reasoning: String,
+    /// Whether an answer that is nothing but a call of a declared tool, without the format's markers, is a call.
+    pub bare_calls: bool,
     /// Settings of single models, by the id that clients ask for.
     pub model: BTreeMap<String, ModelConfig>,
     /// Whether a client's billing line at the head of the system text is left out where a request says so.
@@ -76,6 +88,10 @@ pub struct Config {
     pub retention_days: u64,
     /// Most bytes of all conversations' events; the oldest idle ones are let go first. 0 is no bound.
     pub retention_bytes: u64,
+    /// Days for which the events of a conversation's finished turns can be read; 0 keeps all for ever.
+    pub event_retention_days: u64,
+    /// Most bytes of one conversation's events; those of its oldest finished turns are let go first. 0 is no bound.
+    pub conversation_events_bytes_max: u64,
 
     /// Milliseconds for which a claimed tool call is its worker's, unless the worker says.
     pub tool_lease_ms: u64,
@@ -109,6 +125,10 @@ pub struct Config {
 pub struct ModelConfig {
     /// See [`Config::chat_template`].
     pub chat_template: Option<String>,
+    /// See [`Config::tool_format`].
+    pub tool_format: Option<String>,
+    /// See [`Config::reasoning`].
+    pub reasoning: Option<String>,
 }
 
 impl Default for Config {
@@ -120,6 +140,9 @@ impl Default for Config {
             scripted: None,
             threads: 0,
             chat_template: None,
+            tool_format: AUTO.to_owned(),
+            reasoning: AUTO.to_owned(),
+            bare_calls: true,
             model: BTreeMap::new(),
             strip_preamble: true,
             reasoning_cleared_after_ms: 0,
@@ -137,6 +160,8 @@ impl Default for Config {
             tool_lease_ms_max: 3_600_000,
             retention_days: 0,
             retention_bytes: 0,
+            event_retention_days: 0,
+            conversation_events_bytes_max: 0,
             journal_queue_batches: 1024,
             engine_inbox_requests: 256,
             token_channel_capacity: 64,
@@ -170,6 +195,12 @@ pub struct Flags {
     /// See [`Config::chat_template`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
+    /// See [`Config::tool_format`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_format: Option<String>,
+    /// See [`Config::reasoning`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
 }
 
 /// The settings cannot be used; the text says which and why.
@@ -181,6 +212,14 @@ pub enum Error {
     /// A source holds something that is no setting, or a value of the wrong type.
     #[error("{0}")]
     Read(String),
+    /// A format that does not exist.
+    #[error("{setting}: {source}, auto")]
+    Format {
+        /// The setting.
+        setting: &'static str,
+        /// What there is.
+        source: UnknownFormat,
+    },
     /// A bound of nothing.
     #[error("the setting {0} must be at least 1")]
     Zero(&'static str),
@@ -190,6 +229,14 @@ pub enum Error {
          listen on 127.0.0.1, behind a proxy that checks who asks"
     )]
     OpenToTheNetwork(SocketAddr),
+}
+
+/// A format by its name; none where the template decides.
+fn format_named<T: FromStr<Err = UnknownFormat>>(setting: &'static str, name: &str) -> Result<Option<T>, Error> {
+    if name == AUTO {
+        return Ok(None);
+    }
+    name.parse().map(Some).map_err(|source| Error::Format { setting, source })
 }
 
 impl Config {
@@ -224,8 +271,24 @@ impl Config {
         own.or(self.chat_template.as_deref())
     }
 
+    /// The tool format that is set for a model, unless its template decides.
+    pub fn tool_format_of(&self, model: &str) -> Result<Option<ToolFormat>, Error> {
+        let own = self.model.get(model).and_then(|model| model.tool_format.as_ref());
+        format_named("tool_format", own.unwrap_or(&self.tool_format))
+    }
+
+    /// The reasoning format that is set for a model, unless its template decides.
+    pub fn reasoning_of(&self, model: &str) -> Result<Option<ReasoningFormat>, Error> {
+        let own = self.model.get(model).and_then(|model| model.reasoning.as_ref());
+        format_named("reasoning", own.unwrap_or(&self.reasoning))
+    }
+
     /// Refuses values that cannot work.
     pub fn check(&self) -> Result<(), Error> {
+        for model in self.model.keys().map(String::as_str).chain([""]) {
+            self.tool_format_of(model)?;
+            self.reasoning_of(model)?;
+        }
         let bounds = [
             ("body_bytes_max", self.body_bytes_max),
             ("ws_frame_bytes_max", self.ws_frame_bytes_max),
@@ -505,7 +568,11 @@ mod tests {
         let models = vec![crate::models::DEFAULT_MODEL.to_owned()];
         let scripted = Some(PathBuf::from("replies.json"));
         let chat_template = Some("hermes".to_owned());
-        let own = ModelConfig { chat_template: Some("my-template.jinja".to_owned()) };
+        let own = ModelConfig {
+            chat_template: Some("my-template.jinja".to_owned()),
+            tool_format: Some("hermes".to_owned()),
+            reasoning: Some("none".to_owned()),
+        };
         let model = BTreeMap::from([("my-model".to_owned(), own)]);
         assert_eq!(config.chat_template_of("my-model"), Some("my-template.jinja"));
         assert_eq!(config.chat_template_of("other"), Some("hermes"));

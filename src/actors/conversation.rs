@@ -162,7 +162,7 @@ impl Actor for ConversationActor {
                 if let Err(reject) = live.unflushed.flushed().await {
                     live.broken = Some(reject);
                 }
-                let tail = live.usable().map(|()| live.tail(&myself));
+                let tail = live.usable().and_then(|()| live.tail(&myself));
                 let _ = reply.send(tail);
                 live.attendance(&myself).await;
             }
@@ -293,7 +293,7 @@ impl Live {
         follow: bool,
     ) -> Result<Answered, Reject> {
         self.usable()?;
-        let tail = follow.then(|| self.tail(myself));
+        let tail = follow.then(|| self.tail(myself)).transpose()?;
         match self.step(myself, inputs, key).await? {
             Answer::Refused(reject) => Err(reject),
             answer => Ok(Answered { answer, tail }),
@@ -424,12 +424,14 @@ impl Live {
         }
     }
 
-    fn tail(&mut self, myself: &ActorRef<ConversationMsg>) -> Tail {
+    fn tail(&mut self, myself: &ActorRef<ConversationMsg>) -> Result<Tail, Reject> {
+        let oldest_seq = if self.stored { self.parts.journal.oldest_seq(self.id) } else { Ok(1) };
+        let oldest_seq = oldest_seq.map_err(|error| store_reject(&error))?;
         let (live, presence) = self.readers.join(myself, self.parts.config.reader_queue_events);
         self.tell_working();
         let history = (!self.stored).then(|| self.history.clone());
         let (state, checkpoints) = (self.state.clone(), self.checkpoints.clone());
-        Tail { state, checkpoints, history, live, presence }
+        Ok(Tail { state, oldest_seq, checkpoints, history, live, presence })
     }
 
     /// Tells the directory whether the conversation may be put to sleep.

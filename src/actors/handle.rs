@@ -8,8 +8,10 @@ use tokio::sync::oneshot;
 use super::conversation::{Answered, ConversationMsg};
 use super::directory::DirectoryHandle;
 use super::keys::KeyClaim;
-use super::reader::{Cursor, Reader, Tail};
-use crate::conversation::{Answer, CallRef, CancelOutcome, Create, Input, Intervene, Item, Receipt, Reject, State};
+use super::reader::{Cursor, Reader, Tail, kept_at};
+use crate::conversation::{
+    Answer, CallRef, CancelOutcome, Create, Input, Intervene, Item, Receipt, Recorded, Reject, State,
+};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, ResponseId};
 
@@ -119,12 +121,36 @@ impl ConversationHandle {
         self.tail().await?.replay(self.directory.parts.journal.clone(), after).await
     }
 
-    /// The events from this response's creation, then what happens.
+    /// All events that can be read, then what happens.
+    pub async fn attach_all(&self) -> Result<Reader, Reject> {
+        loop {
+            let tail = self.tail().await?;
+            let oldest = Cursor { epoch: None, seq: tail.oldest_seq - 1 };
+            match tail.replay(self.directory.parts.journal.clone(), oldest).await {
+                // Trimmed just now.
+                Err(reject) if reject.code == Code::CursorExpired => {}
+                reader => return reader,
+            }
+        }
+    }
+
+    /// A trimmed event in which a response was created or has ended, and the state behind it: those are kept.
+    pub async fn kept_event(&self, seq: u64) -> Result<(Arc<State>, Recorded), Reject> {
+        let (state, recorded) = kept_at(self.directory.parts.journal.clone(), self.id, seq).await?;
+        Ok((Arc::new(state), recorded))
+    }
+
+    /// The events from this response's creation, then what happens. Refused where they are no longer kept.
     pub async fn attach_response(&self, response_id: ResponseId) -> Result<Reader, Reject> {
         let tail = self.tail().await?;
         let Some(response) = tail.state.response(response_id) else {
             return Err(Reject::new(Code::ResponseNotFound, format!("no response {response_id}")));
         };
+        if response.created_seq < tail.oldest_seq {
+            let text =
+                format!("the events of {response_id} are no longer kept; ask for the response without its stream");
+            return Err(Reject::new(Code::CursorExpired, text).detail("oldest_seq", tail.oldest_seq));
+        }
         let after = Cursor { epoch: None, seq: response.created_seq - 1 };
         tail.replay(self.directory.parts.journal.clone(), after).await
     }

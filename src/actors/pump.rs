@@ -190,7 +190,7 @@ async fn begin(
         return Err(GenerationEnd::Aborted);
     }
     crash::point("prompt_rendered");
-    let parsed = Parsed::behind(engine.model(), &config, &rendered, &resumed);
+    let parsed = Parsed::behind(engine.model(), &config, &rendered, &resumed, parts.config.bare_calls);
     if parsed.pipeline.stopped() {
         // The stop string is durable, only the end was not: nothing is left to generate.
         return Err(GenerationEnd::Stop);
@@ -273,14 +273,21 @@ struct Parsed {
 
 impl Parsed {
     /// The parser as it stood behind the durable tokens: they are read again, and what they say was shown already.
-    fn behind(model: &ModelInfo, config: &ResponseConfig, rendered: &Rendered, resumed: &[u32]) -> Self {
+    fn behind(
+        model: &ModelInfo,
+        config: &ResponseConfig,
+        rendered: &Rendered,
+        resumed: &[u32],
+        bare_calls: bool,
+    ) -> Self {
         let pipeline = Pipeline::new(PipelineConfig {
             tool_format: model.tool_format,
             reasoning: model.reasoning,
             starts_in_reasoning: rendered.starts_in_reasoning,
             stop: config.stop.clone(),
             tools: config.tools.iter().map(declared).collect(),
-            bare_calls: true,
+            // Without tools nothing is a call that does not say so.
+            bare_calls: bare_calls && !config.tools.is_empty(),
         });
         let closing = closes_reasoning(model.reasoning).map(|text| model.tokenizer.encode(text, true));
         let mut parsed = Self { pipeline, thought: 0, closing: closing.unwrap_or_default() };

@@ -24,6 +24,7 @@ const PAGE_EVENTS: usize = 512;
 pub struct Reader {
     state: State,
     attached: State,
+    oldest_seq: u64,
     backlog: VecDeque<Arc<Recorded>>,
     /// What lies between the backlog and the live tail is read from the journal when it is wanted.
     pages: Option<Pages>,
@@ -38,7 +39,7 @@ impl Reader {
         if self.backlog.is_empty()
             && let Some(pages) = self.pages.as_mut().filter(|pages| pages.after < pages.upto)
         {
-            // Deleted or damaged while it was read: the reader sees an end, and no gap.
+            // Deleted, damaged or trimmed while it was read: the reader sees an end, and no gap.
             self.backlog = pages.next().await.ok().filter(|page| !page.is_empty())?;
         }
         let recorded = match self.backlog.pop_front() {
@@ -57,6 +58,11 @@ impl Reader {
     /// The conversation as it stood when the reader was attached: what it then sees beyond this is live.
     pub fn attached(&self) -> &State {
         &self.attached
+    }
+
+    /// The first event of the conversation that could be read when the reader was attached.
+    pub fn oldest_seq(&self) -> u64 {
+        self.oldest_seq
     }
 }
 
@@ -89,11 +95,20 @@ impl Pages {
         Ok(page)
     }
 
-    /// Folds all up to `seq` into the state, and gives what was read beyond.
+    /// Folds all up to `seq` into the state, and gives what was read beyond. Refused where `seq` was trimmed.
     async fn fold(&mut self, state: &mut State, seq: u64) -> Result<VecDeque<Arc<Recorded>>, Reject> {
         let mut page = VecDeque::new();
         while state.last_seq < seq {
-            page = self.next().await?;
+            page = match self.next().await {
+                Err(expired) if expired.code == Code::CursorExpired => {
+                    *state = self.fold_kept(u64::MAX).await?;
+                    if state.last_seq > seq {
+                        return Err(expired);
+                    }
+                    continue;
+                }
+                page => page?,
+            };
             if page.is_empty() {
                 // Deleted while it was read: a reader must not see a gap.
                 let text = format!("no conversation {}", self.conversation);
@@ -105,12 +120,33 @@ impl Pages {
         }
         Ok(page)
     }
+
+    /// The state that what is kept of trimmed events up to `upto` folds to. What is read next follows it.
+    async fn fold_kept(&mut self, upto: u64) -> Result<State, Reject> {
+        let mut state = State::default();
+        while state.last_seq < upto {
+            let (journal, conversation, after) = (self.journal.clone(), self.conversation, state.last_seq);
+            let page = offload(move || journal.kept(conversation, after, PAGE_EVENTS)).await;
+            let page = page.map_err(|_| interrupted())?.map_err(|error| store_reject(&error))?;
+            if page.is_empty() {
+                break;
+            }
+            page.iter().take_while(|recorded| recorded.seq <= upto).for_each(|recorded| state.apply(recorded));
+            if page.last().is_some_and(|last| last.seq > state.last_seq) {
+                break;
+            }
+        }
+        self.after = state.last_seq;
+        Ok(state)
+    }
 }
 
 /// The live tail of a conversation, as the actor hands it out.
 pub(super) struct Tail {
     /// The state in front of the tail's first event.
     pub(super) state: State,
+    /// The first event that can be read.
+    pub(super) oldest_seq: u64,
     /// Earlier states, to read on from.
     pub(super) checkpoints: Checkpoints,
     /// Everything before it, for conversations that are not journaled.
@@ -124,6 +160,7 @@ impl Tail {
     pub(super) fn follow(self) -> Reader {
         Reader {
             attached: self.state.clone(),
+            oldest_seq: self.oldest_seq,
             state: self.state,
             backlog: VecDeque::new(),
             pages: None,
@@ -145,6 +182,9 @@ impl Tail {
             let text = format!("the cursor {after} lies beyond the last event; the last seq is {last_seq}");
             return Err(Reject::new(Code::CursorInFuture, text).param("after").detail("last_seq", last_seq));
         }
+        if after + 1 < self.oldest_seq {
+            return Err(expired(self.oldest_seq));
+        }
         if after == last_seq {
             return Ok(self.follow());
         }
@@ -164,7 +204,8 @@ impl Tail {
             }
             (None, None) => {}
         }
-        Ok(Reader { state, attached: self.state, backlog, pages, live: self.live, _presence: self.presence })
+        let (attached, oldest_seq) = (self.state, self.oldest_seq);
+        Ok(Reader { state, attached, oldest_seq, backlog, pages, live: self.live, _presence: self.presence })
     }
 }
 
@@ -176,7 +217,14 @@ pub(super) async fn replay(
 ) -> Result<State, Reject> {
     let (mut state, mut pages) = (State::default(), Pages { journal, conversation, after: 0, upto: u64::MAX });
     loop {
-        let page = pages.next().await?;
+        let page = match pages.next().await {
+            // Also where events are trimmed while they are read: what is kept folds to the same.
+            Err(expired) if expired.code == Code::CursorExpired => {
+                state = pages.fold_kept(u64::MAX).await?;
+                continue;
+            }
+            page => page?,
+        };
         if page.is_empty() {
             return Ok(state);
         }
@@ -187,6 +235,32 @@ pub(super) async fn replay(
     }
 }
 
+/// The state behind an event that was trimmed and is kept as it was, and the event.
+pub(super) async fn kept_at(
+    journal: Arc<dyn Journal>,
+    conversation: ConversationId,
+    seq: u64,
+) -> Result<(State, Recorded), Reject> {
+    let mut pages = Pages { journal, conversation, after: 0, upto: 0 };
+    let state = pages.fold_kept(seq - 1).await?;
+    let (journal, after) = (pages.journal, pages.after);
+    let page = offload(move || journal.kept(conversation, after, 1)).await.map_err(|_| interrupted())?;
+    let found = page.map_err(|error| store_reject(&error))?.pop().filter(|recorded| recorded.seq == seq);
+    let missing = || Reject::new(Code::Internal, format!("the event {seq} is not among those that are kept"));
+    let (mut state, recorded) = (state, found.ok_or_else(missing)?);
+    state.apply(&recorded);
+    Ok((state, recorded))
+}
+
+/// The cursor lies in front of what can be read.
+pub(super) fn expired(oldest_seq: u64) -> Reject {
+    let text = format!(
+        "the events behind this cursor are no longer kept; the oldest is {oldest_seq}: read on from there, and take \
+         what came before it from the conversation's items"
+    );
+    Reject::new(Code::CursorExpired, text).param("after").detail("oldest_seq", oldest_seq)
+}
+
 fn interrupted() -> Reject {
     Reject::new(Code::Internal, "reading the journal was interrupted; try again")
 }
@@ -195,6 +269,9 @@ fn interrupted() -> Reject {
 pub(super) fn store_reject(error: &crate::store::Error) -> Reject {
     if let crate::store::Error::Deleted(id) = error {
         return Reject::new(Code::ConversationNotFound, format!("no conversation {id}"));
+    }
+    if let crate::store::Error::Expired { oldest_seq, .. } = error {
+        return expired(*oldest_seq);
     }
     tracing::error!(%error, "the store refused");
     match error {
@@ -243,5 +320,67 @@ impl Fanout {
     pub(super) fn count(&mut self) -> usize {
         self.readers.retain(|reader| !reader.is_closed());
         self.readers.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::tests::talk;
+    use crate::store::{Batch, Durability, MemoryJournal};
+
+    /// A conversation that is read in several pages, and a border behind the first two.
+    fn filled() -> (Arc<MemoryJournal>, ConversationId, Vec<Recorded>, u64) {
+        let (journal, conversation) = (Arc::new(MemoryJournal::new()), ConversationId::from_bytes([1; 16]));
+        let (turns, turn) = (40, 60);
+        let events = talk(conversation, turns);
+        let (records, durability) = (Vec::new(), Durability::Group);
+        journal.append(&[Batch { conversation, events: events.clone(), records, durability }]).unwrap();
+        (journal, conversation, events, 1 + turn * 30)
+    }
+
+    fn fold(events: &[Recorded]) -> State {
+        let mut state = State::default();
+        for recorded in events {
+            state.apply(recorded);
+        }
+        state
+    }
+
+    #[tokio::test]
+    async fn what_is_trimmed_between_two_pages_of_a_fold_is_folded_from_what_is_kept() {
+        let (journal, conversation, events, border) = filled();
+        let mut pages = Pages { journal: journal.clone(), conversation, after: 0, upto: u64::MAX };
+        let mut state = State::default();
+        pages.next().await.unwrap().iter().for_each(|recorded| state.apply(recorded));
+        assert!(state.last_seq + 1 < border);
+        journal.trim(conversation, border).unwrap();
+        let rest = pages.fold(&mut state, border + 70).await.unwrap();
+        assert_eq!(state, fold(&events[..border as usize + 70]));
+        assert_eq!(rest[0].seq, border + 71);
+        let mut pages = Pages { journal, conversation, after: 0, upto: u64::MAX };
+        let refused = pages.fold(&mut State::default(), border - 2).await.unwrap_err();
+        assert_eq!(refused.code, Code::CursorExpired);
+    }
+
+    #[tokio::test]
+    async fn a_whole_replay_begins_with_what_is_kept() {
+        let (journal, conversation, events, border) = filled();
+        journal.trim(conversation, border).unwrap();
+        let state = replay(journal.clone(), conversation, &mut Checkpoints::default()).await.unwrap();
+        assert_eq!(state, fold(&events));
+        let created = state.responses[3].created_seq;
+        let (then, recorded) = kept_at(journal.clone(), conversation, created).await.unwrap();
+        assert_eq!((then, &recorded), (fold(&events[..created as usize]), &events[created as usize - 1]));
+        assert_eq!(kept_at(journal, conversation, created + 7).await.unwrap_err().code, Code::Internal);
+    }
+
+    #[tokio::test]
+    async fn a_page_that_was_trimmed_is_none_and_no_gap() {
+        let (journal, conversation, _, border) = filled();
+        let mut pages = Pages { journal: journal.clone(), conversation, after: 0, upto: u64::MAX };
+        pages.next().await.unwrap();
+        journal.trim(conversation, border).unwrap();
+        assert_eq!(pages.next().await.unwrap_err().code, Code::CursorExpired);
     }
 }

@@ -27,7 +27,7 @@ impl Actor for RootActor {
         (parts, failed, ready): Self::Arguments,
     ) -> Result<Tree, ActorProcessingErr> {
         let (actor, _) = Actor::spawn_linked(None, DirectoryActor, parts.clone(), myself.get_cell()).await?;
-        let keeper = Keeper { parts: parts.clone(), directory: actor.clone() };
+        let keeper = Keeper { parts: parts.clone(), directory: actor.clone(), trimmed_to: None };
         Actor::spawn_linked(None, JournalActor, keeper, myself.get_cell()).await?;
         let directory = DirectoryHandle { actor, parts };
         let _ = ready.send(directory.clone());

@@ -210,8 +210,8 @@ pub(crate) fn intervention(
     }
 }
 
-/// Where the conversation stands.
-pub(crate) fn snapshot(state: &State) -> wire_conversation::Snapshot {
+/// Where the conversation stands, and which event is the first that can be read.
+pub(crate) fn snapshot(state: &State, oldest_seq: u64) -> wire_conversation::Snapshot {
     wire_conversation::Snapshot {
         kind: "conversation.snapshot",
         conversation_id: state.id.map(|id| id.to_string()),
@@ -219,7 +219,7 @@ pub(crate) fn snapshot(state: &State) -> wire_conversation::Snapshot {
         phase: state.phase(),
         active_response: state.active().map(|response| response.id.to_string()),
         last_seq: state.last_seq,
-        oldest_seq: 1,
+        oldest_seq,
         epoch: state.epoch(),
         pending_interventions: state.undecided().iter().map(|(id, _)| id.to_string()).collect(),
         queued_responses: state.queue.iter().map(|response| response.id.to_string()).collect(),

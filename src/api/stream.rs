@@ -173,6 +173,16 @@ pub(crate) async fn finish(
     handle.ended(id).await
 }
 
+/// The state in which a response ended whose events are no longer kept; `expired` says that they are not.
+pub(crate) async fn kept_end(
+    handle: &ConversationHandle,
+    id: ResponseId,
+    expired: Reject,
+) -> Result<Arc<State>, Reject> {
+    let ended = handle.state().await?.response(id).and_then(|response| response.ended_seq).ok_or(expired)?;
+    handle.kept_event(ended).await.map(|(state, _)| state)
+}
+
 /// The state right behind the creation of a response, from a reader that stands before it.
 pub(crate) async fn at_creation(reader: &mut Reader, id: ResponseId) -> Result<(), Reject> {
     while let Some(recorded) = reader.next().await {

@@ -142,9 +142,9 @@ fn list(journal: &SledJournal) -> anyhow::Result<()> {
         for id in &page {
             let about = || {
                 Ok::<_, Error>(json!({
-                    "conversation": id, "last_seq": journal.last_seq(*id)?, "last_at_ms": journal.last_at_ms(*id)?,
-                    "event_bytes": journal.event_bytes(*id)?, "epoch": journal.epoch(*id)?.epoch,
-                    "active": active.contains(id),
+                    "conversation": id, "oldest_seq": journal.oldest_seq(*id)?, "last_seq": journal.last_seq(*id)?,
+                    "last_at_ms": journal.last_at_ms(*id)?, "event_bytes": journal.event_bytes(*id, 1)?,
+                    "epoch": journal.epoch(*id)?.epoch, "active": active.contains(id),
                 }))
             };
             let line = about().unwrap_or_else(|error| json!({"conversation": id, "damaged": error.to_string()}));
@@ -163,14 +163,17 @@ fn check_known(journal: &SledJournal, id: ConversationId) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// Shows what is kept of trimmed events, then the events.
 fn show(journal: &SledJournal, id: ConversationId) -> anyhow::Result<()> {
     check_known(journal, id)?;
     let mut out = BufWriter::new(io::stdout().lock());
+    let oldest = journal.oldest_seq(id)?;
     let mut after = 0;
     loop {
+        let is_trimmed = after + 1 < oldest;
+        let page = |limit| if is_trimmed { journal.kept(id, after, limit) } else { journal.read(id, after, limit) };
         // One at a time where a page holds damage: what lies before it is shown.
-        let read = journal.read(id, after, PAGE).or_else(|_| journal.read(id, after, 1));
-        let page = read.inspect_err(|_| drop(out.flush()))?;
+        let page = page(PAGE).or_else(|_| page(1)).inspect_err(|_| drop(out.flush()))?;
         for recorded in &page {
             writeln!(out, "{}", serde_json::to_string(recorded)?)?;
         }

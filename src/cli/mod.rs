@@ -5,6 +5,8 @@
 
 mod chat;
 mod conversations;
+mod doctor;
+mod parse;
 mod pull;
 mod render;
 mod serve;
@@ -44,6 +46,10 @@ enum Command {
     Chat(chat::Arguments),
     /// Write the prompt of a request, or say why a prompt does not begin with another
     Render(render::Arguments),
+    /// Read a model's output from standard input and print reasoning, text and calls as JSON lines
+    Parse(parse::Arguments),
+    /// Say what is known of models: architecture, tokenizer, template, formats, context
+    Doctor(serve::Arguments),
     /// Count the tokens of a text
     Tokenize(tokenize::Arguments),
     /// List, show, delete, dump, load, compact or repair conversations while no server runs
@@ -62,6 +68,8 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Pull(arguments) => pull::run(&arguments),
             Command::Chat(arguments) => chat::run(&arguments),
             Command::Render(arguments) => render::run(&arguments),
+            Command::Parse(arguments) => parse::run(&arguments),
+            Command::Doctor(arguments) => doctor::run(arguments),
             Command::Tokenize(arguments) => tokenize::run(&arguments),
             Command::Conversations(arguments) => conversations::run(arguments),
         },
@@ -110,7 +118,7 @@ mod tests {
 
     #[test]
     fn serve_is_the_default_and_takes_the_same_flags() {
-        let flags = "--listen 127.0.0.1:0 --data-dir d --model a --model b.gguf --threads 2";
+        let flags = "--listen 127.0.0.1:0 --data-dir d --model a --model b.gguf --threads 2 --chat-template hermes";
         let Some(Command::Serve(named)) = parse(&format!("midstream serve {flags}")).command else {
             panic!("serve was named")
         };

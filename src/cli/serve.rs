@@ -32,6 +32,12 @@ pub(super) struct Arguments {
     /// The chat template: chatml, hermes, llama3, mistral, gemma, or a file [default: the model's own]
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<String>,
+    /// How all models write tool calls [default: auto, by the chat template]
+    #[arg(long, value_name = "NAME")]
+    tool_format: Option<String>,
+    /// How all models mark reasoning [default: auto, by the chat template]
+    #[arg(long, value_name = "NAME")]
+    reasoning: Option<String>,
     /// The settings' file [default: midstream.toml, where it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -49,8 +55,9 @@ pub struct Prepared {
 /// Reads the settings and sees to the models' files.
 pub(super) fn prepare(arguments: Arguments) -> anyhow::Result<Prepared> {
     crash::check().map_err(anyhow::Error::msg)?;
-    let Arguments { listen, data_dir, models, scripted, threads, chat_template, config } = arguments;
-    let flags = Flags { listen, data_dir, models, scripted, threads, chat_template };
+    let Arguments { listen, data_dir, models, scripted, threads, .. } = arguments;
+    let Arguments { chat_template, tool_format, reasoning, config, .. } = arguments;
+    let flags = Flags { listen, data_dir, models, scripted, threads, chat_template, tool_format, reasoning };
     let variables =
         std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
     let config = Config::load(config.as_deref(), variables, flags)?;

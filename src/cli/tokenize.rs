@@ -77,3 +77,19 @@ pub(super) fn spelled(model: &ModelInfo, id: u32) -> String {
     let bytes = tokenizer.special_text(id).map_or_else(|| tokenizer.token_bytes(id), str::as_bytes);
     String::from_utf8_lossy(bytes).into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::template_text;
+
+    #[test]
+    fn a_template_is_a_name_or_a_file_and_what_is_neither_is_told_the_names() {
+        assert!(template_text("hermes").unwrap().contains("<tool_call>"));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("own.jinja");
+        std::fs::write(&path, "{{ 1 }}").unwrap();
+        assert_eq!(template_text(path.to_str().unwrap()).unwrap(), "{{ 1 }}");
+        let refused = format!("{:#}", template_text("no-such-template").unwrap_err());
+        assert!(refused.contains("no-such-template, which is a file or one of chatml, hermes"), "{refused}");
+    }
+}

@@ -16,9 +16,9 @@ impl State {
         Recorded { seq: self.last_seq + 1, number, at_ms, event }
     }
 
-    /// Folds one event in.
+    /// Folds one event in: the next one, or, of events that were trimmed, the next that is kept.
     pub fn apply(&mut self, recorded: &Recorded) {
-        debug_assert_eq!(recorded.seq, self.last_seq + 1, "events are applied in order, each once");
+        debug_assert!(recorded.seq > self.last_seq, "events are applied in order, each once");
         self.last_seq = recorded.seq;
         let suspends = matches!(recorded.event, Event::ResponseSuspended { .. } | Event::ConversationSuspended {});
         self.suspended = suspends;
@@ -41,10 +41,11 @@ impl State {
             Event::ResponseDequeued { response_id } => self.apply_dequeued(*response_id, recorded.seq),
             event => self.apply_to_part(event, recorded),
         }
-        if recorded.number.is_some()
+        if let Some(number) = recorded.number
             && let Some(response) = stream_response(&recorded.event).and_then(|id| self.response_mut(id))
         {
-            response.next_number += 1;
+            // Where events were trimmed, not every number is there.
+            response.next_number = number + 1;
         }
     }
 

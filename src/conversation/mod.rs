@@ -27,6 +27,7 @@ mod state;
 mod steer;
 mod tool_calls;
 mod transcript;
+mod trim;
 
 #[cfg(test)]
 mod tests;
@@ -49,3 +50,4 @@ pub use state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
 };
 pub use transcript::{messages, messages_with_answer, messages_within, turns};
+pub use trim::{Border, Survey, reduce};

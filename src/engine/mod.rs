@@ -36,7 +36,7 @@ pub use contract::{
     ModelInfo, Sampling, SamplingDefaults, SequenceId,
 };
 #[cfg(feature = "server")]
-pub use local::{EngineStats, LoadError, LoadOptions, LocalEngine, read_model_info};
+pub use local::{EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, read_file_facts, read_model_info};
 #[cfg(feature = "server")]
 pub use model::ModelError;
 #[cfg(all(test, feature = "server"))]

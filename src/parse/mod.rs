@@ -3,6 +3,7 @@
 //! Pure and total: no I/O, never fails; the worst case is text. Work per byte is bounded.
 
 mod calls;
+mod detect;
 mod families;
 mod formats;
 mod json_scanner;
@@ -20,6 +21,7 @@ mod values;
 #[cfg(test)]
 mod tests;
 
+pub use detect::{TemplateFacts, detect};
 pub use formats::{ReasoningFormat, ToolFormat, UnknownFormat};
 pub use piece::Piece;
 pub use pipeline::{Pipeline, PipelineConfig};

@@ -23,8 +23,13 @@ pub(super) fn adapt<'a>(rendering: &Rendering<'a>, can: &Capabilities) -> Messag
     if !can.developer {
         developer_as_system(&mut messages);
     }
-    if can.reasoning_field.is_none() {
+    if can.call_content_is_none {
+        text_before_calls(&mut messages);
+    } else if can.reasoning_field.is_none() {
         reasoning_into_content(&mut messages);
+    }
+    if !can.call_takes_both {
+        text_into_reasoning(&mut messages);
     }
     messages = hermes::adapt(messages, rendering.tools, can);
     if !can.system_anywhere {
@@ -83,6 +88,39 @@ fn reasoning_into_content(messages: &mut Messages<'_>) {
         let reasoning = message.reasoning_content.take().unwrap_or_default();
         message.content = format!("<think>\n{}\n</think>\n\n{}", reasoning.trim_matches('\n'), message.content);
     }
+}
+
+/// What is said in front of a call joins its reasoning.
+fn text_into_reasoning(messages: &mut Messages<'_>) {
+    let both = |message: &Message| {
+        !message.content.is_empty() && !message.tool_calls.is_empty() && message.reasoning_content.is_some()
+    };
+    if !messages.iter().any(both) {
+        return;
+    }
+    for message in messages.to_mut().iter_mut().filter(|message| both(message)) {
+        let content = std::mem::take(&mut message.content);
+        let reasoning = message.reasoning_content.get_or_insert_default();
+        *reasoning = joined(reasoning, &content);
+    }
+}
+
+/// Where a message either says something or calls, one that does both becomes two.
+fn text_before_calls(messages: &mut Messages<'_>) {
+    let both = |message: &Message| !message.content.is_empty() && !message.tool_calls.is_empty();
+    if !messages.iter().any(both) {
+        return;
+    }
+    let mut parted = Vec::with_capacity(messages.len() + 1);
+    for message in messages.iter() {
+        if both(message) {
+            parted.push(Message::text(message.role, message.content.as_str()));
+            parted.push(Message { content: String::new(), ..message.clone() });
+        } else {
+            parted.push(message.clone());
+        }
+    }
+    *messages = Cow::Owned(parted);
 }
 
 /// System messages at the beginning become one; a later one becomes the user's, where it stands: at the beginning it

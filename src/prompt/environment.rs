@@ -4,7 +4,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-use super::{json, time, values};
+use super::{json, methods, time, values};
 
 /// The name of the one template in an environment.
 pub(super) const TEMPLATE: &str = "chat";
@@ -20,12 +20,13 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
     environment.set_syntax(syntax);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(methods::call);
     environment.add_filter("tojson", json::tojson);
     environment.add_filter("from_json", from_json);
     environment.add_filter("fromjson", from_json);
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_sequence);
+    environment.add_test("callable", methods::is_callable);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment.add_template_owned(TEMPLATE, without_generation_tags(source))?;

@@ -8,6 +8,9 @@ use super::values::CallArguments;
 /// Nested values deeper than this are refused; real schemas have a dozen levels.
 const DEPTH_MAX: usize = 128;
 
+/// Longer texts are refused while they are written: with deep indentation a small value makes a large one.
+const BYTES_MAX: usize = 64 << 20;
+
 /// The keyword arguments of `json.dumps` that templates use.
 struct Style {
     ensure_ascii: bool,
@@ -52,6 +55,9 @@ fn style(options: &Kwargs) -> Result<Style, Error> {
 }
 
 fn write(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result<(), Error> {
+    if out.len() > BYTES_MAX {
+        return Err(Error::new(ErrorKind::OutOfFuel, "the JSON text is too long"));
+    }
     if depth > DEPTH_MAX {
         return Err(Error::new(ErrorKind::BadSerialization, "the value is nested too deeply for JSON"));
     }

@@ -2,10 +2,12 @@
 //!
 //! Pure and under fuel. Nothing is believed because of the template's name: what counts is what comes out.
 
+use std::cell::Cell;
+
 use minijinja::Value;
 use serde_json::{Map, Value as Json, json};
 
-use super::template::{ChatTemplate, Input, starts_in_reasoning};
+use super::template::{ChatTemplate, Input, TemplateError, starts_in_reasoning};
 use super::values::{self, Arguments, ContentForm, ReasoningForm, Shape};
 use super::{Message, Role, ToolCall, ToolDefinition};
 
@@ -15,7 +17,8 @@ const SYSTEM: &str = "midstream probe system";
 const ANSWER: &str = "midstream probe answer";
 const REASONING: &str = "midstream probe reasoning";
 const RESULT: &str = "midstream probe result";
-const TOOL: &str = "midstream_probe_tool";
+/// The name of the tool that the probe calls.
+pub const TOOL: &str = "midstream_probe_tool";
 const VALUE: &str = "midstream probe value";
 const OTHER_VALUE: &str = "midstream probe other value";
 /// Two spaces, which nobody but this text writes.
@@ -65,6 +68,8 @@ pub struct Capabilities {
     pub arguments_as_text: bool,
     /// Wants no content, rather than an empty one, in messages that only call.
     pub call_content_is_none: bool,
+    /// Takes content and reasoning in one message that calls.
+    pub call_takes_both: bool,
     /// The field that it reads reasoning from; `content` stands for parts of the type `thinking`.
     pub reasoning_field: Option<&'static str>,
     /// Takes reasoning as a list: the reasoning in front of each call, then what comes behind the last.
@@ -100,6 +105,7 @@ impl Capabilities {
             content_as_parts: false,
             arguments_as_text: false,
             call_content_is_none: false,
+            call_takes_both: true,
             reasoning_field: Some("reasoning_content"),
             reasoning_segments: false,
             keeps_reasoning_of_calls: true,
@@ -128,7 +134,7 @@ impl Capabilities {
 
 /// Finds out what the template supports.
 pub(super) fn probe(template: &ChatTemplate) -> Capabilities {
-    let mut probe = Probe { template, found: Capabilities::unknown(), kwargs: Map::new() };
+    let mut probe = Probe { template, found: Capabilities::unknown(), kwargs: Map::new(), endless: Cell::new(false) };
     let plain = probe.shows(&[user(USER)], USER);
     probe.found.content_as_parts = !plain && {
         probe.found.content_as_parts = true;
@@ -151,6 +157,8 @@ struct Probe<'a> {
     /// What is known so far; messages are given accordingly.
     found: Capabilities,
     kwargs: Map<String, Json>,
+    /// The template did not come to an end: nothing more is asked of it.
+    endless: Cell<bool>,
 }
 
 impl Probe<'_> {
@@ -253,6 +261,9 @@ impl Probe<'_> {
         if field.is_some() && !self.found.keeps_earlier_reasoning {
             self.find_what_keeps();
         }
+        let both = Message { content: ANSWER.to_owned(), ..with_reasoning(call(ARGUMENTS)) };
+        let native = self.found.tool_calls && field.is_some() && !self.found.call_content_is_none;
+        self.found.call_takes_both = !native || self.render(&[user(USER), both, result()]).is_some();
         self.found.reasoning_segments = field.is_some_and(|field| field != "content") && self.takes_segments();
     }
 
@@ -285,9 +296,8 @@ impl Probe<'_> {
             result(),
             result(),
         ];
-        let together = Self { template: self.template, found: self.found.clone(), kwargs: Map::new() };
         let values: Vec<Value> = values::with_segments(&turn, self.found.shape(), None);
-        let rendered = together.template.render_values(&Input { messages: values, ..Input::default() });
+        let rendered = self.template.render_values(&Input { messages: values, ..Input::default() });
         rendered.is_ok_and(|text| in_order(&text, &[REASONING, VALUE, ANSWER, OTHER_VALUE, RESULT]))
     }
 
@@ -318,6 +328,9 @@ impl Probe<'_> {
     }
 
     fn render_with(&self, messages: &[Message], tools: &[ToolDefinition], prompt: bool) -> Option<String> {
+        if self.endless.get() {
+            return None;
+        }
         let shape = self.found.shape();
         let input = Input {
             messages: messages.iter().map(|message| values::message(message, shape, None)).collect(),
@@ -326,7 +339,9 @@ impl Probe<'_> {
             add_generation_prompt: prompt,
             ..Input::default()
         };
-        self.template.render_values(&input).ok()
+        let rendered = self.template.render_values(&input);
+        self.endless.set(rendered == Err(TemplateError::TooExpensive));
+        rendered.ok()
     }
 }
 

@@ -47,12 +47,9 @@ fn tokens(template: &ChatTemplate, talk: &Talk, prompt: bool) -> Vec<u32> {
 fn report(source: &str, held: &Talk, prompt: &Talk) -> PrefixReport {
     let template = ChatTemplate::new(source, "", "").unwrap();
     let (before, after) = (tokens(&template, held, false), tokens(&template, prompt, true));
-    let side = |tokens, talk: &'_ Talk| (tokens, talk.messages.clone(), talk.tools.clone());
-    let (held, prompt) = (side(before, held), side(after, prompt));
-    fn view(side: &(Vec<u32>, Vec<Message>, Vec<ToolDefinition>)) -> Side<'_> {
-        Side { tokens: &side.0, messages: &side.1, tools: &side.2 }
-    }
-    compare(&Tokenizer::bytes(), template.capabilities(), view(&held), view(&prompt))
+    let held = Side { tokens: &before, messages: &held.messages, tools: &held.tools };
+    let prompt = Side { tokens: &after, messages: &prompt.messages, tools: &prompt.tools };
+    compare(&Tokenizer::bytes(), template.capabilities(), held, prompt)
 }
 
 const HERMES: &str = include_str!("templates/hermes.jinja");

@@ -151,7 +151,7 @@ impl ChatTemplate {
     ) -> Result<String, TemplateError> {
         let tools = if self.capabilities.tools { rendering.tools } else { &[] };
         self.render_values(&Input {
-            size: messages.iter().map(|message| message.content.len()).sum(),
+            size: messages.iter().map(|message| message.content.len()).sum::<usize>() + size_of_tools(tools),
             messages: if self.capabilities.reasoning_segments {
                 values::with_segments(messages, shape, guard)
             } else {
@@ -182,8 +182,23 @@ impl ChatTemplate {
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(fuel(input)));
         let template = environment.get_template(TEMPLATE).map_err(|error| convert(&error))?;
-        template.render(Value::from_pairs(context)).map_err(|error| convert(&error))
+        let text = template.render(Value::from_pairs(context)).map_err(|error| convert(&error))?;
+        if text.len() > OUTPUT_BASE + OUTPUT_PER_BYTE * input.size {
+            Err(TemplateError::TooExpensive)
+        } else {
+            Ok(text)
+        }
     }
+}
+
+/// Bytes of the texts in tools, with their frames of JSON.
+fn size_of_tools(tools: &[ToolDefinition]) -> usize {
+    let mut size = 0;
+    for tool in tools {
+        size += tool.description.as_deref().map_or(0, str::len);
+        values::visit_texts(&tool.parameters, &mut |text| size += 8 + text.len());
+    }
+    size
 }
 
 /// What a template is given.
@@ -194,19 +209,27 @@ pub(super) struct Input {
     pub(super) kwargs: Vec<(String, Value)>,
     pub(super) add_generation_prompt: bool,
     pub(super) now_unix_ms: u64,
-    /// Bytes of text in the messages.
+    /// Bytes of text in the messages and tools.
     pub(super) size: usize,
 }
 
 /// Steps that a rendering may take whatever it renders.
-const FUEL_BASE: u64 = 1_000_000;
+const FUEL_BASE: u64 = 500_000;
 /// Steps for each message and tool: templates of hundreds of lines take some hundred.
 const FUEL_PER_MESSAGE: u64 = 20_000;
 /// Never more than this: an endless loop ends in about a second.
 const FUEL_MAX: u64 = 20_000_000;
 
+/// Bytes that a rendered text may have whatever it renders, tools and instructions for them among it.
+const OUTPUT_BASE: usize = 32 << 20;
+/// Further bytes for each byte of the messages: JSON in JSON doubles every quote and backslash.
+const OUTPUT_PER_BYTE: usize = 8;
+
 /// What a rendering may cost. A step pays for 64 bytes of output, lists or strings made on the way, so this bounds
-/// memory as well as time: a hostile template takes 64 MB for a short conversation.
+/// memory as well as time: a hostile template takes 32 MB for a short conversation.
+///
+/// One hole is the engine's: lists that are added to themselves again and again (`x = x + x`) are joined without being
+/// paid for. No real template does it; a file from a stranger could hang the thread that loads it.
 fn fuel(input: &Input) -> u64 {
     let messages = (input.messages.len() + input.tools.len()) as u64;
     let fuel = FUEL_BASE + messages.saturating_mul(FUEL_PER_MESSAGE) + input.size as u64;

@@ -229,6 +229,17 @@ fn reasoning_of_calls_is_kept_inside_the_content_where_there_is_no_field_for_it(
     assert!(!dropped.contains("because") && dropped.ends_with("<think></think>"), "{dropped}");
 }
 
+#[test]
+fn a_call_is_never_lost_to_what_is_said_in_front_of_it() {
+    for (name, template) in all() {
+        let call = Message { content: "Let me see.".to_owned(), ..calls("1", "{\"path\": \"x\"}") };
+        let turns = [says(Role::User, "a"), thought(call, "hm"), result("1", "r")];
+        let rendered = render(&template, &turns, &json!({})).unwrap();
+        let all = ["Let me see.", "read", "path"].iter().all(|text| rendered.contains(text));
+        assert!(all, "{name}: {rendered}");
+    }
+}
+
 /// One turn: what the user says, how often the model calls before it answers, whether it thinks.
 #[derive(Clone, Debug)]
 struct Turn {

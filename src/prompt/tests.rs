@@ -157,6 +157,25 @@ fn a_template_refuses_in_its_own_words() {
 }
 
 #[test]
+fn hostile_templates_take_neither_long_nor_much_memory() {
+    for source in [
+        "{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}",
+        "{% set ns = namespace(x='xxxxxxxx') %}{% for a in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{% set ns = namespace(x='a') %}{% for a in range(60) %}{% set ns.x = ns.x.replace('a', 'aaaa') %}{% endfor %}",
+        "{{ 'x' * 100000000000 }}",
+        "{{ 'x'.ljust(100000000000) }}",
+        "{% macro m(n) %}{{ m(n + 1) }}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
+        "{% set x %}{% for a in range(9999) %}{% for b in range(9999) %}xxxxxxxx{% endfor %}{% endfor %}{% endset %}",
+        "{% set ns = namespace(x=[]) %}{% for a in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}\
+            {{ ns.x | tojson(indent=16) }}",
+        "{% for a in range(99999) %}{{ messages | tojson(indent=16) }}{% endfor %}",
+    ] {
+        let refused = user("a").render(source).unwrap_err();
+        assert!(matches!(refused, TemplateError::TooExpensive | TemplateError::Failed(_)), "{source}: {refused}");
+    }
+}
+
+#[test]
 fn roles_a_template_does_not_know_are_mapped_to_those_it_does() {
     let roles = "{% for message in messages %}{{ message.role }}:{{ message.content }};{% endfor %}";
     let conversation = Conversation::new(&[(Role::Developer, "be kind"), (Role::User, "hi")]);

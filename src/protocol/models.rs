@@ -15,6 +15,10 @@ pub struct Model {
     pub owned_by: String,
     /// Most tokens that prompt and answer may have together.
     pub context_length: u32,
+    /// How its tool calls are written, as it was set or found out.
+    pub tool_format: &'static str,
+    /// How its reasoning is marked, as it was set or found out.
+    pub reasoning_format: &'static str,
 }
 
 /// All models.

@@ -20,6 +20,8 @@ const HEADER_BYTES: usize = 1 + 2 + 4;
 const FORM_EVENT: u8 = 1;
 /// An entry that is a folded run of events; it lies under the key of the last one.
 const FORM_FOLDED: u8 = 2;
+/// An entry that is what is kept of trimmed events: the seq of the kept event before it, then one event as JSON.
+const FORM_KEPT: u8 = 3;
 
 /// A journal entry, read whole.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,6 +60,33 @@ impl Entry {
             version: EVENT_VERSION,
             bytes: serde_json::to_vec(recorded).map_err(|error| error.to_string())?,
         })
+    }
+
+    /// The entry of an event that is kept of trimmed ones. `before` is the seq of the kept event in front of it, 0 for
+    /// the first: their seqs have gaps, and a row that is missing must be noticed.
+    pub(super) fn kept(recorded: &Recorded, before: u64) -> Result<Self, String> {
+        let mut bytes = encode_seq(before).to_vec();
+        serde_json::to_writer(&mut bytes, recorded).map_err(|error| error.to_string())?;
+        Ok(Self { form: FORM_KEPT, version: EVENT_VERSION, bytes })
+    }
+
+    /// The kept event, if it follows the kept event `before`.
+    pub(super) fn decode_kept(&self, before: u64) -> Result<Recorded, String> {
+        self.check_version()?;
+        let (FORM_KEPT, Some((found, json))) = (self.form, self.bytes.split_first_chunk()) else {
+            return Err(format!("form {} is none of a kept event", self.form));
+        };
+        match u64::from_be_bytes(*found) {
+            found if found == before => decode_json(json),
+            found => Err(format!("the kept event {found} in front of it is missing")),
+        }
+    }
+
+    fn check_version(&self) -> Result<(), String> {
+        if self.version > EVENT_VERSION {
+            return Err(format!("event version {} is newer than {EVENT_VERSION}", self.version));
+        }
+        Ok(())
     }
 
     /// The bodies of the entry's chunks, in order.
@@ -104,13 +133,9 @@ impl Entry {
 
     /// The events in it, at least one.
     pub(super) fn decode(&self) -> Result<Vec<Recorded>, String> {
-        if self.version > EVENT_VERSION {
-            return Err(format!("event version {} is newer than {EVENT_VERSION}", self.version));
-        }
+        self.check_version()?;
         match self.form {
-            FORM_EVENT => serde_json::from_slice(&self.bytes)
-                .map(|recorded| vec![recorded])
-                .map_err(|error| format!("the JSON cannot be read: {error}")),
+            FORM_EVENT => decode_json(&self.bytes).map(|recorded| vec![recorded]),
             FORM_FOLDED => fold::unfold(&self.bytes),
             form => Err(format!("form {form} is not known to this version")),
         }
@@ -120,6 +145,10 @@ impl Entry {
     pub(super) fn is(&self, recorded: &Recorded) -> bool {
         Self::event(recorded).is_ok_and(|entry| entry == *self)
     }
+}
+
+fn decode_json(json: &[u8]) -> Result<Recorded, String> {
+    serde_json::from_slice(json).map_err(|error| format!("the JSON cannot be read: {error}"))
 }
 
 /// An entry of which chunks may be missing.

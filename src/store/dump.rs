@@ -1,8 +1,9 @@
 //! A store as JSON lines and back: the escape hatch, the way between schemas, and the form of fixtures.
 //!
 //! The first line is `{"midstream_dump": 1, "schema": n}`; then come `{"conversation": …, "event": …}`, each
-//! conversation's events in order, then `{"conversation": …, "record": …}`. A dump, loaded and dumped again, is
-//! the same text.
+//! conversation's events in order, then `{"conversation": …, "record": …}`. Where events were trimmed, what is kept of
+//! them stands in front of the others as `{"conversation": …, "kept": …}`. A dump, loaded and dumped again, is the same
+//! text.
 
 use std::io::{BufRead, Write};
 
@@ -26,7 +27,7 @@ const PAGE: usize = 512;
 pub struct DumpSummary {
     /// Conversations of which at least one event was written.
     pub conversations: usize,
-    /// Events written.
+    /// Events written, and what is kept of trimmed ones.
     pub events: usize,
     /// Records written.
     pub records: usize,
@@ -41,7 +42,7 @@ pub struct DumpSummary {
 pub struct LoadSummary {
     /// Conversations created.
     pub conversations: usize,
-    /// Events appended.
+    /// Events appended, and what is kept of trimmed ones.
     pub events: usize,
     /// Records written.
     pub records: usize,
@@ -57,6 +58,8 @@ struct Header {
 #[serde(deny_unknown_fields)]
 struct Line {
     conversation: ConversationId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kept: Option<Recorded>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     event: Option<Recorded>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,18 +90,23 @@ pub(super) fn dump_as(journal: &dyn Journal, schema: u32, out: &mut dyn Write) -
     }
     summary.damaged_records = journal.records(&mut |conversation, record| {
         summary.records += 1;
-        let record = Some(record);
-        write_line(out, &Line { conversation, event: None, record })
+        write_line(out, &Line::record(conversation, record))
     })?;
     for error in &summary.damaged {
         if let Error::Damaged { conversation, seq: seq @ 2.., .. } = *error {
             let epoch = journal.epoch(conversation).unwrap_or_default().epoch + 1;
-            let record = Some(Record::Epoch(Epoch { epoch, rewound_seq: seq - 1 }));
-            write_line(out, &Line { conversation, event: None, record })?;
+            let record = Record::Epoch(Epoch { epoch, rewound_seq: seq - 1 });
+            write_line(out, &Line::record(conversation, record))?;
         }
     }
     out.flush().map_err(|error| Error::file("cannot write the dump", &error))?;
     Ok(summary)
+}
+
+impl Line {
+    fn record(conversation: ConversationId, record: Record) -> Self {
+        Self { conversation, kept: None, event: None, record: Some(record) }
+    }
 }
 
 fn dump_conversation(
@@ -107,37 +115,47 @@ fn dump_conversation(
     out: &mut dyn Write,
     summary: &mut DumpSummary,
 ) -> Result<(), Error> {
-    let mut after = 0;
-    let mut limit = PAGE;
-    loop {
-        let events = match journal.read(conversation, after, limit) {
-            Ok(events) => events,
-            Err(error @ Error::Damaged { seq, .. }) => {
-                summary.damaged.push(error);
-                // What lies before the damage is one page at most.
-                limit = usize::try_from(seq.saturating_sub(after + 1)).unwrap_or(0);
-                if limit == 0 {
-                    break;
-                }
-                journal.read(conversation, after, limit)?
-            }
-            Err(error) => return Err(error),
-        };
-        let Some(last) = events.last().map(|recorded| recorded.seq) else {
-            break;
-        };
-        summary.events += events.len();
-        for recorded in events {
-            let event = Some(recorded);
-            write_line(out, &Line { conversation, event, record: None })?;
-        }
-        after = last;
-        if limit < PAGE {
-            break;
-        }
+    let line = |kept, event| Line { conversation, kept, event, record: None };
+    let read = |after, limit| journal.kept(conversation, after, limit);
+    let mut after = dump_stretch(0, &read, &|kept| line(Some(kept), None), out, summary)?;
+    if after + 1 == journal.oldest_seq(conversation).unwrap_or(1) {
+        let read = |after, limit| journal.read(conversation, after, limit);
+        after = dump_stretch(after, &read, &|event| line(None, Some(event)), out, summary)?;
     }
     summary.conversations += usize::from(after > 0);
     Ok(())
+}
+
+/// Writes what `read` gives behind `after`, up to its end or to the first damage. The seq of what it wrote last.
+fn dump_stretch(
+    mut after: u64,
+    read: &dyn Fn(u64, usize) -> Result<Vec<Recorded>, Error>,
+    line: &dyn Fn(Recorded) -> Line,
+    out: &mut dyn Write,
+    summary: &mut DumpSummary,
+) -> Result<u64, Error> {
+    let mut limit = PAGE;
+    loop {
+        let events = match read(after, limit) {
+            Ok(events) => events,
+            // What lies before the damage is one page at most.
+            Err(Error::Damaged { .. }) if limit > 1 => {
+                limit = 1;
+                continue;
+            }
+            Err(error @ Error::Damaged { .. }) => {
+                summary.damaged.push(error);
+                return Ok(after);
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(last) = events.last() else { return Ok(after) };
+        after = last.seq;
+        summary.events += events.len();
+        for recorded in events {
+            write_line(out, &line(recorded))?;
+        }
+    }
 }
 
 fn write_line(out: &mut dyn Write, line: &impl Serialize) -> Result<(), Error> {
@@ -158,7 +176,8 @@ pub fn load(journal: &dyn Journal, input: &mut dyn BufRead) -> Result<LoadSummar
         return Err(Error::Invalid(format!("dump version {found} is not known; use a newer midstream")));
     }
     let lines: Lines<'_> = migrate::upgrade(Box::new(lines), header.schema)?;
-    let mut loader = Loader { journal, pending: Vec::new(), lines: 0, summary: LoadSummary::default() };
+    let (kept, pending) = (Vec::new(), Vec::new());
+    let mut loader = Loader { journal, kept, pending, lines: 0, summary: LoadSummary::default() };
     // Line 1 is the header.
     for (number, line) in (2..).zip(lines) {
         let line = line.map_err(Error::Invalid)?;
@@ -180,6 +199,8 @@ fn parse_line(number: u64, text: std::io::Result<String>) -> Result<Value, Strin
 /// Gathers lines into batches: a conversation's events that follow each other make one.
 struct Loader<'a> {
     journal: &'a dyn Journal,
+    /// What is kept of trimmed events: it goes before the batches.
+    kept: Vec<(ConversationId, Vec<Recorded>)>,
     pending: Vec<Batch>,
     lines: usize,
     summary: LoadSummary,
@@ -187,10 +208,14 @@ struct Loader<'a> {
 
 impl Loader<'_> {
     fn add(&mut self, line: Line) -> Result<(), Error> {
-        let Line { conversation, event, record } = line;
-        match (event, record) {
-            (Some(event), None) => self.add_event(conversation, event)?,
-            (None, Some(record)) => {
+        let Line { conversation, kept, event, record } = line;
+        match (kept, event, record) {
+            (Some(kept), None, None) => self.add_kept(conversation, kept)?,
+            (None, Some(event), None) => {
+                self.begin(conversation, event.seq)?;
+                self.last_batch(conversation).events.push(event);
+            }
+            (None, None, Some(record)) => {
                 self.summary.records += 1;
                 self.pending.push(empty_batch(conversation));
                 self.last_batch(conversation).records.push(record);
@@ -201,8 +226,9 @@ impl Loader<'_> {
         if self.lines.is_multiple_of(PAGE) { self.write() } else { Ok(()) }
     }
 
-    fn add_event(&mut self, conversation: ConversationId, event: Recorded) -> Result<(), Error> {
-        if event.seq == 1 {
+    /// Counts an event; with the first a conversation begins, which must not be there yet.
+    fn begin(&mut self, conversation: ConversationId, seq: u64) -> Result<(), Error> {
+        if seq == 1 {
             if self.journal.last_seq(conversation)? > 0 {
                 let why = format!("{conversation} exists already; load into an empty data folder");
                 return Err(Error::Invalid(why));
@@ -210,7 +236,15 @@ impl Loader<'_> {
             self.summary.conversations += 1;
         }
         self.summary.events += 1;
-        self.last_batch(conversation).events.push(event);
+        Ok(())
+    }
+
+    fn add_kept(&mut self, conversation: ConversationId, kept: Recorded) -> Result<(), Error> {
+        self.begin(conversation, kept.seq)?;
+        match self.kept.last_mut() {
+            Some((known, events)) if *known == conversation => events.push(kept),
+            _ => self.kept.push((conversation, vec![kept])),
+        }
         Ok(())
     }
 
@@ -224,6 +258,9 @@ impl Loader<'_> {
     }
 
     fn write(&mut self) -> Result<(), Error> {
+        for (conversation, kept) in std::mem::take(&mut self.kept) {
+            self.journal.import_kept(conversation, &kept)?;
+        }
         let batches = std::mem::take(&mut self.pending);
         self.journal.import(&batches)
     }

@@ -21,6 +21,14 @@ pub enum Error {
     /// The conversation was deleted: nothing can be written to it.
     #[error("{0} was deleted; open a new conversation")]
     Deleted(ConversationId),
+    /// The event was trimmed.
+    #[error("{conversation}: the events in front of seq {oldest_seq} are no longer kept")]
+    Expired {
+        /// Whose journal.
+        conversation: ConversationId,
+        /// The first event that can be read.
+        oldest_seq: u64,
+    },
     /// The storage cannot be written or read; nothing more is taken until the process starts again.
     #[error("the journal cannot be written: {0}; free disk space or repair the disk, then restart")]
     Unavailable(String),
@@ -90,6 +98,7 @@ impl Error {
             | Self::File { .. } => Code::StorageUnavailable,
             Self::Damaged { .. } => Code::ConversationDamaged,
             Self::Deleted(_) => Code::ConversationNotFound,
+            Self::Expired { .. } => Code::CursorExpired,
             Self::Stopped => Code::Draining,
             Self::Conflict { .. } | Self::InUse(_) | Self::NewerSchema { .. } | Self::Invalid(_) => Code::Internal,
         }

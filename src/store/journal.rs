@@ -233,7 +233,23 @@ pub trait Journal: Send + Sync + 'static {
     /// Whether there is more to do. Called by the writer thread only.
     fn fold(&self, conversation: ConversationId, up_to: u64) -> Result<bool, Error>;
 
-    /// At most `limit` events behind `after`, in order.
+    /// Makes the events in front of `oldest_seq` unreadable, and keeps of them what the state needs: a bounded part of
+    /// the work at a time, and only the last part is seen. It must be a border as `conversation::Survey` finds them.
+    /// Whether there is more to do. Called by the writer thread only.
+    fn trim(&self, conversation: ConversationId, oldest_seq: u64) -> Result<bool, Error>;
+
+    /// As [`Journal::import`], for what a dump kept of events that were trimmed, in order: the conversation's events
+    /// follow the last.
+    fn import_kept(&self, conversation: ConversationId, events: &[Recorded]) -> Result<(), Error>;
+
+    /// The first event that can be read; 1 where none was trimmed.
+    fn oldest_seq(&self, conversation: ConversationId) -> Result<u64, Error>;
+
+    /// At most `limit` events behind `after` of what is kept of those in front of the oldest, in order. Their seqs
+    /// grow, with gaps, up to the one in front of the oldest; `after` is 0 or the seq of one of them.
+    fn kept(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error>;
+
+    /// At most `limit` events behind `after`, in order. [`Error::Expired`] where the next one was trimmed.
     fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error>;
 
     /// The seq of the last event; 0 when there is none.
@@ -242,8 +258,9 @@ pub trait Journal: Send + Sync + 'static {
     /// When the last event was decided, in milliseconds since the Unix epoch; 0 when there is none.
     fn last_at_ms(&self, conversation: ConversationId) -> Result<u64, Error>;
 
-    /// How many bytes the events take, before whatever the store keeps around them.
-    fn event_bytes(&self, conversation: ConversationId) -> Result<u64, Error>;
+    /// How many bytes the events from `first` on take, before whatever the store keeps around them; of those that were
+    /// trimmed, what is kept.
+    fn event_bytes(&self, conversation: ConversationId, first: u64) -> Result<u64, Error>;
 
     /// What the last loss left. It is ahead of the events' own epoch where a reader has not been told yet.
     fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error>;
@@ -269,6 +286,26 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Shows every record to `visit` with its conversation, until it fails. Returns how many cannot be read.
     fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<usize, Error>;
+}
+
+/// Checks that these follow what is kept already of a conversation that has no events yet.
+pub(super) fn check_kept(
+    journal: &dyn Journal,
+    conversation: ConversationId,
+    events: &[Recorded],
+) -> Result<(), Error> {
+    if journal.is_deleted(conversation)? {
+        return Err(Error::Deleted(conversation));
+    }
+    let last = journal.last_seq(conversation)?;
+    if last + 1 != journal.oldest_seq(conversation)? {
+        return Err(Error::Invalid(format!("{conversation} has events already; what is kept stands in front of them")));
+    }
+    let seqs = std::iter::once(last).chain(events.iter().map(|recorded| recorded.seq));
+    if !seqs.clone().zip(seqs.skip(1)).all(|(before, behind)| before < behind) {
+        return Err(Error::Invalid(format!("{conversation}: the seqs of what is kept do not grow")));
+    }
+    Ok(())
 }
 
 /// Checks batch after batch that it continues its journal.

@@ -12,6 +12,10 @@ pub(super) const JOURNAL: u8 = b'j';
 pub(super) const HEAD: u8 = b'h';
 /// Up to which seq each conversation is folded.
 pub(super) const FOLDED: u8 = b'f';
+/// What is kept of events that were trimmed: conversation, seq, chunk. Rows from the oldest event on are not seen yet.
+pub(super) const KEPT: u8 = b'b';
+/// The first event that can be read of each conversation of which some were trimmed.
+pub(super) const OLDEST: u8 = b'o';
 /// Conversations that were deleted.
 pub(super) const DELETED: u8 = b'd';
 /// What the last cut of a conversation left.
@@ -25,7 +29,7 @@ pub(super) const INTERVENTION: u8 = b'i';
 /// Idempotency keys.
 pub(super) const IDEMPOTENCY: u8 = b'k';
 /// Every kind whose rows the tally counts.
-pub(super) const INDEX: [u8; 7] = [HEAD, DELETED, EPOCH, ACTIVE, RESPONSE, INTERVENTION, IDEMPOTENCY];
+pub(super) const INDEX: [u8; 8] = [HEAD, OLDEST, DELETED, EPOCH, ACTIVE, RESPONSE, INTERVENTION, IDEMPOTENCY];
 /// The schema number.
 pub(super) const SCHEMA: &[u8] = b"mschema";
 /// How much was written.
@@ -47,6 +51,10 @@ pub(super) fn head(conversation: ConversationId) -> Vec<u8> {
 
 pub(super) fn folded(conversation: ConversationId) -> Vec<u8> {
     with_id(FOLDED, conversation.to_bytes())
+}
+
+pub(super) fn oldest(conversation: ConversationId) -> Vec<u8> {
+    with_id(OLDEST, conversation.to_bytes())
 }
 
 pub(super) fn deleted(conversation: ConversationId) -> Vec<u8> {
@@ -71,7 +79,17 @@ pub(super) fn intervention(intervention: InterventionId) -> Vec<u8> {
 
 /// One chunk of one event.
 pub(super) fn event(conversation: ConversationId, seq: u64, chunk: u16) -> Vec<u8> {
-    let mut key = with_id(JOURNAL, conversation.to_bytes());
+    row(JOURNAL, conversation, seq, chunk)
+}
+
+/// One chunk of what is kept of a trimmed event.
+pub(super) fn kept(conversation: ConversationId, seq: u64, chunk: u16) -> Vec<u8> {
+    row(KEPT, conversation, seq, chunk)
+}
+
+/// One chunk of one event of either kind.
+pub(super) fn row(kind: u8, conversation: ConversationId, seq: u64, chunk: u16) -> Vec<u8> {
+    let mut key = with_id(kind, conversation.to_bytes());
     key.extend_from_slice(&seq.to_be_bytes());
     key.extend_from_slice(&chunk.to_be_bytes());
     key

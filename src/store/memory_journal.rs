@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::error::Error;
-use super::journal::{Batch, Epoch, Journal, KeyRecord, KeyScope, Record, Sequence};
+use super::journal::{Batch, Epoch, Journal, KeyRecord, KeyScope, Record, Sequence, check_kept};
 use super::keys;
-use crate::conversation::Recorded;
+use crate::conversation::{Recorded, reduce};
 use crate::ids::{ConversationId, InterventionId, ResponseId};
 
 /// How an append is to fail.
@@ -52,7 +52,10 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Image {
+    /// The events that can be read.
     conversations: BTreeMap<ConversationId, Vec<Recorded>>,
+    /// What is kept of those in front of them.
+    kept: BTreeMap<ConversationId, Vec<Recorded>>,
     responses: BTreeMap<ResponseId, ConversationId>,
     interventions: BTreeMap<InterventionId, ConversationId>,
     active: BTreeSet<ConversationId>,
@@ -158,12 +161,29 @@ impl Image {
 
     fn delete(&mut self, gone: ConversationId) {
         self.conversations.remove(&gone);
+        self.kept.remove(&gone);
         self.responses.retain(|_, at| *at != gone);
         self.interventions.retain(|_, at| *at != gone);
         self.active.remove(&gone);
         self.keys.retain(|_, (at, record)| *at != gone && !record.is_of(|id| id == gone));
         self.epochs.remove(&gone);
         self.deleted.insert(gone);
+    }
+
+    fn events(&self, conversation: ConversationId) -> &[Recorded] {
+        self.conversations.get(&conversation).map_or(&[], Vec::as_slice)
+    }
+
+    fn kept(&self, conversation: ConversationId) -> &[Recorded] {
+        self.kept.get(&conversation).map_or(&[], Vec::as_slice)
+    }
+
+    fn last(&self, conversation: ConversationId) -> Option<&Recorded> {
+        self.events(conversation).last().or(self.kept(conversation).last())
+    }
+
+    fn oldest_seq(&self, conversation: ConversationId) -> u64 {
+        self.kept(conversation).last().map_or(0, |recorded| recorded.seq) + 1
     }
 
     fn records(&self) -> Vec<(ConversationId, Record)> {
@@ -217,30 +237,66 @@ impl Journal for MemoryJournal {
         Ok(false)
     }
 
+    fn trim(&self, conversation: ConversationId, oldest_seq: u64) -> Result<bool, Error> {
+        let mut state = self.state();
+        if state.failed {
+            return Err(Error::Unavailable("an earlier write failed".into()));
+        }
+        let count = usize::try_from(oldest_seq.saturating_sub(state.durable.oldest_seq(conversation))).unwrap_or(0);
+        let Some(events) = state.durable.conversations.get_mut(&conversation).filter(|_| count > 0) else {
+            return Ok(false);
+        };
+        if count >= events.len() {
+            return Err(Error::Invalid(format!(
+                "{conversation} has no event {oldest_seq}, which cannot be its oldest"
+            )));
+        }
+        let trimmed: Vec<Recorded> = events.drain(..count).collect();
+        state.durable.kept.entry(conversation).or_default().extend(reduce(&trimmed));
+        Ok(false)
+    }
+
+    fn import_kept(&self, conversation: ConversationId, events: &[Recorded]) -> Result<(), Error> {
+        check_kept(self, conversation, events)?;
+        let mut state = self.state();
+        state.durable.conversations.entry(conversation).or_default();
+        state.durable.kept.entry(conversation).or_default().extend_from_slice(events);
+        Ok(())
+    }
+
+    fn oldest_seq(&self, conversation: ConversationId) -> Result<u64, Error> {
+        Ok(self.state().durable.oldest_seq(conversation))
+    }
+
+    fn kept(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
+        let state = self.state();
+        let kept = state.durable.kept(conversation).iter();
+        Ok(kept.filter(|recorded| recorded.seq > after).take(limit).cloned().collect())
+    }
+
     fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
         let state = self.state();
-        let events = state.durable.conversations.get(&conversation);
-        let skipped = usize::try_from(after).unwrap_or(usize::MAX);
-        Ok(events.map_or_else(Vec::new, |events| events.iter().skip(skipped).take(limit).cloned().collect()))
+        let oldest_seq = state.durable.oldest_seq(conversation);
+        if after.saturating_add(1) < oldest_seq {
+            return Err(Error::Expired { conversation, oldest_seq });
+        }
+        let skipped = usize::try_from(after.saturating_add(1) - oldest_seq).unwrap_or(usize::MAX);
+        Ok(state.durable.events(conversation).iter().skip(skipped).take(limit).cloned().collect())
     }
 
     fn last_seq(&self, conversation: ConversationId) -> Result<u64, Error> {
-        let state = self.state();
-        let last = state.durable.conversations.get(&conversation).and_then(|events| events.last());
-        Ok(last.map_or(0, |recorded| recorded.seq))
+        Ok(self.state().durable.last(conversation).map_or(0, |recorded| recorded.seq))
     }
 
     fn last_at_ms(&self, conversation: ConversationId) -> Result<u64, Error> {
-        let state = self.state();
-        let last = state.durable.conversations.get(&conversation).and_then(|events| events.last());
-        Ok(last.map_or(0, |recorded| recorded.at_ms))
+        Ok(self.state().durable.last(conversation).map_or(0, |recorded| recorded.at_ms))
     }
 
-    fn event_bytes(&self, conversation: ConversationId) -> Result<u64, Error> {
+    fn event_bytes(&self, conversation: ConversationId, first: u64) -> Result<u64, Error> {
         let state = self.state();
-        let events = state.durable.conversations.get(&conversation).map_or(&[][..], Vec::as_slice);
-        let bytes = events.iter().map(|recorded| serde_json::to_vec(recorded).map_or(0, |json| json.len() as u64));
-        Ok(bytes.sum())
+        let all = state.durable.kept(conversation).iter().chain(state.durable.events(conversation));
+        let wanted = all.filter(|recorded| recorded.seq >= first);
+        Ok(wanted.map(|recorded| serde_json::to_vec(recorded).map_or(0, |json| json.len() as u64)).sum())
     }
 
     fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error> {

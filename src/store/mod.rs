@@ -25,12 +25,13 @@ mod retention;
 mod sled_fold;
 mod sled_journal;
 mod sled_purge;
+mod sled_trim;
 mod swap;
 mod writer;
 mod writes;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use dump::{DumpSummary, LoadSummary, dump, load};
 pub use error::Error;
@@ -41,6 +42,8 @@ pub use memory_journal::{Failure, MemoryJournal, Unflushed};
 pub use migrate::SCHEMA;
 pub use rebuild::{Compacted, compact};
 pub use repair::{Damage, DamageReport, find_damage, repair};
-pub use retention::{Expired, Retention, expired_conversations, expired_keys};
+pub use retention::{
+    EventRetention, Expired, ExpiredEvents, Retention, expired_conversations, expired_events, expired_keys,
+};
 pub use sled_journal::SledJournal;
 pub use writer::{Ack, ManualWriter, Writer, WriterHandle, WriterStatus};

@@ -14,7 +14,7 @@ use super::journal::{Batch, Epoch, Journal, KeyedAnswer, Record};
 use super::keys;
 use super::sled_journal::{SledJournal, decode_record};
 use super::writes::Writes;
-use crate::conversation::{Event, State};
+use crate::conversation::{Event, Recorded, State};
 use crate::ids::{ConversationId, InterventionId, ResponseId};
 
 /// Rows removed in one part.
@@ -76,8 +76,9 @@ pub fn repair(journal: &SledJournal) -> Result<DamageReport, Error> {
 #[derive(Debug, Default)]
 struct Whole {
     head: Head,
-    is_active: bool,
-    epoch: u64,
+    /// The first event that can be read.
+    oldest: u64,
+    state: State,
     responses: HashSet<ResponseId>,
     interventions: HashSet<InterventionId>,
 }
@@ -126,13 +127,15 @@ impl SledJournal {
     /// Conversations with a head or with events, unless they are deleted.
     fn all_conversations(&self) -> Result<BTreeSet<ConversationId>, Error> {
         let mut all: BTreeSet<_> = self.conversations(None, usize::MAX)?.into_iter().collect();
-        let mut from = vec![keys::JOURNAL];
-        while let Some(row) = self.db.range(from..vec![keys::JOURNAL + 1]).next() {
-            let Some(id) = keys::id(&row?.0).map(ConversationId::from_bytes) else {
-                return Err(Error::StoreDamaged("an event's key is malformed".into()));
-            };
-            all.insert(id);
-            from = [keys::event(id, u64::MAX, u16::MAX), vec![0]].concat();
+        for kind in [keys::JOURNAL, keys::KEPT] {
+            let mut from = vec![kind];
+            while let Some(row) = self.db.range(from..vec![kind + 1]).next() {
+                let Some(id) = keys::id(&row?.0).map(ConversationId::from_bytes) else {
+                    return Err(Error::StoreDamaged("an event's key is malformed".into()));
+                };
+                all.insert(id);
+                from = [keys::row(kind, id, u64::MAX, u16::MAX), vec![0]].concat();
+            }
         }
         let mut kept = BTreeSet::new();
         for id in all {
@@ -154,37 +157,48 @@ impl SledJournal {
             Ok(last) => Ok(last),
             Err(error) => Err(told(error)?),
         };
-        let mut state = State::default();
         let mut whole = Whole::default();
-        let mut rows = self.rows(conversation, 1, *last.as_ref().unwrap_or(&u64::MAX));
         let mut why = last.as_ref().err().cloned();
-        loop {
-            let expected = whole.head.seq + 1;
-            match rows.next_events(expected) {
-                Ok(Some((_, events))) if events[0].seq == expected => {
-                    for recorded in events {
-                        whole.add(&recorded.event);
-                        whole.head = Head { seq: recorded.seq, at_ms: recorded.at_ms };
-                        state.apply(&recorded);
-                    }
-                }
-                Ok(Some(_)) => why = Some("the event is missing".to_owned()),
-                Ok(None) if last.as_ref().is_ok_and(|last| whole.head.seq < *last) => {
-                    why = Some("the event is missing".to_owned());
-                }
-                Ok(None) => {}
-                Err(error) => why = Some(told(error)?),
+        match self.oldest_seq(conversation) {
+            Ok(oldest) => whole.oldest = oldest,
+            Err(error) => {
+                why = Some(told(error)?);
+                whole.oldest = self.kept_to(conversation).unwrap_or_default() + 1;
             }
-            if whole.head.seq < expected {
-                break;
+        }
+        match self.read_all(conversation, last.as_ref().copied().unwrap_or(u64::MAX), &mut whole) {
+            Ok(()) if last.as_ref().is_ok_and(|last| whole.head.seq < *last) => {
+                why = Some("the event is missing".to_owned());
             }
+            Ok(()) => {}
+            Err(error) => why = Some(told(error)?),
         }
         if let Err(error) = self.epoch(conversation) {
             why = Some(told(error)?);
         }
-        whole.is_active = state.is_outstanding();
-        whole.epoch = state.epoch();
         Ok((whole, why))
+    }
+
+    /// Folds what is kept of trimmed events, then the events up to `last`, as far as they can be read.
+    fn read_all(&self, conversation: ConversationId, last: u64, whole: &mut Whole) -> Result<(), Error> {
+        let mut kept = self.rows_of(keys::KEPT, conversation, 1, whole.oldest - 1);
+        while whole.head.seq + 1 < whole.oldest {
+            let recorded = kept.next_kept(whole.head.seq)?;
+            whole.add(&recorded);
+        }
+        let mut rows = self.rows(conversation, whole.oldest, last);
+        loop {
+            let expected = whole.head.seq + 1;
+            match rows.next_events(expected)? {
+                Some((_, events)) if events[0].seq == expected => {
+                    for recorded in &events {
+                        whole.add(recorded);
+                    }
+                }
+                Some(_) => return Err(Error::damaged(conversation, expected, "the event is missing")),
+                None => return Ok(()),
+            }
+        }
     }
 
     fn damage(&self, conversation: ConversationId, whole: &Whole, why: String) -> Result<Damage, Error> {
@@ -214,9 +228,14 @@ impl SledJournal {
         let mut writes = Writes::default();
         writes.journal.push((keys::folded(conversation), None));
         writes.put(keys::head(conversation), &codec::encode_head(whole.head));
-        let epoch = self.epoch(conversation).unwrap_or_default().epoch.max(whole.epoch) + 1;
+        // The cut may lie among what is kept of trimmed events.
+        let oldest = whole.oldest.min(whole.head.seq + 1);
+        if oldest > 1 {
+            writes.put(keys::oldest(conversation), &codec::encode_seq(oldest));
+        }
+        let epoch = self.epoch(conversation).unwrap_or_default().epoch.max(whole.state.epoch()) + 1;
         writes.put(keys::epoch(conversation), &codec::encode_epoch(Epoch { epoch, rewound_seq: whole.head.seq }));
-        if whole.is_active {
+        if whole.state.is_outstanding() {
             writes.put(keys::active(conversation), &[]);
         } else {
             writes.remove(keys::active(conversation));
@@ -237,14 +256,17 @@ impl SledJournal {
             Ok(())
         })?;
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.remove_rows(conversation, damage.seq)? {}
+        while self.remove_rows(keys::JOURNAL, conversation, damage.seq)? {}
+        // What was prepared for a trim that has not come goes as well.
+        while self.remove_rows(keys::KEPT, conversation, oldest)? {}
         self.write(writes, 1).inspect_err(|error| self.note_failure(error))
     }
 
     /// Removes a part of the events from `first` on. Whether there were any.
-    fn remove_rows(&self, conversation: ConversationId, first: u64) -> Result<bool, Error> {
+    fn remove_rows(&self, kind: u8, conversation: ConversationId, first: u64) -> Result<bool, Error> {
         let mut batch = sled::Batch::default();
-        let rows = self.db.range(keys::event(conversation, first, 0)..=keys::event(conversation, u64::MAX, u16::MAX));
+        let last = keys::row(kind, conversation, u64::MAX, u16::MAX);
+        let rows = self.db.range(keys::row(kind, conversation, first, 0)..=last);
         let mut found = false;
         for row in rows.take(PART_ROWS) {
             batch.remove(row?.0);
@@ -285,8 +307,10 @@ impl SledJournal {
 }
 
 impl Whole {
-    fn add(&mut self, event: &Event) {
-        match event {
+    fn add(&mut self, recorded: &Recorded) {
+        self.head = Head { seq: recorded.seq, at_ms: recorded.at_ms };
+        self.state.apply(recorded);
+        match &recorded.event {
             Event::ResponseCreated(new) => {
                 self.responses.insert(new.id);
             }

@@ -1,10 +1,12 @@
-//! What is no longer kept: idempotency keys that are old and whose outcome is settled, and conversations that are
-//! old, or the oldest where there is no room for all.
+//! What is no longer kept: idempotency keys that are old and whose outcome is settled; conversations that are old, or
+//! the oldest where there is no room for all; and the events of finished turns that are old, or the oldest of a
+//! conversation that has too many.
 
 use std::collections::HashSet;
 
 use super::error::Error;
 use super::journal::{Batch, Durability, Journal, Record};
+use crate::conversation::{Border, Survey};
 use crate::ids::ConversationId;
 
 /// Conversations looked at before the next page is read.
@@ -67,7 +69,7 @@ pub fn expired_conversations(journal: &dyn Journal, retention: Retention) -> Res
                 (Err(Error::Damaged { .. }), _) | (_, Err(Error::Damaged { .. })) => continue,
                 (Err(error), _) | (_, Err(error)) => return Err(error),
             };
-            let size = if retention.bytes_max.is_some() { journal.event_bytes(*conversation)? } else { 0 };
+            let size = if retention.bytes_max.is_some() { journal.event_bytes(*conversation, 1)? } else { 0 };
             bytes += size;
             // Deleted since the page was read.
             if last_seq > 0 && !active.contains(conversation) {
@@ -87,4 +89,106 @@ pub fn expired_conversations(journal: &dyn Journal, retention: Retention) -> Res
         is_over
     });
     Ok(let_go.map(|(.., expired)| expired).collect())
+}
+
+/// How long the events of a conversation can be read that goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventRetention {
+    /// Those decided before this are let go, in milliseconds since the Unix epoch.
+    pub before_ms: u64,
+    /// The most bytes that one conversation's events may take; the oldest are let go first. None is no bound.
+    pub bytes_max: Option<u64>,
+}
+
+/// Events that need not be readable any more: those in front of `oldest_seq`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpiredEvents {
+    /// Whose.
+    pub conversation: ConversationId,
+    /// The first event that stays.
+    pub oldest_seq: u64,
+}
+
+/// The events to be trimmed among the conversations behind `after`, by id, until `events_max` were looked at; and where
+/// to go on, if there is more. Only finished turns go, and never a conversation's last one, nor events of a damaged
+/// conversation. It reads journals, so it is no work for an async thread.
+pub fn expired_events(
+    journal: &dyn Journal,
+    retention: EventRetention,
+    mut after: Option<ConversationId>,
+    events_max: u64,
+) -> Result<(Vec<ExpiredEvents>, Option<ConversationId>), Error> {
+    let (mut expired, mut seen) = (Vec::new(), 0);
+    loop {
+        let page = journal.conversations(after, PAGE)?;
+        if page.is_empty() {
+            return Ok((expired, None));
+        }
+        for conversation in page {
+            if seen >= events_max {
+                return Ok((expired, after));
+            }
+            match oldest_to_keep(journal, conversation, retention, &mut seen) {
+                Ok(found) => expired.extend(found.map(|oldest_seq| ExpiredEvents { conversation, oldest_seq })),
+                // Damaged, or trimmed or deleted meanwhile.
+                Err(Error::Damaged { .. } | Error::Expired { .. } | Error::Deleted(_)) => {}
+                Err(error) => return Err(error),
+            }
+            after = Some(conversation);
+        }
+    }
+}
+
+/// Where the conversation is to begin, unless it begins there.
+fn oldest_to_keep(
+    journal: &dyn Journal,
+    conversation: ConversationId,
+    retention: EventRetention,
+    seen: &mut u64,
+) -> Result<Option<u64>, Error> {
+    let oldest = journal.oldest_seq(conversation)?;
+    let Some(first) = journal.read(conversation, oldest - 1, 1)?.pop() else { return Ok(None) };
+    let is_over = |from: u64| match retention.bytes_max {
+        Some(bytes_max) => journal.event_bytes(conversation, from).map(|bytes| bytes > bytes_max),
+        None => Ok(false),
+    };
+    if first.at_ms >= retention.before_ms && !is_over(oldest)? {
+        return Ok(None);
+    }
+    let borders = borders(journal, conversation, oldest, seen)?;
+    let of_age = borders.iter().rev().find(|border| border.newest_ms < retention.before_ms);
+    // The first border behind which there is room, else the last one.
+    let (mut low, mut high) = (0, borders.len());
+    while low < high && retention.bytes_max.is_some() {
+        let middle = low.midpoint(high);
+        if is_over(borders[middle].seq)? { low = middle + 1 } else { high = middle }
+    }
+    let needs_room = is_over(oldest)?;
+    let of_size = borders.get(low).or(borders.last()).filter(|_| needs_room);
+    Ok(of_age.into_iter().chain(of_size).map(|border| border.seq).max())
+}
+
+/// The borders behind `oldest`.
+fn borders(
+    journal: &dyn Journal,
+    conversation: ConversationId,
+    oldest: u64,
+    seen: &mut u64,
+) -> Result<Vec<Border>, Error> {
+    let (mut survey, mut after) = (Survey::default(), 0);
+    loop {
+        let is_kept = after + 1 < oldest;
+        let page =
+            if is_kept { journal.kept(conversation, after, PAGE) } else { journal.read(conversation, after, PAGE) };
+        let page = page?;
+        let Some(last) = page.last() else { break };
+        after = last.seq;
+        *seen += page.len() as u64;
+        for recorded in &page {
+            survey.observe(recorded);
+        }
+    }
+    let mut borders = survey.borders();
+    borders.retain(|border| border.seq > oldest);
+    Ok(borders)
 }

@@ -45,7 +45,8 @@ impl SledJournal {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         let last = self.last_seq(conversation)?.min(up_to);
-        let done = self.folded_to(conversation)?;
+        // What was trimmed is removed, and folded otherwise.
+        let done = self.folded_to(conversation)?.max(self.oldest_seq(conversation)? - 1);
         let mut part = Part::default();
         let mut next = done + 1;
         let mut rows = self.rows(conversation, next, last);

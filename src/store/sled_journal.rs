@@ -120,7 +120,12 @@ impl SledJournal {
 
     /// The rows of a conversation's events between two seqs.
     pub(super) fn rows(&self, conversation: ConversationId, first: u64, last: u64) -> Rows {
-        let range = keys::event(conversation, first, 0)..=keys::event(conversation, last, u16::MAX);
+        self.rows_of(keys::JOURNAL, conversation, first, last)
+    }
+
+    /// The rows of a kind between two seqs.
+    pub(super) fn rows_of(&self, kind: u8, conversation: ConversationId, first: u64, last: u64) -> Rows {
+        let range = keys::row(kind, conversation, first, 0)..=keys::row(kind, conversation, last, u16::MAX);
         Rows { rows: self.db.range(range), conversation }
     }
 
@@ -282,8 +287,35 @@ impl Journal for SledJournal {
         self.fold_part(conversation, up_to)
     }
 
+    fn trim(&self, conversation: ConversationId, oldest_seq: u64) -> Result<bool, Error> {
+        self.trim_part(conversation, oldest_seq)
+    }
+
+    fn import_kept(&self, conversation: ConversationId, events: &[Recorded]) -> Result<(), Error> {
+        self.load_kept(conversation, events)
+    }
+
+    fn oldest_seq(&self, conversation: ConversationId) -> Result<u64, Error> {
+        let key = keys::oldest(conversation);
+        let Some(value) = self.durable(&key)? else {
+            return Ok(1);
+        };
+        codec::unseal(&key, &value)
+            .and_then(codec::decode_seq)
+            .map_err(|why| Error::damaged(conversation, 0, format!("its record of the oldest event: {why}")))
+    }
+
+    fn kept(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
+        self.read_kept(conversation, after, limit)
+    }
+
     fn read(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
+        // As long as it is held, nothing that was readable is removed.
         let _reading = self.folding.read().unwrap_or_else(PoisonError::into_inner);
+        let oldest_seq = self.oldest_seq(conversation)?;
+        if after.saturating_add(1) < oldest_seq {
+            return Err(Error::Expired { conversation, oldest_seq });
+        }
         // Read first: all up to here was in the tree before the scan begins, and is durable.
         let last = self.last_seq(conversation)?;
         let wanted = usize::try_from(last.saturating_sub(after)).unwrap_or(usize::MAX).min(limit);
@@ -320,9 +352,12 @@ impl Journal for SledJournal {
         Ok(self.head(conversation)?.at_ms)
     }
 
-    fn event_bytes(&self, conversation: ConversationId) -> Result<u64, Error> {
+    fn event_bytes(&self, conversation: ConversationId, first: u64) -> Result<u64, Error> {
+        let oldest = self.oldest_seq(conversation)?;
+        let events = self.rows(conversation, first.max(oldest), self.last_seq(conversation)?);
+        let kept = self.rows_of(keys::KEPT, conversation, first, oldest - 1);
         let mut bytes = 0;
-        for row in self.rows(conversation, 1, self.last_seq(conversation)?).rows {
+        for row in events.rows.chain(kept.rows) {
             let (key, value) = row?;
             bytes += (key.len() + value.len()) as u64;
         }
@@ -428,6 +463,16 @@ impl Rows {
             Some(last) if last.seq == seq => Ok(Some((entry, events))),
             _ => Err(Error::damaged(self.conversation, expected, format!("it says another seq than {seq}"))),
         }
+    }
+
+    /// The next kept event, which must follow the kept event `before`.
+    pub(super) fn next_kept(&mut self, before: u64) -> Result<Recorded, Error> {
+        let conversation = self.conversation;
+        let damaged = |why: String| Error::damaged(conversation, before + 1, why);
+        let found = self.next_entry(before + 1)?;
+        let (seq, entry) = found.ok_or_else(|| damaged("what is kept of the event is missing".into()))?;
+        let recorded = entry.decode_kept(before).map_err(damaged)?;
+        if recorded.seq == seq { Ok(recorded) } else { Err(damaged(format!("it says another seq than {seq}"))) }
     }
 
     /// The next entry and its seq. `expected` is where damage is reported.

@@ -1,4 +1,5 @@
-//! Removing what is left of deleted conversations: their events, then what the index still says of them.
+//! Removing what is left of deleted conversations: their events, then what the index still says of them. And the
+//! events that were trimmed from others.
 //!
 //! The deletion itself is one small batch that hides everything, so that no size of a conversation holds up others
 //! or the flush they share. What is done here changes nothing that can be read; a restart goes on with it where there
@@ -9,7 +10,7 @@ use std::ops::Bound;
 use std::sync::{MutexGuard, PoisonError};
 
 use super::error::Error;
-use super::journal::Record;
+use super::journal::{Journal, Record};
 use super::keys;
 use super::sled_journal::{SledJournal, decode_record};
 use super::writes::Writes;
@@ -58,6 +59,8 @@ impl Buried {
 pub(super) struct Purge {
     /// Deleted conversations of which rows may be left.
     pub(super) pending: BTreeSet<ConversationId>,
+    /// Conversations of which trimmed events may be left.
+    pub(super) trimmed: BTreeSet<ConversationId>,
     sweep: Option<Sweep>,
 }
 
@@ -71,12 +74,15 @@ struct Sweep {
 }
 
 impl SledJournal {
-    /// Finds the deletions that a crash interrupted.
+    /// Finds the deletions, and the removals of trimmed events, that a crash interrupted.
     pub(super) fn find_unpurged(&self) -> Result<(), Error> {
         let mut purge = self.purging();
         for row in self.db.scan_prefix([keys::DELETED]) {
             // Only the key counts: a tombstone is a tombstone, damaged or not.
             purge.pending.extend(keys::id(&row?.0).map(ConversationId::from_bytes));
+        }
+        for row in self.db.scan_prefix([keys::OLDEST]) {
+            purge.trimmed.extend(keys::id(&row?.0).map(ConversationId::from_bytes));
         }
         Ok(())
     }
@@ -87,7 +93,7 @@ impl SledJournal {
         self.check_writable()?;
         let mut purge = self.purging();
         self.purge_next(&mut purge).inspect_err(|error| self.note_failure(error))?;
-        Ok(!purge.pending.is_empty())
+        Ok(!purge.pending.is_empty() || !purge.trimmed.is_empty())
     }
 
     fn purge_next(&self, purge: &mut Purge) -> Result<(), Error> {
@@ -100,9 +106,19 @@ impl SledJournal {
             purge.sweep = None;
             return Ok(());
         }
+        if let Some(conversation) = purge.trimmed.first().copied() {
+            // One that was damaged since is left to its repair.
+            let oldest = self.oldest_seq(conversation).unwrap_or(1);
+            if !self.remove_rows_of(keys::JOURNAL, conversation, oldest - 1)? {
+                purge.trimmed.remove(&conversation);
+            }
+            return Ok(());
+        }
         for conversation in &purge.pending {
-            if self.remove_events(*conversation)? {
-                return Ok(());
+            for kind in [keys::JOURNAL, keys::KEPT] {
+                if self.remove_rows_of(kind, *conversation, u64::MAX)? {
+                    return Ok(());
+                }
             }
         }
         if !purge.pending.is_empty() {
@@ -112,11 +128,11 @@ impl SledJournal {
         Ok(())
     }
 
-    /// Removes a part of a conversation's events. Whether there were any.
-    fn remove_events(&self, conversation: ConversationId) -> Result<bool, Error> {
+    /// Removes a part of a conversation's rows of a kind up to `last`. Whether there were any.
+    fn remove_rows_of(&self, kind: u8, conversation: ConversationId, last: u64) -> Result<bool, Error> {
         let mut batch = sled::Batch::default();
         let mut count = 0;
-        for row in self.db.range(keys::event(conversation, 0, 0)..=keys::event(conversation, u64::MAX, u16::MAX)) {
+        for row in self.db.range(keys::row(kind, conversation, 0, 0)..=keys::row(kind, conversation, last, u16::MAX)) {
             batch.remove(row?.0);
             count += 1;
             if count == PART_ROWS {
@@ -126,7 +142,7 @@ impl SledJournal {
         if count == 0 {
             return Ok(false);
         }
-        // A reader that began before the deletion ends first.
+        // A reader that began before they were hidden ends first.
         let _alone = self.folding.write().unwrap_or_else(PoisonError::into_inner);
         crash::point("purge_before");
         self.db.apply_batch(batch)?;

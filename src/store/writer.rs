@@ -4,7 +4,8 @@
 //! waits for nothing and many share a flush.
 //!
 //! When nothing waits it folds the journals of ended responses and removes what is left of deleted conversations, a
-//! bounded part at a time; that needs no flush of its own, since it changes nothing that is read.
+//! bounded part at a time; that needs no flush of its own, since it changes nothing that is read. It also trims what it
+//! is told to, part by part.
 //!
 //! **Invariant:** nothing is acknowledged before it is durable; after a failed write nothing is written again.
 
@@ -35,10 +36,18 @@ pub enum WriterStatus {
     Stopped,
 }
 
+/// A conversation and the first event of it that stays.
+struct Trim {
+    conversation: ConversationId,
+    oldest_seq: u64,
+    done: Done,
+}
+
 type Done = oneshot::Sender<Result<(), Error>>;
 
 enum Command {
     Append(Batch, Done),
+    Trim(Trim),
     Stop,
 }
 
@@ -78,6 +87,7 @@ impl ManualWriter {
         while let Some(command) = next {
             match command {
                 Command::Append(batch, done) => self.group.push((batch, done)),
+                Command::Trim(trim) => self.thread.trims.push_back(trim),
                 Command::Stop => self.thread.commands.close(),
             }
             next = self.thread.commands.try_recv().ok();
@@ -85,10 +95,11 @@ impl ManualWriter {
         Some(self.group.iter().map(|(batch, _)| batch.clone()).collect())
     }
 
-    /// Writes what was gathered, and acknowledges it.
+    /// Writes what was gathered, and acknowledges it; then trims what it was told to.
     pub fn commit(&mut self) {
         let group = std::mem::take(&mut self.group);
         self.thread.commit(group);
+        while self.thread.trim() {}
     }
 }
 
@@ -124,6 +135,15 @@ impl WriterHandle {
         let command = Command::Append(batch, done);
         self.queue.blocking_send(command).map_err(|_| Error::Stopped)?;
         answer.blocking_recv().unwrap_or(Err(Error::Stopped))
+    }
+
+    /// Has the events in front of `oldest_seq` trimmed, between what is appended: see [`Journal::trim`]. Resolves once
+    /// they are unreadable, or when that was refused. One at a time is enough.
+    pub async fn trim(&self, conversation: ConversationId, oldest_seq: u64) -> Result<(), Error> {
+        let (done, answer) = oneshot::channel();
+        let trim = Command::Trim(Trim { conversation, oldest_seq, done });
+        self.queue.send(trim).await.map_err(|_| Error::Stopped)?;
+        answer.await.unwrap_or(Err(Error::Stopped))
     }
 
     /// How many batches wait for the thread.
@@ -182,6 +202,8 @@ struct Thread {
     /// What can be folded, and up to which seq. What does not fit is folded when the conversation's next response
     /// ends.
     folds: VecDeque<(ConversationId, u64)>,
+    /// What is to be trimmed.
+    trims: VecDeque<Trim>,
     /// Something may be left of deleted conversations; at the start, of those that a crash interrupted.
     purging: bool,
 }
@@ -193,7 +215,8 @@ impl Thread {
         let bound = queue_bound.max(1);
         let (queue, commands) = mpsc::channel(bound);
         let (status_sender, status) = watch::channel(WriterStatus::Running);
-        let thread = Self { journal, commands, status: status_sender, bound, folds: VecDeque::new(), purging: true };
+        let (folds, trims) = (VecDeque::new(), VecDeque::new());
+        let thread = Self { journal, commands, status: status_sender, bound, folds, trims, purging: true };
         (WriterHandle { queue, status }, thread)
     }
 
@@ -204,6 +227,7 @@ impl Thread {
             while let Some(command) = next {
                 match command {
                     Command::Append(batch, done) => self.gather(&mut group, (batch, done)),
+                    Command::Trim(trim) => self.trims.push_back(trim),
                     // What was sent before the queue closed is still received.
                     Command::Stop => self.commands.close(),
                 }
@@ -225,9 +249,10 @@ impl Thread {
         if self.folds.len() >= self.bound {
             self.fold();
         }
-        // One part even under load, so that what was deleted goes at last.
+        // One part even under load, so that what was deleted goes at last, and that no more trims wait than come.
         self.purge();
-        while self.commands.is_empty() && (self.fold() || self.purge()) {}
+        self.trim();
+        while self.commands.is_empty() && (self.fold() || self.trim() || self.purge()) {}
         self.commands.blocking_recv()
     }
 
@@ -240,6 +265,27 @@ impl Thread {
             Ok(true) => self.folds.push_back((conversation, up_to)),
             Ok(false) => {}
             Err(error) => tracing::warn!(%conversation, %error, "the journal is left unfolded"),
+        }
+        true
+    }
+
+    /// Does one part of a trim. Whether there was one.
+    fn trim(&mut self) -> bool {
+        let Some(trim) = self.trims.pop_front() else {
+            return false;
+        };
+        let usable = match &*self.status.borrow() {
+            WriterStatus::Failed(error) | WriterStatus::Fatal(error) => Err(error.clone()),
+            WriterStatus::Running | WriterStatus::Stopped => Ok(()),
+        };
+        let (conversation, oldest_seq) = (trim.conversation, trim.oldest_seq);
+        match usable.and_then(|()| self.guard(|journal| journal.trim(conversation, oldest_seq))) {
+            Ok(true) => self.trims.push_back(trim),
+            Ok(false) => {
+                self.purging = true;
+                let _ = trim.done.send(Ok(()));
+            }
+            Err(error) => drop(trim.done.send(Err(error))),
         }
         true
     }

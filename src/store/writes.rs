@@ -82,6 +82,7 @@ impl Writes {
     fn delete(&mut self, conversation: ConversationId) {
         self.put(keys::deleted(conversation), &[]);
         self.remove(keys::head(conversation));
+        self.remove(keys::oldest(conversation));
         self.remove(keys::epoch(conversation));
         self.remove(keys::active(conversation));
     }
@@ -98,20 +99,30 @@ impl Writes {
             self.put_entry(conversation, seq, &entry)?;
         }
         if let Some(last) = events.last() {
-            let key = keys::folded(conversation);
-            let value = codec::seal(&key, &codec::encode_seq(last.seq));
-            self.journal.push((key, Some(value)));
+            self.put_row(keys::folded(conversation), &codec::encode_seq(last.seq));
         }
         Ok(())
     }
 
     fn put_entry(&mut self, conversation: ConversationId, seq: u64, entry: &Entry) -> Result<(), String> {
+        self.put_chunks(entry, |chunk| keys::event(conversation, seq, chunk))
+    }
+
+    fn put_chunks(&mut self, entry: &Entry, key: impl Fn(u16) -> Vec<u8>) -> Result<(), String> {
         for (chunk, body) in (0_u16..).zip(entry.chunks()?) {
-            let key = keys::event(conversation, seq, chunk);
-            let value = codec::seal(&key, &body);
-            self.journal.push((key, Some(value)));
+            self.put_row(key(chunk), &body);
         }
         Ok(())
+    }
+
+    /// Sets what is kept of a trimmed event, behind the kept event `before`.
+    pub(super) fn put_kept(&mut self, id: ConversationId, recorded: &Recorded, before: u64) -> Result<(), String> {
+        self.put_chunks(&Entry::kept(recorded, before)?, |chunk| keys::kept(id, recorded.seq, chunk))
+    }
+
+    fn put_row(&mut self, key: Vec<u8>, body: &[u8]) {
+        let value = codec::seal(&key, body);
+        self.journal.push((key, Some(value)));
     }
 
     /// Sets a row of the index.

@@ -18,4 +18,5 @@ mod steer_dialect;
 mod subscriptions;
 mod support;
 mod tool_calls;
+mod trimming;
 mod waiting;

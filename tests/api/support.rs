@@ -9,7 +9,7 @@ use midstream::api::{self, App, Limits, Phase};
 use midstream::clock::Clock;
 use midstream::config::Config;
 use midstream::engine::{Catalog, Engine, ScriptedEngine};
-use midstream::store::{Journal, MemoryJournal, Writer};
+use midstream::store::{Journal, MemoryJournal, Writer, WriterHandle};
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -61,6 +61,7 @@ pub(crate) struct Server {
     phase: watch::Sender<Phase>,
     pub(crate) root: RootHandle,
     pub(crate) running: Running,
+    writer: WriterHandle,
 }
 
 /// Settings that tests change.
@@ -109,7 +110,7 @@ impl Server {
         let running = Running::default();
         let parts = Parts {
             journal,
-            writer,
+            writer: writer.clone(),
             catalog: catalog.clone(),
             clock: Clock::System,
             config: Arc::new(config),
@@ -123,7 +124,17 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         tokio::spawn(api::serve(listener, api::router(app), std::future::pending()));
-        Self { address, client: Client::builder().no_proxy().build().unwrap(), phase, root, running }
+        let client = Client::builder().no_proxy().build().unwrap();
+        Self { address, client, phase, root, running, writer }
+    }
+
+    /// Trims the events in front of this response's first, as the journal's keeper does; gives the oldest seq.
+    pub(crate) async fn trim_before(&self, response: &str) -> u64 {
+        let id = response.parse().unwrap();
+        let home = self.root.directory().of_response(id, "local").await.unwrap();
+        let oldest_seq = home.state().await.unwrap().response(id).unwrap().created_seq;
+        self.writer.trim(home.id(), oldest_seq).await.unwrap();
+        oldest_seq
     }
 
     pub(crate) fn enter(&self, phase: Phase) {

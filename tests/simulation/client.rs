@@ -12,7 +12,7 @@ use midstream::conversation::{
 use midstream::error::Code;
 use midstream::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use midstream::prompt::Role;
-use midstream::store::KeyScope;
+use midstream::store::{EventRetention, ExpiredEvents, KeyScope, WriterHandle, expired_events};
 use serde_json::{Map, Value, json};
 
 use crate::dice::Dice;
@@ -28,6 +28,7 @@ pub(crate) struct Client {
     pub(crate) world: Arc<World>,
     pub(crate) directory: DirectoryHandle,
     pub(crate) keys: Keys,
+    pub(crate) writer: WriterHandle,
     pub(crate) model: (String, String),
 }
 
@@ -236,11 +237,34 @@ impl Client {
         let after = dice.below(state.last_seq + 2);
         match handle.attach(Cursor { epoch: None, seq: after }).await {
             Ok(reader) => self.read(handle, reader, after, dice).await,
+            Err(reject) if reject.code == Code::CursorExpired => {
+                self.world.note(json!({"kind": "cursor_expired"}));
+                self.read_all(handle, dice).await;
+            }
             Err(reject) => {
                 // Events may have come since the look: then the cursor is no longer in the future.
                 let known = [Code::CursorInFuture, Code::ConversationNotFound].contains(&reject.code);
                 assert!(known || reject.code.status() == 503, "a cursor within the journal was refused: {reject:?}");
             }
+        }
+    }
+
+    /// Reads from the oldest event on.
+    async fn read_all(&self, handle: ConversationHandle, dice: Dice) {
+        if let Ok(reader) = handle.attach_all().await {
+            let after = reader.oldest_seq() - 1;
+            self.read(handle, reader, after, dice).await;
+        }
+    }
+
+    /// As the journal's keeper does, whenever an operator's settings say so.
+    pub(crate) async fn trim(&self, mut dice: Dice) {
+        let bytes_max = Some([500, 3_000, 10_000][dice.place(3)]);
+        let retention = EventRetention { before_ms: 0, bytes_max };
+        let Ok((expired, _)) = expired_events(&*self.world.disk, retention, None, u64::MAX) else { return };
+        for ExpiredEvents { conversation, oldest_seq } in expired {
+            // It waits for the writer, which may have failed.
+            let _ = self.writer.trim(conversation, oldest_seq).await;
         }
     }
 
@@ -261,9 +285,16 @@ impl Client {
                 after = recorded.seq;
                 self.world.saw(stream, after, &serde_json::to_string(&*recorded).unwrap());
             } else {
-                let Ok(next) = handle.attach(Cursor { epoch: None, seq: after }).await else { return };
+                match handle.attach(Cursor { epoch: None, seq: after }).await {
+                    Ok(next) => reader = next,
+                    Err(reject) => {
+                        if reject.code == Code::CursorExpired {
+                            self.world.note(json!({"kind": "cut_reader"}));
+                        }
+                        return;
+                    }
+                }
                 self.world.note(json!({"kind": "dropped_reader"}));
-                reader = next;
                 stream = self.world.attached(handle.id(), after);
             }
         }
@@ -272,11 +303,20 @@ impl Client {
     /// A reader that stays, and comes back when a batch was larger than its queue.
     pub(crate) async fn stay(self, conversation: ConversationId) {
         let Ok(handle) = self.directory.conversation(conversation, PRINCIPAL).await else { return };
+        let Ok(mut reader) = handle.attach_all().await else { return };
         let mut cursor = Cursor::default();
-        while let Ok(mut reader) = handle.attach(cursor).await {
+        loop {
             while let Some(recorded) = reader.next().await {
                 cursor.seq = recorded.seq;
             }
+            reader = match handle.attach(cursor).await {
+                Err(reject) if reject.code == Code::CursorExpired => match handle.attach_all().await {
+                    Ok(reader) => reader,
+                    Err(_) => return,
+                },
+                Ok(reader) => reader,
+                Err(_) => return,
+            };
         }
     }
 
@@ -284,9 +324,10 @@ impl Client {
     pub(crate) async fn replay(&self, conversation: ConversationId) {
         let handle = self.directory.conversation(conversation, PRINCIPAL).await.unwrap();
         let last_seq = handle.state().await.unwrap().last_seq;
-        let mut reader = handle.attach(Cursor::default()).await.unwrap();
-        let stream = self.world.attached(conversation, 0);
-        for _ in 0..last_seq {
+        let mut reader = handle.attach_all().await.unwrap();
+        let oldest_seq = reader.oldest_seq();
+        let stream = self.world.attached(conversation, oldest_seq - 1);
+        for _ in oldest_seq..=last_seq {
             let recorded = reader.next().await.unwrap();
             self.world.saw(stream, recorded.seq, &serde_json::to_string(&*recorded).unwrap());
         }

@@ -60,6 +60,7 @@ pub(crate) fn command(client: &Client, dice: &mut Dice) {
         (95..96, _) => client.world.set_clock(|now_ms| now_ms + 3_600_000),
         (96..97, _) => client.world.set_clock(|now_ms| now_ms - 600_000),
         (97..98, _) => client.world.disk.damage(id),
+        (98..99, _) => drop(tokio::spawn(async move { client.trim(dice).await })),
         _ => {
             let text = format!("item {}", client.world.number());
             send(client, Ask::AddItem { conversation: id, text }, dice);

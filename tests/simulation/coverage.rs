@@ -8,7 +8,7 @@ use midstream::store::{Batch, Journal};
 use serde_json::Value;
 
 use crate::audit::{History, Journal as Dump};
-use crate::disk::Disk;
+use crate::disk::{Disk, fold};
 
 /// Rows that the simulation meets.
 pub(crate) const ROWS: &[&str] = &[
@@ -64,6 +64,9 @@ pub(crate) const ROWS: &[&str] = &[
     "2 an unfinished call is cut back",
     "2 relaxed, and rewound after a crash",
     "3 a slow reader is dropped and resumes",
+    "3 events are trimmed",
+    "3 after below oldest_seq",
+    "3 a reader is cut by a trim",
     "4 a steer replaces others",
     "4 a steer is withdrawn",
     "8 a key is replayed",
@@ -106,8 +109,7 @@ impl Coverage {
         }
         let journal = &disk.durable;
         for id in journal.conversations(None, usize::MAX).unwrap() {
-            let mut state = State::default();
-            journal.read(id, 0, usize::MAX).unwrap().iter().for_each(|recorded| state.apply(recorded));
+            let state = fold(&disk.all(id));
             self.count_stop(&state);
             let mut ended = state.responses.iter().rev().filter_map(|response| response.ended_seq);
             let last_end = ended.next().unwrap_or_default();
@@ -167,6 +169,9 @@ impl Coverage {
                 }
                 "refused" => self.count_refusal(operations[&request].0, text("code")),
                 "dropped_reader" => self.hit("3 a slow reader is dropped and resumes"),
+                "trimmed" => self.hit("3 events are trimmed"),
+                "cursor_expired" => self.hit("3 after below oldest_seq"),
+                "cut_reader" => self.hit("3 a reader is cut by a trim"),
                 "cascaded" => self.hit("4a cancel after a steer's commit: cascade"),
                 "cancel_behind_a_steer" => self.hit("4a cancel after a steer's commit"),
                 "lost_the_end" => self.hit("4a two creates on one previous_response_id"),

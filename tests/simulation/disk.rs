@@ -1,17 +1,21 @@
 //! The disk under a simulated server: what is written is durable only behind a flush that takes time, and a crash in
 //! between loses it, keeps it or tears it between two decisions.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use midstream::conversation::{Event, Recorded};
+use midstream::conversation::{Event, Recorded, State};
 use midstream::ids::{ConversationId, InterventionId, ResponseId};
 use midstream::store::{
     Batch, Epoch, Error, Failure, Journal, KeyRecord, KeyScope, ManualWriter, MemoryJournal, Record, Unflushed,
 };
 
+use serde_json::json;
+
 use crate::dice::Dice;
+use crate::world::World;
 
 /// The durable image, and what is on its way there.
 #[derive(Default)]
@@ -22,9 +26,35 @@ pub(crate) struct Disk {
     /// The journals of deleted conversations, as they were at last: the server cannot read them any more, the auditor
     /// can.
     pub(crate) deleted: Mutex<Vec<(ConversationId, Vec<Recorded>)>>,
+    /// The events that were trimmed, as they were.
+    pub(crate) trimmed: Mutex<BTreeMap<ConversationId, Vec<Recorded>>>,
+    /// Trims that changed a state.
+    pub(crate) changed: Mutex<Vec<String>>,
+    world: Weak<World>,
+}
+
+/// The state that the events fold to.
+pub(crate) fn fold(events: &[Recorded]) -> State {
+    let mut state = State::default();
+    for recorded in events {
+        state.apply(recorded);
+    }
+    state
 }
 
 impl Disk {
+    /// An empty disk of this world.
+    pub(crate) fn new(world: Weak<World>) -> Self {
+        Self { world, ..Self::default() }
+    }
+
+    /// Every event there ever was of a conversation.
+    pub(crate) fn all(&self, id: ConversationId) -> Vec<Recorded> {
+        let mut all = self.trimmed.lock().unwrap().get(&id).cloned().unwrap_or_default();
+        all.extend(self.durable.read(id, all.len() as u64, usize::MAX).unwrap());
+        all
+    }
+
     /// Fails from the next append on.
     pub(crate) fn fail(&self, failure: Failure) {
         self.durable.fail(failure);
@@ -66,7 +96,7 @@ impl Journal for Disk {
         };
         let mut gone = Vec::new();
         for batch in batches.iter().filter(ends) {
-            let before = self.durable.read(batch.conversation, 0, usize::MAX)?;
+            let before = self.all(batch.conversation);
             let of_it = batches.iter().filter(|other| other.conversation == batch.conversation);
             gone.push((batch.conversation, before.into_iter().chain(of_it.flat_map(|it| it.events.clone())).collect()));
         }
@@ -83,8 +113,38 @@ impl Journal for Disk {
         self.durable.last_at_ms(conversation)
     }
 
-    fn event_bytes(&self, conversation: ConversationId) -> Result<u64, Error> {
-        self.durable.event_bytes(conversation)
+    fn event_bytes(&self, conversation: ConversationId, first: u64) -> Result<u64, Error> {
+        self.durable.event_bytes(conversation, first)
+    }
+
+    /// Trims, and sees that the state stays what it was.
+    fn trim(&self, conversation: ConversationId, oldest_seq: u64) -> Result<bool, Error> {
+        let mut before = self.all(conversation);
+        let more = self.durable.trim(conversation, oldest_seq)?;
+        if self.durable.oldest_seq(conversation)? == oldest_seq && !before.is_empty() {
+            before.truncate(usize::try_from(oldest_seq).unwrap() - 1);
+            let kept = self.durable.kept(conversation, 0, usize::MAX)?;
+            if fold(&kept) != fold(&before) {
+                self.changed.lock().unwrap().push(format!("{conversation} in front of {oldest_seq}"));
+            }
+            self.trimmed.lock().unwrap().insert(conversation, before);
+            let conversation = conversation.to_string();
+            let world = self.world.upgrade().unwrap();
+            world.note(json!({"kind": "trimmed", "conversation": conversation, "oldest_seq": oldest_seq}));
+        }
+        Ok(more)
+    }
+
+    fn import_kept(&self, conversation: ConversationId, events: &[Recorded]) -> Result<(), Error> {
+        self.durable.import_kept(conversation, events)
+    }
+
+    fn oldest_seq(&self, conversation: ConversationId) -> Result<u64, Error> {
+        self.durable.oldest_seq(conversation)
+    }
+
+    fn kept(&self, conversation: ConversationId, after: u64, limit: usize) -> Result<Vec<Recorded>, Error> {
+        self.durable.kept(conversation, after, limit)
     }
 
     fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error> {

@@ -1,5 +1,6 @@
 //! One seed: lives of a server with clients, each ended by a crash, a stop or a failed sync, until all is settled.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -8,9 +9,12 @@ use std::time::Duration;
 use midstream::actors::{Keys, KvKeeper, Parts, RootHandle, Running, Unstored, start};
 use midstream::clock::Clock;
 use midstream::config::Config;
+use midstream::conversation::Recorded;
 use midstream::engine::{Catalog, Engine};
 use midstream::ids::{ConversationId, FreshIds};
 use midstream::store::{Failure, Journal, ManualWriter, WriterHandle, WriterStatus, dump};
+
+use serde_json::Value;
 
 use crate::client::Client;
 use crate::commands::command;
@@ -29,7 +33,10 @@ const QUIET_SECS: u64 = 700;
 
 /// What a seed left behind.
 pub(crate) struct Run {
+    /// The dump, with every event that was trimmed or deleted.
     pub(crate) dump: String,
+    /// The dump as the server has it, and what was deleted.
+    pub(crate) stored: String,
     pub(crate) world: Arc<World>,
     pub(crate) coverage: Coverage,
     pub(crate) commands: u64,
@@ -73,8 +80,9 @@ pub(crate) fn run(seed: u64) -> Run {
     FreshIds::simulate(seed);
     let mut dice = Dice::new(seed);
     let world = World::new();
+    let coverage = Coverage::default();
     let mut run =
-        Run { dump: String::new(), world: world.clone(), coverage: Coverage::default(), commands: 0, crashes: 0 };
+        Run { dump: String::new(), stored: String::new(), world: world.clone(), coverage, commands: 0, crashes: 0 };
     let wanted = COMMANDS + dice.below(40);
     let lives = 2 + dice.below(3);
     while run.commands < wanted {
@@ -92,14 +100,38 @@ pub(crate) fn run(seed: u64) -> Run {
     live(&world, &mut dice, 0, End::Settled);
     let mut text = Vec::new();
     dump(&world.disk.durable, &mut text).unwrap();
-    run.dump = String::from_utf8(text).unwrap();
-    for (conversation, events) in &*world.disk.deleted.lock().unwrap() {
-        for recorded in events {
-            let (id, event) = (conversation.to_string(), serde_json::to_string(recorded).unwrap());
-            writeln!(run.dump, "{{\"conversation\":{id:?},\"event\":{event}}}").unwrap();
+    let deleted: String =
+        world.disk.deleted.lock().unwrap().iter().map(|(conversation, events)| lines(*conversation, events)).collect();
+    run.stored = String::from_utf8(text).unwrap() + &deleted;
+    run.dump = untrimmed(&run.stored, &world.disk.trimmed.lock().unwrap());
+    run
+}
+
+/// Events as a dump has them.
+fn lines(conversation: ConversationId, events: &[Recorded]) -> String {
+    let mut lines = String::new();
+    for recorded in events {
+        let (id, event) = (conversation.to_string(), serde_json::to_string(recorded).unwrap());
+        writeln!(lines, "{{\"conversation\":{id:?},\"event\":{event}}}").unwrap();
+    }
+    lines
+}
+
+/// A dump with the events themselves where it has what is kept of them.
+fn untrimmed(dump: &str, trimmed: &BTreeMap<ConversationId, Vec<Recorded>>) -> String {
+    let mut whole = String::new();
+    for line in dump.lines() {
+        let parsed: Value = serde_json::from_str(line).unwrap();
+        let Some(kept) = parsed.get("kept") else {
+            writeln!(whole, "{line}").unwrap();
+            continue;
+        };
+        if kept["seq"] == 1 {
+            let id: ConversationId = parsed["conversation"].as_str().unwrap().parse().unwrap();
+            whole += &lines(id, &trimmed[&id]);
         }
     }
-    run
+    whole
 }
 
 impl Run {
@@ -144,6 +176,7 @@ async fn begin(world: &Arc<World>, mut dice: Dice, calm: bool) -> Life {
         idle_sleep_ms: 1_500,
         conversations_live_max: if !calm && dice.chance(20) { 3 } else { 64 },
         token_channel_capacity: 4,
+        conversation_events_bytes_max: if dice.chance(50) { 6_000 } else { 0 },
         ..Config::default()
     };
     let (writer, by_hand) = ManualWriter::new(journal.clone(), 64);
@@ -162,7 +195,8 @@ async fn begin(world: &Arc<World>, mut dice: Dice, calm: bool) -> Life {
         kv: KvKeeper::default(),
     };
     let root = start(parts).await.unwrap();
-    let client = Client { world: world.clone(), directory: root.directory(), keys: Keys::new(journal), model };
+    let (directory, keys) = (root.directory(), Keys::new(journal));
+    let client = Client { world: world.clone(), directory, keys, writer: writer.clone(), model };
     Life { world: world.clone(), dice, root, client, writer }
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Clients {
 impl World {
     pub(crate) fn new() -> Arc<Self> {
         let now_ms = Arc::new(AtomicU64::new(BEGINNING_MS));
-        Arc::new(Self { disk: Arc::new(Disk::default()), now_ms, clients: Mutex::default() })
+        Arc::new_cyclic(|world| Self { disk: Arc::new(Disk::new(world.clone())), now_ms, clients: Mutex::default() })
     }
 
     /// Adds to the history.

@@ -10,7 +10,7 @@ use axum::response::sse::Event;
 use futures_util::{StreamExt, future, stream};
 use serde_json::Value;
 
-use crate::actors::Cursor;
+use crate::actors::{ConversationHandle, Cursor, Reader};
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{PathId, Seated, cursor};
@@ -20,6 +20,8 @@ use crate::api::frame::frame;
 use crate::api::object::snapshot;
 use crate::api::stream::{data, follow as follow_events, sse};
 use crate::api::types::Types;
+use crate::conversation::Reject;
+use crate::error::Code;
 
 /// `GET /v1/conversations/{id}/events?after=N&types=A,B`
 pub(crate) async fn follow(
@@ -33,14 +35,14 @@ pub(crate) async fn follow(
     let last_event_id = headers.get("last-event-id").and_then(|value| value.to_str().ok());
     // A browser that reconnects repeats the first address; the header knows better.
     let after = match (last_event_id, query.get("after")) {
-        (Some(text), _) => cursor(text, "Last-Event-ID")?,
-        (None, Some(text)) => cursor(text, "after")?,
-        (None, None) => Cursor::default(),
+        (Some(text), _) => Some(cursor(text, "Last-Event-ID")?),
+        (None, Some(text)) => Some(cursor(text, "after")?),
+        (None, None) => None,
     };
     let handle = app.directory.conversation(conversation_id(&id)?, &principal).await?;
     let types = Types::of_query(query.get("types"))?;
-    let reader = handle.attach(after).await?;
-    let first = snapshot(reader.attached());
+    let reader = attach(&handle, after).await?;
+    let first = snapshot(reader.attached(), reader.oldest_seq());
     let first = data(&first).event(first.kind);
     let mut epoch = reader.state().epoch();
     let shown = follow_events(reader, move |state, recorded| {
@@ -56,6 +58,20 @@ pub(crate) async fn follow(
     let events = stream::once(future::ready(first)).chain(events);
     let ping = Event::default().comment("ping");
     Ok(sse(events, app.limits.silence, ping, Some(seat)))
+}
+
+/// A reader behind the cursor, or of all that can be read. Where the events behind the cursor are no longer kept, the
+/// refusal says where the conversation stands.
+pub(super) async fn attach(handle: &ConversationHandle, after: Option<Cursor>) -> Result<Reader, Reject> {
+    let Some(after) = after else { return handle.attach_all().await };
+    match handle.attach(after).await {
+        Err(expired) if expired.code == Code::CursorExpired => {
+            let oldest_seq = expired.details.get("oldest_seq").and_then(Value::as_u64).unwrap_or(1);
+            let snapshot = snapshot(&*handle.state().await?, oldest_seq);
+            Err(expired.detail("snapshot", serde_json::to_value(snapshot).unwrap_or_default()))
+        }
+        attached => attached,
+    }
 }
 
 /// The id is a cursor: it says which events the client has seen, and in which epoch.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::interventions;
 use super::tool_calls::{self, Repeated};
 use super::ws::Session;
+use super::{events, interventions};
 use crate::actors::{Cursor, Reader};
 use crate::api::body::{cursor, decode};
 use crate::api::create::{self, Claimed, Key};
@@ -20,6 +20,7 @@ use crate::api::openai::cancel::{self, Asked};
 use crate::api::operations;
 use crate::api::types::Types;
 use crate::conversation::{Event, Input, Reject};
+use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::protocol::conversations::{Cancel, Intervene, Subscribe, ToolClaim, ToolResult, Withdraw};
 use crate::protocol::responses::CreateResponse;
@@ -50,16 +51,16 @@ pub(super) async fn perform(
 async fn subscribe(session: &Arc<Session>, frame: &Value, event_id: Option<&str>) -> Result<Option<Value>, Reject> {
     let request: Subscribe = decode(frame)?;
     let after = match &request.after {
-        None | Some(Value::Null) => Cursor::default(),
-        Some(Value::String(text)) => cursor(text, "after")?,
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(cursor(text, "after")?),
         Some(number) => {
             let seq = number.as_u64().ok_or_else(|| invalid("after", "after must be the seq of an event"))?;
-            Cursor { epoch: None, seq }
+            Some(Cursor { epoch: None, seq })
         }
     };
     let types = Types::read(request.types)?;
-    let reader = session.handle.attach(after).await?;
-    let mut snapshot = serde_json::to_value(snapshot(reader.attached())).unwrap_or_default();
+    let reader = events::attach(&session.handle, after).await?;
+    let mut snapshot = serde_json::to_value(snapshot(reader.attached(), reader.oldest_seq())).unwrap_or_default();
     echo(&mut snapshot, event_id, false);
     session.send_events(snapshot, reader, types).await;
     Ok(None)
@@ -161,7 +162,7 @@ fn check_place(session: &Session, request: &CreateResponse) -> Result<(), Reject
 
 /// Events from where the reader stands, behind a snapshot of that place.
 async fn begin_events(session: &Arc<Session>, reader: Reader) {
-    let snapshot = serde_json::to_value(snapshot(reader.state())).unwrap_or_default();
+    let snapshot = serde_json::to_value(snapshot(reader.state(), reader.oldest_seq())).unwrap_or_default();
     session.send_events(snapshot, reader, Types::default()).await;
 }
 
@@ -172,8 +173,13 @@ async fn replay_create(
     event_id: Option<&str>,
     subscribes: bool,
 ) -> Result<Option<Value>, Reject> {
-    let mut reader = session.handle.attach_response(id).await?;
-    let before = serde_json::to_value(snapshot(reader.state())).unwrap_or_default();
+    let mut reader = match session.handle.attach_response(id).await {
+        Err(expired) if expired.code == Code::CursorExpired => {
+            return replay_trimmed(session, id, event_id, subscribes, expired).await;
+        }
+        reader => reader?,
+    };
+    let before = serde_json::to_value(snapshot(reader.state(), reader.oldest_seq())).unwrap_or_default();
     while let Some(recorded) = reader.next().await {
         if matches!(&recorded.event, Event::ResponseCreated(new) if new.id == id) {
             let mut created = frame(reader.state(), &recorded);
@@ -185,6 +191,24 @@ async fn replay_create(
         }
     }
     Err(crate::api::stream::interrupted())
+}
+
+/// As [`replay_create`], of a response whose events are no longer kept: the events begin with the oldest.
+async fn replay_trimmed(
+    session: &Arc<Session>,
+    id: ResponseId,
+    event_id: Option<&str>,
+    subscribes: bool,
+    expired: Reject,
+) -> Result<Option<Value>, Reject> {
+    let seq = session.handle.state().await?.response(id).map(|response| response.created_seq).ok_or(expired)?;
+    let (state, recorded) = session.handle.kept_event(seq).await?;
+    let mut created = frame(&state, &recorded);
+    echo(&mut created, event_id, true);
+    if subscribes {
+        begin_events(session, session.handle.attach_all().await?).await;
+    }
+    Ok(Some(created))
 }
 
 async fn intervene(session: &Session, frame: &Value, event_id: Option<&str>) -> Result<Option<Value>, Reject> {

@@ -18,11 +18,12 @@ use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
 use crate::api::idempotency;
 use crate::api::input::{self, Knobs};
-use crate::api::stream::finish;
+use crate::api::stream::{finish, kept_end};
 use crate::api::unserved;
 use crate::conversation::ResponseStatus;
 use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Policy, Reject, ResponseConfig};
 use crate::engine::ModelInfo;
+use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
@@ -115,7 +116,11 @@ async fn answer(
         let stream = ChatStream::new(reader, id, with_usage).begin(app.limits.silence).await?;
         return Ok(stream.answer(app.limits.silence, permit));
     }
-    let state = finish(reader, handle, id).await?;
+    whole(&*finish(reader, handle, id).await?, id)
+}
+
+/// The answer as it ended.
+fn whole(state: &conversation::State, id: ResponseId) -> Result<Response, OpenAiError> {
     let response = state.response(id).ok_or_else(|| super::responses::not_found(id))?;
     match &response.status {
         ResponseStatus::Ended(Ending::Failed { error }) => Err(failed(error, id).into()),
@@ -139,8 +144,13 @@ async fn replay(
     if request.stream != Some(true) && !has_ended {
         return Err(in_progress(Some(response)).into());
     }
-    let reader = handle.attach_response(response).await?;
-    let answer = self::answer(app, &handle, reader, response, request, permit).await;
+    let answer = match handle.attach_response(response).await {
+        // Its events are no longer kept; all but a stream can be given again.
+        Err(expired) if expired.code == Code::CursorExpired && request.stream != Some(true) => {
+            whole(&*kept_end(&handle, response, expired).await?, response)
+        }
+        reader => self::answer(app, &handle, reader?, response, request, permit).await,
+    };
     answer.map(idempotency::replayed)
 }
 

@@ -26,5 +26,7 @@ fn model(info: &ModelInfo) -> Model {
         created: info.created,
         owned_by: info.owned_by.clone(),
         context_length: info.context_length,
+        tool_format: info.tool_format.name(),
+        reasoning_format: info.reasoning.name(),
     }
 }

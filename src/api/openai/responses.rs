@@ -17,7 +17,7 @@ use crate::api::body::{Admitted, JsonBody, PathId, decode, flag};
 use crate::api::create::{self, Done};
 use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
 use crate::api::frame::silent_failure;
-use crate::api::stream::{Follow, at_creation, finish, sse};
+use crate::api::stream::{Follow, at_creation, finish, kept_end, sse};
 use crate::api::{idempotency, object};
 use crate::conversation::{self, Input, Reject};
 use crate::error::Code;
@@ -78,13 +78,15 @@ async fn answer(
             at_creation(&mut reader, id).await?;
             shown(reader.state(), id)
         }
-        Delivery::Whole => {
-            let state = finish(reader, handle, id).await?;
-            match state.response(id).and_then(silent_failure) {
-                Some(error) => Err(failed(error, id).into()),
-                None => shown(&state, id),
-            }
-        }
+        Delivery::Whole => whole(&*finish(reader, handle, id).await?, id),
+    }
+}
+
+/// The response as it ended.
+fn whole(state: &conversation::State, id: ResponseId) -> Result<Response, OpenAiError> {
+    match state.response(id).and_then(silent_failure) {
+        Some(error) => Err(failed(error, id).into()),
+        None => shown(state, id),
     }
 }
 
@@ -122,9 +124,28 @@ async fn replay(
             return Err(in_progress(Some(response)).into());
         }
     }
-    let reader = handle.attach_response(response).await?;
-    let answer = self::answer(app, &handle, reader, response, delivery, permit).await;
+    let answer = match handle.attach_response(response).await {
+        Err(expired) if expired.code == Code::CursorExpired => trimmed(&handle, response, delivery, expired).await,
+        reader => self::answer(app, &handle, reader?, response, delivery, permit).await,
+    };
     answer.map(idempotency::replayed)
+}
+
+/// The first answer of a response whose events are no longer kept: all but a stream can be given again.
+async fn trimmed(
+    handle: &ConversationHandle,
+    id: ResponseId,
+    delivery: Delivery,
+    expired: Reject,
+) -> Result<Response, OpenAiError> {
+    match delivery {
+        Delivery::Stream { .. } => Err(expired.into()),
+        Delivery::Whole => whole(&*kept_end(handle, id, expired).await?, id),
+        Delivery::Background => {
+            let created = handle.state().await?.response(id).map(|response| response.created_seq).ok_or(expired)?;
+            shown(&handle.kept_event(created).await?.0, id)
+        }
+    }
 }
 
 /// `GET /v1/responses/{id}`

@@ -312,7 +312,11 @@ impl Session {
         let Some(steer) = state.interventions.get(&id) else { return Ok(()) };
         let stored = state.response(steer.response_id).is_none_or(|response| response.config.store);
         let before = Cursor { epoch: None, seq: steer.accepted_seq.saturating_sub(1) };
-        let reader = handle.attach(before).await?;
+        let reader = match handle.attach(before).await {
+            // What came of it is told from the state.
+            Err(expired) if expired.code == Code::CursorExpired => handle.attach_all().await?,
+            reader => reader?,
+        };
         self.follow(handle, reader, None, None, stored).await;
         Ok(())
     }

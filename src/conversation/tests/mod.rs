@@ -10,6 +10,7 @@ mod restart;
 mod state_machine;
 mod steers;
 mod tools;
+mod trim;
 
 use serde_json::Map;
 

@@ -6,7 +6,7 @@ use super::*;
 
 /// What may happen next; which response or generation is meant is chosen among the known ones.
 #[derive(Clone, Debug)]
-enum Act {
+pub(super) enum Act {
     Create,
     Steer(usize),
     Cancel(usize),
@@ -28,7 +28,7 @@ enum Act {
     Silence,
 }
 
-fn act() -> impl Strategy<Value = Act> {
+pub(super) fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         3 => Just(Act::Create),
         1 => (0..4_usize).prop_map(Act::Steer),
@@ -53,7 +53,7 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 /// Plays an act; a refusal is an outcome like any other.
-fn play(talk: &mut Talk, act: &Act) -> Result<Vec<Event>, Reject> {
+pub(super) fn play(talk: &mut Talk, act: &Act) -> Result<Vec<Event>, Reject> {
     let responses: Vec<_> = talk.state.responses.iter().rev().map(|response| response.id).collect();
     let generations: Vec<_> = talk
         .effects

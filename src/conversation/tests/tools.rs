@@ -33,6 +33,30 @@ fn a_response_that_ends_with_calls_is_completed_and_the_conversation_requires_ac
 }
 
 #[test]
+fn a_conversation_that_rested_forgets_reasoning_only_where_it_may_and_a_user_goes_on() {
+    let (mut talk, _) = Talk::generating(&[]);
+    talk.generated(vec![output(1, Piece::Reasoning("hm".into())), output(2, Piece::Text("a".into()))]);
+    talk.ended(GenerationEnd::Stop);
+    let thoughts = |talk: &Talk, rest_ms: u64| {
+        let seen = messages_within(&talk.state, talk.state.active().unwrap(), rest_ms);
+        seen.iter().filter(|message| message.reasoning_content.is_some()).count()
+    };
+    talk.now_ms += 5_000;
+    talk.create("go on").unwrap();
+    assert_eq!([0, 1_000, 60_000].map(|rest_ms| thoughts(&talk, rest_ms)), [1, 0, 1]);
+    let generation = talk.generation();
+    talk.say(Input::GenerationStarted { generation, prompt_tokens: 1, cached_tokens: 0 }).unwrap();
+    talk.generated([vec![output(3, Piece::Reasoning("so".into()))], call(4, "time", "{}")].concat());
+    talk.ended(GenerationEnd::Stop);
+    let calls: Vec<_> = talk.state.open_calls().map(|call| call.call_id.clone()).collect();
+    talk.now_ms += 5_000;
+    let answer = result(&mut talk.fresh, &calls[0], "12:00");
+    talk.create_with(vec![answer], None).unwrap();
+    // The tool took its time: that is no rest, and what led to its call is still there.
+    assert_eq!([0, 1_000].map(|rest_ms| thoughts(&talk, rest_ms)), [2, 1]);
+}
+
+#[test]
 fn results_continue_the_conversation_and_the_model_sees_each_once() {
     let (mut talk, _, calls) = two_calls();
     let results = calls.iter().map(|call| result(&mut talk.fresh, call, "ok")).collect();

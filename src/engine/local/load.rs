@@ -16,8 +16,8 @@ use super::super::scheduler::{Limits, Scheduler};
 use super::super::tokenizer::{self, Tokenizer};
 use super::{LocalEngine, stats};
 use crate::clock::Clock;
-use crate::parse::{ReasoningFormat, ToolFormat};
-use crate::prompt::{ChatTemplate, TemplateError};
+use crate::parse::{ReasoningFormat, TemplateFacts, ToolFormat, detect};
+use crate::prompt::{ChatTemplate, PROBED_TOOL, TemplateError};
 
 /// Changes whenever the same file and tokens would give other logits than before, or a KV block other bytes: KV files
 /// of an earlier build must not be taken for this one's.
@@ -36,6 +36,10 @@ pub struct LoadOptions {
     pub id: Option<String>,
     /// The text of the chat template; by default the file's own.
     pub template: Option<String>,
+    /// How tool calls look; by default as the template shows.
+    pub tool_format: Option<ToolFormat>,
+    /// How reasoning looks; by default as the template shows.
+    pub reasoning: Option<ReasoningFormat>,
     /// Threads that compute; by default as many as the process may use.
     pub threads: Option<usize>,
     /// Most tokens that prompt and answer may have together; by default, and at most, what the model was made for.
@@ -55,6 +59,8 @@ impl Default for LoadOptions {
         Self {
             id: None,
             template: None,
+            tool_format: None,
+            reasoning: None,
             threads: None,
             context_length: None,
             kv_bytes: KV_BYTES_DEFAULT,
@@ -166,6 +172,31 @@ pub(super) fn prepare(
     Ok((model, scheduler, backend))
 }
 
+/// What a file says about its model as a whole, besides its text.
+#[derive(Clone, Debug)]
+pub struct FileFacts {
+    /// The name of the architecture.
+    pub architecture: String,
+    /// The tokenizer's kind, and how it splits text.
+    pub tokenizer: String,
+    /// Everything about its text.
+    pub model: ModelInfo,
+}
+
+/// Everything that can be said about a file without its weights.
+pub fn read_file_facts(path: &Path, options: &LoadOptions) -> Result<FileFacts, LoadError> {
+    let model = read_model_info(path, options)?;
+    let name = || path.display().to_string();
+    let unreadable = |reason: &dyn ToString| LoadError::Read { path: name(), reason: reason.to_string() };
+    let file = File::open(path).map_err(|error| unreadable(&error))?;
+    let map = Mmap::new(&file).map_err(|error| unreadable(&error))?;
+    let gguf =
+        Gguf::parse(map.as_slice()).map_err(|source| LoadError::Model { path: name(), source: source.into() })?;
+    let text = |key: &str| gguf.string(key).ok().flatten().unwrap_or("unknown").to_owned();
+    let tokenizer = format!("{}, {}", text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"));
+    Ok(FileFacts { architecture: text("general.architecture"), tokenizer, model })
+}
+
 /// What a file says about its model's text: tokenizer, template, formats. Its weights are not read, so nothing tells
 /// which tokens it would generate: the fingerprint is empty.
 pub fn read_model_info(path: &Path, options: &LoadOptions) -> Result<ModelInfo, LoadError> {
@@ -204,6 +235,7 @@ fn model_info(
     context_length: usize,
     fingerprint: String,
 ) -> ModelInfo {
+    let (tool_format, reasoning) = formats(&template);
     ModelInfo {
         id: options.id.clone().unwrap_or_else(|| id_from(path)),
         owned_by: "local".to_owned(),
@@ -211,10 +243,10 @@ fn model_info(
         context_length: u32::try_from(context_length).unwrap_or(u32::MAX),
         fingerprint,
         tokenizer: Arc::new(tokenizer),
-        reasoning: reasoning(&template),
+        reasoning: options.reasoning.unwrap_or(reasoning),
         sampling: sampling_defaults(gguf),
         template: Arc::new(template),
-        tool_format: ToolFormat::default(),
+        tool_format: options.tool_format.unwrap_or(tool_format),
         exact_resume: true,
     }
 }
@@ -247,10 +279,15 @@ fn sampling_defaults(gguf: &Gguf) -> SamplingDefaults {
     }
 }
 
-/// How the model marks its reasoning, as far as its template shows.
-fn reasoning(template: &ChatTemplate) -> ReasoningFormat {
-    let marks = template.knows_reasoning() || template.source().contains("</think>");
-    if marks { ReasoningFormat::default() } else { ReasoningFormat::NONE }
+/// How the model writes calls and reasoning, as far as its template shows.
+fn formats(template: &ChatTemplate) -> (ToolFormat, ReasoningFormat) {
+    let known = template.capabilities();
+    detect(&TemplateFacts {
+        source: template.source(),
+        call_sample: known.tool_call_sample.as_deref().map(|sample| (sample, PROBED_TOOL)),
+        tools: known.tools,
+        reasoning: template.knows_reasoning(),
+    })
 }
 
 /// Names everything that decides about the tokens: header (metadata, tokenizer, template, shapes), weights,

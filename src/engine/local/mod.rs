@@ -31,7 +31,7 @@ use super::scheduler::Scheduler;
 use crate::clock;
 use kv::{KV_ORDERS_MAX, KvOrder, KvWork};
 pub(super) use load::open;
-pub use load::{LoadError, LoadOptions, read_model_info};
+pub use load::{FileFacts, LoadError, LoadOptions, read_file_facts, read_model_info};
 use run::Runner;
 use stats::Counters;
 pub use stats::EngineStats;

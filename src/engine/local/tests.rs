@@ -393,3 +393,17 @@ fn the_default_model_is_described_by_its_file() {
     assert!(model.template.source().contains("<|im_start|>"));
     assert_eq!(model.tokenizer.vocab_size(), 49152);
 }
+
+#[test]
+fn a_template_of_ones_own_is_another_model_to_a_resume_and_is_read_without_the_weights_too() {
+    let own = LoadOptions { template: Some("{{ messages[0].content }}".to_owned()), ..LoadOptions::default() };
+    let (with, without) = (parts(&own).0, parts(&LoadOptions::default()).0);
+    assert_ne!(with.fingerprint, without.fingerprint);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, Tiny::default().file()).unwrap();
+    let read = read_model_info(&path, &own).unwrap();
+    assert_eq!(read.template.source(), with.template.source());
+    assert_eq!((read.id.as_str(), read.context_length), ("tiny", with.context_length));
+    assert_eq!(read.tokenizer.fingerprint(), with.tokenizer.fingerprint());
+}

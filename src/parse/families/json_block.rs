@@ -136,6 +136,7 @@ impl JsonBlock {
             };
         }
         if !in_close && !self.in_array && Some(byte) == self.form.separator {
+            calls.done(true);
             self.state = State::Before(0);
             return Step::Held;
         }

@@ -1,5 +1,5 @@
-//! `<|open|>tools<|sep|><|open|>call tool="NAME" index="1"<|sep|><|open|>argument key="KEY" type="string"<|sep|>…`: Kimi
-//! K3's markup, in which an argument says its type.
+//! `<|open|>tools<|sep|><|open|>call tool="NAME" index="1"<|sep|><|open|>argument key="KEY" type="string"<|sep|>…`:
+//! Kimi K3's markup, in which an argument says its type.
 
 use super::tagged::{Argument, Tagged, Tags, attribute};
 use super::{Family, Reads};

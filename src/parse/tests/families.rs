@@ -10,8 +10,9 @@ use serde_json::Value;
 use super::generate::{self, Part};
 use super::render::{FORMS, Form};
 use super::{coalesce, pieces};
+use crate::parse::families::FAMILIES;
 use crate::parse::json_scanner::{JsonScanner, Scan};
-use crate::parse::{Piece, Pipeline, PipelineConfig, ToolFormat};
+use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, ToolFormat};
 
 /// A stretch of an answer as a client sees it; white space at its borders may be framing.
 #[derive(Clone, Debug, PartialEq)]
@@ -213,6 +214,83 @@ fn damaged_answers_are_read_the_same_however_they_are_cut() {
                 prop_assert_eq!(&bytewise, &whole, "{}", &damaged);
                 seen(&whole);
             }
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn any_soup_of_marks_is_read_the_same_however_it_is_cut() {
+    const BITS: [&str; 22] = [
+        "f", "read", " ", "\n", "{", "}", "\"", "\"name\"", ":", ",", "[", "]", "(", ")", "a=", "'", "é", "<", ">",
+        "|", "1", "\\",
+    ];
+    for family in FAMILIES {
+        let mut bits: Vec<&str> = BITS.to_vec();
+        bits.extend(family.texts().chain(family.texts()).chain(family.texts()));
+        bits.extend(["<function=f>", "<parameter=a>", "</parameter>", "</function>", "<arg_key>a</arg_key>"]);
+        bits.extend(["<invoke name=\"f\">", "<parameter name=\"a\">", "]<]minimax[>[<a>", "]<]minimax[>[</a>"]);
+        bits.extend([
+            "<｜DSML｜invoke name=\"f\">",
+            "<｜DSML｜parameter name=\"a\" string=\"false\">",
+            "</｜DSML｜parameter>",
+        ]);
+        bits.extend([
+            "{\"name\": \"f\", \"arguments\": {\"a\": ",
+            "call:f{a:",
+            "f(a='",
+            "<think>",
+            "</think>",
+            "<|sep|>",
+        ]);
+        let soup = (prop::collection::vec(prop::sample::select(bits), 0..24), any::<bool>());
+        let cases = Config::default().cases / 2;
+        let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+        let result = runner.run(&soup, |(bits, cut)| {
+            let output = bits.concat();
+            let tools = vec![DeclaredTool { name: "f".to_owned(), parameters: Value::Null }];
+            let config =
+                PipelineConfig { tool_format: family.name.parse().unwrap(), tools, ..PipelineConfig::default() };
+            let whole = pieces(config.clone(), std::iter::once(output.as_bytes()), cut).0;
+            let (bytewise, pipeline) = pieces(config, output.as_bytes().chunks(1), cut);
+            prop_assert_eq!(&bytewise, &whole, "{}", &output);
+            prop_assert!(pipeline.work() <= (output.len() + 8) * 16);
+            super::short(&whole);
+            seen(&whole);
+            Ok(())
+        });
+        if let Err(error) = result {
+            panic!("{}: {error}", family.name);
+        }
+    }
+}
+
+#[test]
+fn a_word_put_anywhere_but_into_a_tag_is_shown() {
+    const WORD: &str = "Zq7";
+    // In these forms all that stands outside tags is text, a name, or part of an argument.
+    let tagged = ["qwen3_coder", "glm47", "minimax_m2", "deepseek_v3_2", "deepseek_v4"];
+    for form in forms().filter(|form| tagged.contains(&form.name) || ["gemma4", "lfm2"].contains(&form.name)) {
+        run(form, 4, |parts, other, cuts| {
+            let output = form.answer(&parts, other);
+            let at = output.floor_char_boundary(cuts[0].index(output.len() + 1));
+            let (before, behind) = output.split_at(at);
+            let in_tag = before.rfind('<').map_or(0, |at| at + 1) > before.rfind('>').map_or(0, |at| at + 1);
+            if tagged.contains(&form.name) && in_tag {
+                return Ok(());
+            }
+            let output = format!("{before}{WORD}{behind}");
+            let whole = pieces(config(form, &parts), std::iter::once(output.as_bytes()), false).0;
+            let mut shown = String::new();
+            for piece in &whole {
+                match piece {
+                    Piece::Reasoning(text) | Piece::Text(text) => shown.push_str(text),
+                    Piece::ToolCallStarted { name, .. } => shown.push_str(name),
+                    Piece::ToolCallDone { arguments, .. } => shown.push_str(arguments),
+                    Piece::ToolCallArguments { .. } | Piece::Stopped { .. } => {}
+                }
+            }
+            prop_assert_eq!(shown.matches(WORD).count(), 1, "{} gives {:?}", &output, &whole);
             Ok(())
         });
     }

@@ -53,6 +53,7 @@ fn llama_needs_no_marker_for_a_declared_tool() {
     check("llama3_json", "none", &format!("{call}; {call}"), &calls);
     check("llama3_json", "none", &format!("<|python_tag|>{call};{call}"), &calls);
     check("llama3_json", "none", &format!("{call} So."), &[calls[0], "T: So."]);
+    check("llama3_json", "none", &format!("{}; {call}", &call[..call.len() - 1]), &calls);
     let other = "{\"name\": \"Ann\", \"parameters\": {}}";
     check("llama3_json", "none", other, &[&format!("T:{other}")]);
     check("llama3_json", "none", &format!("<|python_tag|>{other}"), &["C:Ann({})"]);

@@ -64,7 +64,7 @@ fn assert_gone(journal: &dyn Journal, filled: &Filled) {
     let id = filled.conversation;
     assert_eq!(journal.read(id, 0, usize::MAX).unwrap(), []);
     assert_eq!((journal.last_seq(id).unwrap(), journal.last_at_ms(id).unwrap()), (0, 0));
-    assert_eq!(journal.event_bytes(id).unwrap(), 0);
+    assert_eq!(journal.event_bytes(id, 1).unwrap(), 0);
     assert_eq!(journal.conversation_of_response(filled.response).unwrap(), None);
     assert_eq!(journal.conversation_of_intervention(filled.intervention).unwrap(), None);
     for key in &filled.keys {

@@ -14,9 +14,12 @@ mod model;
 mod rebuilding;
 mod repair;
 mod retention;
+mod trimming;
 mod writer;
 
 use std::path::Path;
+
+pub(crate) use trimming::talk;
 
 use super::{Batch, Durability, KeyRecord, KeyScope, KeyedAnswer, Operation, Record};
 use crate::conversation::{Ending, Event, Recorded};

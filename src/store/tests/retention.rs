@@ -52,7 +52,7 @@ fn conversations_are_let_go_by_the_age_of_their_last_event() {
 fn where_there_is_no_room_the_oldest_are_let_go() {
     on_both(|journal| {
         let all = fill(journal, 5);
-        let each = journal.event_bytes(all[0]).unwrap();
+        let each = journal.event_bytes(all[0], 1).unwrap();
         assert!(each > 0);
         // In memory the texts of the numbers count, so give each a little.
         let room = |count: u64| Some(count * each + 20);
@@ -69,7 +69,7 @@ fn what_has_outstanding_work_is_kept_and_others_make_room_for_it() {
         let all = fill(journal, 4);
         journal.append(&[with_records(batch(all[0], []), vec![Record::Active(true)])]).unwrap();
         assert_eq!(expired(journal, 100, None), all[1..]);
-        let room = Some(2 * journal.event_bytes(all[0]).unwrap() + 20);
+        let room = Some(2 * journal.event_bytes(all[0], 1).unwrap() + 20);
         assert_eq!(expired(journal, 0, room), all[1..3]);
     });
 }

@@ -8,6 +8,7 @@
 //! | `attach` | `stream` (a number), `principal`, `conversation`, `after` |
 //! | `event` | `stream`, `seq`, `text`: as stored, where the client is in the same process |
 //! | `frame` | `stream`, `frame`: as sent, where it is not |
+//! | `trimmed` | `conversation`, `oldest_seq`: the events in front of it can no longer be read |
 //! | `model_input` | `messages`: what an engine was given |
 
 use std::collections::BTreeSet;

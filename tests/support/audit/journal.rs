@@ -1,4 +1,5 @@
-//! A dump, taken apart: events by conversation, and records. Finds gaps and duplicates of seq.
+//! A dump, taken apart: events by conversation, and records. Finds gaps and duplicates of seq; only what is kept of
+//! trimmed events, in front of the others, has gaps.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,8 @@ pub(crate) struct Journal {
     texts: BTreeMap<String, Vec<String>>,
     /// The stored events of each conversation, in order.
     pub(crate) conversations: BTreeMap<String, Vec<Value>>,
+    /// The first event that can be read of conversations of which some were trimmed.
+    oldest: BTreeMap<String, u64>,
     /// What can be looked up beside them, with its conversation.
     pub(crate) records: Vec<(String, Value)>,
     pub(super) damage: Vec<Violation>,
@@ -20,8 +23,8 @@ pub(crate) struct Journal {
 impl Journal {
     /// Reads a dump.
     pub(crate) fn read(dump: &str) -> Self {
-        let mut journal =
-            Self { texts: BTreeMap::new(), conversations: BTreeMap::new(), records: Vec::new(), damage: Vec::new() };
+        let (texts, conversations, oldest) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut journal = Self { texts, conversations, oldest, records: Vec::new(), damage: Vec::new() };
         let mut lines = dump.lines();
         let header: Value = serde_json::from_str(lines.next().unwrap_or_default()).unwrap_or_default();
         if header["midstream_dump"] != 1 {
@@ -42,14 +45,27 @@ impl Journal {
             self.records.push((conversation, line["record"].take()));
             return;
         }
-        let event = line["event"].take();
+        let is_kept = line.get("kept").is_some();
+        let event = line[if is_kept { "kept" } else { "event" }].take();
         let events = self.conversations.entry(conversation.clone()).or_default();
-        let (expected, seq) = (events.len() as u64 + 1, event["seq"].as_u64().unwrap_or_default());
+        let last = events.last().and_then(|event| event["seq"].as_u64()).unwrap_or_default();
+        let seq = event["seq"].as_u64().unwrap_or_default();
         self.texts.entry(conversation.clone()).or_default().push(event.to_string());
         events.push(event);
-        if seq != expected {
-            self.damaged("I1", &conversation, seq, format!("seq {seq} stands where {expected} belongs"));
+        if is_kept && self.oldest_seq(&conversation) != last + 1 {
+            self.damaged("form", &conversation, seq, "what is kept stands behind events".to_owned());
         }
+        if seq <= last || seq > last + 1 && !is_kept {
+            self.damaged("I1", &conversation, seq, format!("seq {seq} stands where {} belongs", last + 1));
+        }
+        if is_kept {
+            self.oldest.insert(conversation, seq + 1);
+        }
+    }
+
+    /// The first event that can be read.
+    pub(super) fn oldest_seq(&self, conversation: &str) -> u64 {
+        self.oldest.get(conversation).copied().unwrap_or(1)
     }
 
     fn damaged(&mut self, invariant: &'static str, conversation: &str, seq: u64, what: String) {
@@ -58,15 +74,17 @@ impl Journal {
 
     /// The stored event with this seq.
     pub(super) fn event(&self, conversation: &str, seq: u64) -> Option<&Value> {
-        let events = self.conversations.get(conversation)?;
-        let place = usize::try_from(seq.checked_sub(1)?).ok()?;
-        events.get(place).filter(|event| event["seq"] == seq)
+        self.conversations.get(conversation)?.get(self.place(conversation, seq)?)
     }
 
     /// The stored text of the event with this seq.
     pub(super) fn event_text(&self, conversation: &str, seq: u64) -> Option<&str> {
-        self.event(conversation, seq)?;
-        self.texts[conversation].get(usize::try_from(seq - 1).ok()?).map(String::as_str)
+        self.texts[conversation].get(self.place(conversation, seq)?).map(String::as_str)
+    }
+
+    fn place(&self, conversation: &str, seq: u64) -> Option<usize> {
+        let events = self.conversations.get(conversation)?;
+        events.binary_search_by_key(&seq, |event| event["seq"].as_u64().unwrap_or_default()).ok()
     }
 
     /// Every event of a kind, with its conversation.

@@ -56,7 +56,7 @@ pub(crate) fn audit(journal: &Journal, history: &History, run: Run<'_>) -> Vec<V
     let stories: Vec<_> = journal
         .conversations
         .iter()
-        .map(|(id, events)| story::Story::of(id, events, run.settled, &mut found))
+        .map(|(id, events)| story::Story::of(id, events, journal.oldest_seq(id), run.settled, &mut found))
         .collect();
     if let Some(answers) = run.answers {
         for story in &stories {

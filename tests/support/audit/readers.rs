@@ -11,6 +11,8 @@ struct Stream<'a> {
     conversation: &'a str,
     principal: &'a str,
     last_seq: u64,
+    /// The first event that could be read when it began.
+    oldest_seq: u64,
 }
 
 /// Checks every reader.
@@ -18,6 +20,7 @@ pub(super) fn check(journal: &Journal, history: &History, found: &mut Vec<Violat
     let mut streams: BTreeMap<u64, Stream<'_>> = BTreeMap::new();
     let deleted = history.deleted();
     let mut first_seen: BTreeMap<(&str, u64), &Value> = BTreeMap::new();
+    let mut oldest: BTreeMap<&str, u64> = BTreeMap::new();
     for observation in &history.observations {
         let number = observation["stream"].as_u64().unwrap_or_default();
         let kind = text(observation, "kind");
@@ -25,7 +28,13 @@ pub(super) fn check(journal: &Journal, history: &History, found: &mut Vec<Violat
             "attach" => {
                 let (conversation, principal) = (text(observation, "conversation"), text(observation, "principal"));
                 let last_seq = observation["after"].as_u64().unwrap_or_default();
-                streams.insert(number, Stream { conversation, principal, last_seq });
+                let oldest_seq = oldest.get(conversation).copied().unwrap_or(1);
+                streams.insert(number, Stream { conversation, principal, last_seq, oldest_seq });
+                continue;
+            }
+            "trimmed" => {
+                let oldest_seq = observation["oldest_seq"].as_u64().unwrap_or_default();
+                oldest.insert(text(observation, "conversation"), oldest_seq);
                 continue;
             }
             "event" => observation,
@@ -41,6 +50,9 @@ pub(super) fn check(journal: &Journal, history: &History, found: &mut Vec<Violat
         };
         if seq != stream.last_seq + 1 {
             broken("I1", format!("a reader saw {seq} behind {}", stream.last_seq));
+        }
+        if seq < stream.oldest_seq {
+            broken("I1", format!("a reader saw {seq}, which was trimmed before it began"));
         }
         stream.last_seq = seq;
         if let Some(why) = differs(journal, stream, seen, kind).filter(|_| !is_gone)
@@ -100,6 +112,10 @@ fn is_rewound(journal: &Journal, conversation: &str, seen: &Value) -> bool {
 /// How what was seen differs from what is stored.
 fn differs(journal: &Journal, stream: &Stream<'_>, seen: &Value, kind: &str) -> Option<String> {
     let seq = seen["seq"].as_u64()?;
+    if seq < journal.oldest_seq(stream.conversation) {
+        // What is kept is not what was shown.
+        return None;
+    }
     let Some(stored) = journal.event(stream.conversation, seq) else {
         return Some(format!("a reader saw what is not journaled: {seen}"));
     };

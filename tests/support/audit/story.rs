@@ -53,6 +53,8 @@ const WITHOUT_CONSEQUENCE: [&str; 17] = [
 #[derive(Default)]
 pub(super) struct Story {
     pub(super) id: String,
+    /// The first event that can be read.
+    oldest_seq: u64,
     /// The response that its transcript was copied up to.
     pub(super) forked_from: Option<String>,
     pub(super) turns: Vec<Turn>,
@@ -117,9 +119,10 @@ impl At<'_> {
 }
 
 impl Story {
-    /// Folds a conversation's events and names what they break.
-    pub(super) fn of(id: &str, events: &[Value], settled: bool, found: &mut Vec<Violation>) -> Self {
-        let mut story = Self { id: id.to_owned(), ..Self::default() };
+    /// Folds a conversation's events and names what they break. Those in front of `oldest_seq` were trimmed, and this
+    /// is what is kept of them.
+    pub(super) fn of(id: &str, events: &[Value], oldest_seq: u64, settled: bool, found: &mut Vec<Violation>) -> Self {
+        let mut story = Self { id: id.to_owned(), oldest_seq, ..Self::default() };
         let mut at = At { conversation: id, seq: 0, found };
         for recorded in events {
             at.seq = recorded["seq"].as_u64().unwrap_or_default();
@@ -184,17 +187,18 @@ impl Story {
         }
     }
 
-    /// The numbers of a response's own stream have no gap.
+    /// The numbers of a response's own stream have no gap, but where events were trimmed.
     fn number(&mut self, recorded: &Value, at: &mut At<'_>) {
         let event = &recorded["event"];
         let id = if text(event, "type") == "response_created" { "id" } else { "response_id" };
+        let is_trimmed = at.seq < self.oldest_seq;
         let Some(turn) = self.turn_mut(text(event, id)) else { return };
         match recorded["number"].as_u64() {
-            Some(number) if number != turn.next_number => {
+            Some(number) if number < turn.next_number || number > turn.next_number && !is_trimmed => {
                 let what = format!("sequence_number {number} of {} where {} belongs", turn.id, turn.next_number);
                 at.broken("number", what);
             }
-            Some(_) => turn.next_number += 1,
+            Some(number) => turn.next_number = number + 1,
             None if matches!(text(event, "type"), "response_created" | "output_delta" | "response_ended") => {
                 at.broken("number", format!("an event of {}'s stream has no sequence_number", turn.id));
             }
