@@ -4,6 +4,7 @@
 //! are not read. The conversation is an agent's: questions, reasoning, calls of tools, their results, answers.
 
 #![allow(clippy::print_stdout, reason = "a benchmark reports on standard output")]
+#![allow(clippy::disallowed_methods, reason = "it is built without the server and its clock")]
 
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 //! A socket hears of its own steers only. What it hears follows from the conversation's events, beside whatever
 //! frames the socket has for them; a steer itself is an intervention like any other, and as durable.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
@@ -14,11 +14,12 @@ use super::conversations::interventions;
 use super::create::{Key, response_id};
 use super::errors::{self, invalid};
 use super::idempotency::echo;
+use super::inject::Injections;
 use super::input;
 use crate::actors::ConversationHandle;
 use crate::conversation::{
-    Call, Ending, Event, Input, Intervene, Intervention, InterventionStatus, NewResponse, OnLate, OnMultiple, Recorded,
-    Reject, Response, State, ToolsOnSteer, When,
+    Ending, Event, Input, Intervene, Intervention, InterventionStatus, OnLate, OnMultiple, Recorded, Reject, State,
+    ToolsOnSteer, When,
 };
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
@@ -48,7 +49,10 @@ fn steer_code(code: Code) -> Option<&'static str> {
 
 /// What one socket asked for in the dialect and is still to hear of.
 #[derive(Default)]
-pub(crate) struct Dialect(Mutex<Asked>);
+pub(crate) struct Dialect {
+    asked: Mutex<Asked>,
+    injections: Mutex<Injections>,
+}
 
 #[derive(Default)]
 struct Asked {
@@ -56,8 +60,6 @@ struct Asked {
     interrupts: Vec<Interrupt>,
     /// Counts interrupts.
     interrupt_number: u64,
-    /// Responses whose results this socket gave, until another one goes on with them or none will.
-    injected: HashSet<ResponseId>,
 }
 
 struct Steer {
@@ -191,7 +193,7 @@ pub(crate) fn interrupt_refused(request: &Request<'_>, reject: Reject) -> Value 
 }
 
 /// The number of the last event of a response's stream: what the dialect says has no number of its own.
-fn last_number(state: &State, id: ResponseId) -> u64 {
+pub(crate) fn last_number(state: &State, id: ResponseId) -> u64 {
     state.response(id).map_or(0, |response| response.next_number.saturating_sub(1))
 }
 
@@ -297,29 +299,17 @@ impl Asked {
 
 impl Dialect {
     fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether nothing is to be heard of any more.
     pub(crate) fn is_idle(&self) -> bool {
         let asked = self.asked();
-        asked.steers.is_empty() && asked.interrupts.is_empty() && asked.injected.is_empty()
+        asked.steers.is_empty() && asked.interrupts.is_empty() && self.injections().is_empty()
     }
 
-    /// This socket gives results of the response's calls: it is to hear of what goes on with them. False if it had
-    /// given some before.
-    pub(crate) fn injects(&self, id: ResponseId) -> bool {
-        self.asked().injected.insert(id)
-    }
-
-    /// They were not taken.
-    pub(crate) fn injects_nothing(&self, id: ResponseId) {
-        self.asked().injected.remove(&id);
-    }
-
-    /// Whether the new response goes on with results that this socket gave. It is asked once for each.
-    pub(crate) fn continues(&self, new: &NewResponse) -> bool {
-        new.previous.is_some_and(|previous| self.asked().injected.remove(&previous))
+    pub(super) fn injections(&self) -> MutexGuard<'_, Injections> {
+        self.injections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this socket sent the steer and does not know its outcome yet.
@@ -341,15 +331,6 @@ impl Dialect {
                 // One that is not told of yet is answered by its own request.
                 asked.interrupts.retain(|interrupt| interrupt.response_id != *response_id || !interrupt.told);
                 frames.extend(asked.due(state));
-                if !state.response(*response_id).is_some_and(Response::awaits_results) {
-                    asked.injected.remove(response_id);
-                }
-            }
-            // Whoever closed it goes on without the results, or nobody does.
-            Event::ToolCallClosed { response_id, call_id, .. }
-                if !state.call(call_id).is_some_and(Call::is_gone_on_with) =>
-            {
-                asked.injected.remove(response_id);
             }
             Event::InterventionAccepted { .. }
             | Event::InterventionPending { .. }
@@ -359,6 +340,7 @@ impl Dialect {
             | Event::InterventionCommitted { .. } => frames.extend(asked.due(state)),
             _ => {}
         }
+        frames.extend(self.injections().behind(state, recorded));
         frames
     }
 
@@ -367,7 +349,7 @@ impl Dialect {
     pub(crate) fn catch_up(&self, state: &State) -> Vec<Value> {
         let mut asked = self.asked();
         asked.steers.retain(|id, steer| !steer.accepted_told || state.interventions.contains_key(id));
-        asked.injected.retain(|id| state.response(*id).is_some());
+        self.injections().forget_settled(state);
         asked.due(state)
     }
 

@@ -88,7 +88,8 @@ pub struct CopiedCall {
 }
 
 /// The transcript up to and including the response `from`, for a conversation that goes on with `create`. A call of
-/// the last turn takes the result that `create` brings, else the one it has in the parent, however late it came there.
+/// the last turn takes the result that `create` brings, else the one it has in the parent, where a later turn
+/// may have taken it.
 pub fn fork(parent: &State, from: ResponseId, create: &Create, fresh: &mut FreshIds) -> Result<Fork, Reject> {
     let upto: Vec<&Response> = super::turns(parent, from).collect();
     let Some(last) = upto.last().filter(|last| !last.deleted) else {

@@ -19,6 +19,9 @@ const SPACE_BYTES_MAX: usize = 64;
 /// Line ends behind the reasoning that are framing.
 const LINE_ENDS_BEHIND_REASONING: usize = 2;
 
+/// More markers count nowhere.
+const FIRSTS_MAX: usize = 12;
+
 /// What stands in front of the text being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lead {
@@ -118,7 +121,12 @@ impl Splitter {
         if !self.has_markers() {
             return rest.len();
         }
-        let begins = |character: char| character == '\n' || self.markers().any(|marker| marker.starts_with(character));
+        // Every character is compared with these: gathered once, not for each of them.
+        let mut begins = ['\n'; FIRSTS_MAX];
+        let firsts = self.markers().filter_map(|marker| marker.chars().next());
+        for (place, first) in begins[1..].iter_mut().zip(firsts) {
+            *place = first;
+        }
         rest.find(begins).unwrap_or(rest.len())
     }
 

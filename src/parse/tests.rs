@@ -1,6 +1,7 @@
 //! The pipeline's promises, checked on tables and on arbitrary cuts of arbitrary output.
 
 mod families;
+mod fuzz;
 mod generate;
 mod json;
 mod page;

@@ -38,6 +38,27 @@ pub(crate) const BUGS: &[Bug] = &[
         event["event"]["text"] = json!("another");
         run.history.observations[place]["text"] = json!(event.to_string());
     }),
+    bug("a trim takes an event too many", "I1", |run| {
+        *run = crate::scene::trimmed();
+        let kept = run.lines.iter().rposition(|line| line.get("kept").is_some()).unwrap();
+        run.lines.remove(kept + 1);
+    }),
+    bug("a trim keeps too little of an answer", "I9", |run| {
+        *run = crate::scene::trimmed();
+        let is_delta = |line: &Value| line["kept"]["event"]["type"] == "output_delta";
+        let place = run.lines.iter().position(is_delta).unwrap();
+        run.lines[place]["kept"]["event"]["tokens"].as_array_mut().unwrap().pop();
+    }),
+    bug("a trim loses an instruction's outcome", "I5", |run| {
+        *run = crate::scene::trimmed();
+        run.lines.retain(|line| line["kept"]["event"]["type"] != "intervention_committed");
+    }),
+    bug("a reader begins in front of what was trimmed before", "I1", |run| {
+        *run = crate::scene::trimmed();
+        let place = run.history.observations.iter().position(|seen| seen["kind"] == "trimmed").unwrap();
+        let trimmed = run.history.observations.remove(place);
+        run.history.observations.insert(0, trimmed);
+    }),
     bug("what was seen is gone after a restart", "I2", |run| run.cut_behind("intervention_committed", 0)),
     bug("a response ends twice", "I3", |run| run.repeat("response_ended", 0)),
     bug("a token behind the terminal", "I3", |run| run.copy_behind("output_delta", 0, "response_ended", 0)),

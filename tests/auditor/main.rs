@@ -21,6 +21,14 @@ fn a_good_run_breaks_nothing() {
 }
 
 #[test]
+fn a_good_run_whose_old_events_were_trimmed_breaks_nothing() {
+    let evidence = scene::trimmed();
+    assert!(evidence.lines.iter().any(|line| line.get("kept").is_some()), "nothing was trimmed");
+    let found = violations(&evidence);
+    assert!(found.is_empty(), "{}", audit::report(&found));
+}
+
+#[test]
 fn every_seeded_bug_is_caught_by_the_invariant_meant() {
     let mut escaped = Vec::new();
     for bug in bugs::BUGS {

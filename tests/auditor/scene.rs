@@ -12,7 +12,8 @@ use midstream::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, R
 use midstream::parse::Piece;
 use midstream::prompt::Role;
 use midstream::store::{
-    Batch, Durability, Journal as _, KeyRecord, KeyScope, KeyedAnswer, MemoryJournal, Operation, Record, dump,
+    Batch, Durability, EventRetention, ExpiredEvents, Journal as _, KeyRecord, KeyScope, KeyedAnswer, MemoryJournal,
+    Operation, Record, dump, expired_events,
 };
 use serde_json::{Map, Value, json};
 
@@ -51,12 +52,32 @@ struct World {
 
 /// A good run.
 pub(crate) fn good() -> Evidence {
+    record(false)
+}
+
+/// A good run whose old events were trimmed in the end.
+pub(crate) fn trimmed() -> Evidence {
+    record(true)
+}
+
+fn record(trims: bool) -> Evidence {
     let journal = Arc::new(MemoryJournal::new());
     let fresh = FreshIds::from_seed(1);
     let mut world = World { journal, history: History::default(), fresh, opened: 0, requests: 0, tokens: 0 };
     steered_and_cancelled(&mut world);
     let (parent, from) = with_tools(&mut world);
     forked(&mut world, &parent, from);
+    if trims {
+        let all = EventRetention { before_ms: u64::MAX, bytes_max: None };
+        for ExpiredEvents { conversation, oldest_seq } in
+            expired_events(&*world.journal, all, None, u64::MAX).unwrap().0
+        {
+            world.journal.trim(conversation, oldest_seq).unwrap();
+            let conversation = conversation.to_string();
+            let trimmed = json!({"kind": "trimmed", "conversation": conversation, "oldest_seq": oldest_seq});
+            world.history.note(trimmed);
+        }
+    }
     let mut text = Vec::new();
     dump(&*world.journal, &mut text).unwrap();
     let lines = String::from_utf8(text).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();

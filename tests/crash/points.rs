@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::{Server, Site, is_terminal};
+use crate::audit::{self, History, Journal, Run};
+use crate::support::{Server, Site, is_terminal, journaled};
 use crate::witness::{Ask, Witness};
 
 /// Points that a server comes to while it serves.
@@ -51,6 +52,9 @@ const SERVING: &[&str] = &[
 
 /// Points that a server comes to before it serves again.
 const RECOVERING: &[&str] = &["journal_opened", "recovery_waking", "recovery_done"];
+
+/// Points of a trim, which a start brings.
+const TRIMMING: &[&str] = &["trim_keeping", "trim_before", "trim_after"];
 
 /// Points of a real model's engine and of its KV files.
 const WITH_A_MODEL: &[&str] = &["prefill_middle", "kv_file_synced", "kv_file_placed"];
@@ -325,6 +329,57 @@ async fn dead_three_times_in_its_recovery_it_recovers() {
         .filter_map(Result::err)
         .collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// The oldest event that can be read, once that is not the first.
+async fn trimmed(server: &Server, conversation: &str) -> u64 {
+    loop {
+        let mut frames = server.follow(&format!("/v1/conversations/{conversation}/events")).await;
+        let oldest_seq = frames.next().await.unwrap()["oldest_seq"].as_u64().unwrap();
+        if oldest_seq > 1 {
+            return oldest_seq;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Two turns; killed at a point of the trim that takes the events of the first.
+async fn dies_trimming(point: &str) -> Result<(), String> {
+    let site = site();
+    let server = site.start().await;
+    let (first, conversation) = server.begin("1", json!({"input": "rain"})).await;
+    let mut before = server.until_ended(&conversation, &first, 0).await;
+    let (second, _) = server.begin("2", json!({"input": "bye", "conversation": conversation})).await;
+    before.extend(server.until_ended(&conversation, &second, before.last().unwrap()["seq"].as_u64().unwrap()).await);
+    let objects = [first, second].map(|id| format!("/v1/responses/{id}"));
+    let shown = [server.get(&objects[0]).await, server.get(&objects[1]).await];
+    server.kill();
+    let settings = ("MIDSTREAM_CONVERSATION_EVENTS_BYTES_MAX", "1");
+    let plan = format!("{point}:1");
+    if let Some(server) = site.try_start(&[settings, ("MIDSTREAM_CRASH", &plan)]).await {
+        server.dead().await;
+    }
+    let server = site.try_start(&[settings]).await.ok_or("it does not start again")?;
+    let oldest_seq = trimmed(&server, &conversation).await;
+    assert_eq!([server.get(&objects[0]).await, server.get(&objects[1]).await], shown, "{point}");
+    let gone = server.get(&format!("/v1/conversations/{conversation}/events?after=0")).await;
+    assert_eq!(gone["error"]["code"], "cursor_expired", "{gone}");
+    let second = shown[1]["id"].as_str().unwrap();
+    let after = server.until_ended(&conversation, second, oldest_seq - 1).await;
+    let before = journaled(&before.into_iter().filter(|it| it["seq"].as_u64() >= Some(oldest_seq)).collect::<Vec<_>>());
+    assert_eq!(journaled(&after), before, "{point}");
+    server.terminate().await;
+    let dump = String::from_utf8(site.run(&["conversations", "dump"], b"")).unwrap();
+    let run = Run { settled: true, answers: None };
+    let found = audit::audit(&Journal::read(&dump), &History::default(), run);
+    if found.is_empty() { Ok(()) } else { Err(audit::report(&found)) }
+}
+
+#[tokio::test]
+async fn dead_at_any_point_of_a_trim_the_conversation_is_what_it_was() {
+    for point in TRIMMING {
+        dies_trimming(point).await.unwrap_or_else(|why| panic!("{point}: {why}"));
+    }
 }
 
 #[tokio::test]

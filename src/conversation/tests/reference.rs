@@ -1,6 +1,7 @@
 //! The reference: a conversation as lists and flags, without events, ids or time. It says what must be answered, where
 //! everything stands, and what the model is to read. Deliberately simple: one page of the protocol, as code.
 
+mod calls;
 mod ends;
 mod forks;
 
@@ -438,49 +439,6 @@ impl Reference {
                 Is::Answered | Is::Closed => continue,
             };
             (call.is, call.result, call.goes_on) = (Is::Closed, Some(text.to_owned()), goes_on);
-        }
-    }
-
-    fn inject(&mut self, turn: usize, output: u8) -> Result<(), Code> {
-        let all: Vec<usize> = (0..self.calls.len()).filter(|call| self.calls[*call].turn == turn).collect();
-        for call in &all {
-            match self.calls[*call].is {
-                Is::Answered if self.calls[*call].given != Some(output) => return Err(Code::ToolResultConflict),
-                Is::Closed => return Err(Code::ToolCallClosed),
-                _ => {}
-            }
-        }
-        if all.is_empty() {
-            return Err(Code::InvalidInput);
-        }
-        let open: Vec<usize> = all.into_iter().filter(|call| self.is_open(*call)).collect();
-        for call in &open {
-            self.take_result(*call, output);
-        }
-        if !open.is_empty() {
-            self.continue_turn();
-            self.next_turn();
-        }
-        Ok(())
-    }
-
-    fn take_result(&mut self, call: usize, output: u8) {
-        let answered = &mut self.calls[call];
-        (answered.is, answered.given, answered.goes_on) = (Is::Answered, Some(output), true);
-        answered.result = Some(output.to_string());
-    }
-
-    /// Once every call has its result, and one came by itself, the server goes on.
-    fn continue_turn(&mut self) {
-        let has_open = (0..self.calls.len()).any(|call| self.is_open(call));
-        let last = self.calls.iter().rev().find(|call| call.goes_on && call.result.is_some()).map(|call| call.turn);
-        let by_itself = |turn: &usize| matches!(self.turns[*turn].status, Status::Completed | Status::Incomplete);
-        let Some(like) = last.filter(by_itself) else { return };
-        if self.active().is_none() && !has_open {
-            let next = self.turns.len();
-            self.commit_pending(next);
-            self.push_like(like);
-            self.begin(next);
         }
     }
 

@@ -81,13 +81,15 @@ pub(super) fn value() -> impl Strategy<Value = Value> {
         1 => any::<bool>().prop_map(Value::from),
         1 => any::<i64>().prop_map(Value::from),
         1 => (-1_000_000..1_000_000).prop_map(|eighths| Value::from(f64::from(eighths) / 8.0)),
-    ];
-    leaf.prop_recursive(3, 16, 3, |inner| {
+    ]
+    .boxed();
+    let nested = leaf.clone().prop_recursive(3, 16, 3, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
             prop::collection::vec((key(), inner), 0..4).prop_map(|fields| Value::Object(fields.into_iter().collect())),
         ]
-    })
+    });
+    prop_oneof![3 => string().prop_map(Value::from), 2 => leaf, 2 => nested]
 }
 
 fn call() -> impl Strategy<Value = Call> {

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use super::super::folder::Lock;
 use super::super::writes::Writes;
 use super::super::{
-    Batch, Epoch, Error, Journal, MemoryJournal, Record, SledJournal, codec, compact, dump, keys, load,
+    Batch, Epoch, Error, EventRetention, ExpiredEvents, Journal, MemoryJournal, Record, SledJournal, codec, compact,
+    dump, expired_events, keys, load,
 };
 use super::super::{migrate, rebuild, swap};
 use super::{Ids, batch, copy_folder, key_record, with_records};
@@ -145,7 +146,8 @@ fn states(journal: &dyn Journal) -> String {
     let mut text = String::new();
     for id in journal.conversations(None, usize::MAX).unwrap() {
         let mut state = State::default();
-        journal.read(id, 0, usize::MAX).unwrap().iter().for_each(|recorded| state.apply(recorded));
+        journal.kept(id, 0, usize::MAX).unwrap().iter().for_each(|recorded| state.apply(recorded));
+        journal.read(id, state.last_seq, usize::MAX).unwrap().iter().for_each(|recorded| state.apply(recorded));
         let State { principal, last_seq, created_ms, .. } = &state;
         writeln!(text, "{id} {} {principal} last_seq={last_seq} created_ms={created_ms}", state.status()).unwrap();
         for call in state.open_calls() {
@@ -182,6 +184,28 @@ fn a_dump_of_every_released_schema_loads_to_the_state_it_had() {
                 assert!(dumped(journal) == text, "today's dump is written in another way");
             }
         }
+    }
+}
+
+#[test]
+fn a_dump_with_trimmed_events_loads_to_the_state_of_the_whole_one() {
+    let (whole, trimmed) = (MemoryJournal::new(), MemoryJournal::new());
+    load(&whole, &mut fs::read(golden("v2.jsonl")).unwrap().as_slice()).unwrap();
+    let expected = states(&whole);
+    if std::env::var_os("MIDSTREAM_UPDATE_GOLDEN").is_some() {
+        let all = EventRetention { before_ms: u64::MAX, bytes_max: None };
+        for ExpiredEvents { conversation, oldest_seq } in expired_events(&whole, all, None, u64::MAX).unwrap().0 {
+            whole.trim(conversation, oldest_seq).unwrap();
+        }
+        fs::write(golden("v2.trimmed.jsonl"), dumped(&whole)).unwrap();
+    }
+    let text = fs::read_to_string(golden("v2.trimmed.jsonl")).unwrap();
+    assert!(text.contains("\"kept\""));
+    let folder = tempfile::tempdir().unwrap();
+    for journal in [&SledJournal::open(folder.path()).unwrap() as &dyn Journal, &trimmed] {
+        load(journal, &mut text.as_bytes()).unwrap();
+        assert_eq!(states(journal), expected);
+        assert!(dumped(journal) == text, "today's dump is written in another way");
     }
 }
 
