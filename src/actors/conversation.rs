@@ -330,7 +330,7 @@ impl Live {
             decided.effects.extend(step.effects);
             answer = step.answer;
         }
-        let keyed = key.zip(keyed_answer(self.id, &answer));
+        let keyed = key.zip(keyed_answer(self.id, &answer, decided.state.last_seq));
         let record = keyed.as_ref().map(|(key, answer)| Record::Key(key.record(unix_ms, answer.clone())));
         let way = way(&decided.events);
         crash::point(way.decided);
@@ -389,7 +389,6 @@ impl Live {
         records.extend(decided.events.iter().filter_map(|recorded| match &recorded.event {
             Event::ResponseCreated(new) => Some(Record::Response(new.id)),
             Event::InterventionAccepted { intervention_id, .. } => Some(Record::Intervention(*intervention_id)),
-            Event::ResponseDeleted { response_id } => Some(Record::ResponseDeleted(*response_id)),
             Event::ConversationDeleted {} => Some(Record::Deleted),
             _ => None,
         }));

@@ -18,7 +18,7 @@ use super::shared::Parts;
 use crate::conversation::{Create, Fork, Input, Item, Policies, Reject, State, fork};
 use crate::crash;
 use crate::error::Code;
-use crate::ids::{ConversationId, FreshIds, InterventionId, ResponseId};
+use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use crate::store::{Batch, Expired};
 
 type Woken = Result<ActorRef<ConversationMsg>, Reject>;
@@ -295,13 +295,18 @@ impl DirectoryHandle {
         key: Option<KeyClaim>,
     ) -> Result<(ConversationHandle, Reader), Reject> {
         let parent = self.of_response(previous, principal).await?.state().await?;
-        let forked = fork(&parent, previous, &create, &mut FreshIds::random())?;
+        let fresh = &mut FreshIds::random();
+        let forked = fork(&parent, previous, &create, fresh)?;
         let kept = create.config.store;
-        let open = if kept {
+        let mut open = if kept {
             Open::like(&parent, principal)
         } else {
             Open { principal: principal.to_owned(), ..Open::default() }
         };
+        if parent.responses.last().is_some_and(|last| last.id == previous) {
+            // What was added behind it is before whatever goes on from there.
+            open.items = parent.staged.iter().map(|item| Item { id: ItemId::draw(fresh), ..item.clone() }).collect();
+        }
         self.open_with(kept, open, Some(forked), Create { previous: None, ..create }, key).await
     }
 

@@ -8,12 +8,14 @@ use tokio::sync::oneshot;
 use super::conversation::{Answered, ConversationMsg};
 use super::directory::DirectoryHandle;
 use super::keys::KeyClaim;
-use super::reader::{Cursor, Reader, Tail, kept_at};
+use super::offload::offload;
+use super::reader::{Cursor, PAGE_EVENTS, Reader, Tail, kept_at, store_reject};
 use crate::conversation::{
     Answer, CallRef, CancelOutcome, Create, Input, Intervene, Item, Receipt, Recorded, Reject, State,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, ResponseId};
+use crate::store;
 
 /// A conversation. Cheap to clone; stays good when the conversation goes to sleep.
 #[derive(Clone)]
@@ -109,6 +111,34 @@ impl ConversationHandle {
     /// The state now.
     pub async fn state(&self) -> Result<Arc<State>, Reject> {
         self.ask(|reply| ConversationMsg::Look { reply }).await?.map(Arc::new)
+    }
+
+    /// The state up to and including this event, as far as a journal has it still.
+    pub async fn state_at(&self, seq: u64) -> Result<Option<State>, Reject> {
+        if !self.stored {
+            return Ok(None);
+        }
+        let (journal, id) = (self.directory.parts.journal.clone(), self.id);
+        let folded = offload(move || {
+            let mut state = State::default();
+            while state.last_seq < seq {
+                let limit = PAGE_EVENTS.min((seq - state.last_seq) as usize);
+                let page = match journal.read(id, state.last_seq, limit) {
+                    Err(store::Error::Expired { .. }) => journal.kept(id, state.last_seq, limit)?,
+                    page => page?,
+                };
+                // Of what was trimmed an event may be merged into a later one.
+                let page: Vec<_> = page.into_iter().take_while(|recorded| recorded.seq <= seq).collect();
+                if page.is_empty() {
+                    return Ok(None);
+                }
+                for recorded in &page {
+                    state.apply(recorded);
+                }
+            }
+            Ok(Some(state))
+        });
+        folded.await.map_err(|_| gone())?.map_err(|error| store_reject(&error))
     }
 
     /// Waits until the response has ended, and gives the state then.

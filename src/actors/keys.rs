@@ -100,8 +100,8 @@ impl Drop for KeyClaim {
     }
 }
 
-/// The answer in the form that is kept with an idempotency key.
-pub(super) fn keyed_answer(conversation: ConversationId, answer: &Answer) -> Option<KeyedAnswer> {
+/// The answer in the form that is kept with an idempotency key. `seq` is the last of the decision's events.
+pub(super) fn keyed_answer(conversation: ConversationId, answer: &Answer, seq: u64) -> Option<KeyedAnswer> {
     Some(match answer {
         Answer::None | Answer::Refused(_) | Answer::Done => return None,
         Answer::Opened => KeyedAnswer::Opened { conversation },
@@ -129,6 +129,7 @@ pub(super) fn keyed_answer(conversation: ConversationId, answer: &Answer) -> Opt
             conversation,
             response: *response_id,
             cascaded: *cascaded,
+            seq: Some(seq),
             outcome: match outcome {
                 CancelOutcome::Requested => "requested".to_owned(),
                 CancelOutcome::TooLate { .. } => "too_late".to_owned(),

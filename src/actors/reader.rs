@@ -18,7 +18,7 @@ use crate::ids::ConversationId;
 use crate::store::Journal;
 
 /// Events read from the journal at once.
-const PAGE_EVENTS: usize = 512;
+pub(super) const PAGE_EVENTS: usize = 512;
 
 /// A view of one conversation: what happened since a point, then what happens.
 pub struct Reader {

@@ -264,8 +264,8 @@ async fn continued(
         // It never was part of a transcript: there is nothing to continue.
         return Err(unknown());
     }
-    if state.response(id).is_some_and(|response| !response.config.store) {
-        // It can be found while it lives, but nothing that continues it could be kept.
+    if state.response(id).is_none_or(|response| !response.config.store) {
+        // Its object was deleted; or it can be found while it lives, but nothing that continues it could be kept.
         return Err(unknown());
     }
     if create.config.store && state.responses.last().is_some_and(|last| last.id == id) {

@@ -3,7 +3,7 @@
 //! A socket hears of its own steers only. What it hears follows from the conversation's events, beside whatever
 //! frames the socket has for them; a steer itself is an intervention like any other, and as durable.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
@@ -14,16 +14,17 @@ use super::conversations::interventions;
 use super::create::{Key, response_id};
 use super::errors::{self, invalid};
 use super::idempotency::echo;
+use super::inject::Injections;
 use super::input;
 use crate::actors::ConversationHandle;
 use crate::conversation::{
-    Call, Ending, Event, Input, Intervene, Intervention, InterventionStatus, NewResponse, OnLate, OnMultiple, Recorded,
-    Reject, Response, State, ToolsOnSteer, When,
+    Ending, Event, Input, Intervene, Intervention, InterventionStatus, OnLate, OnMultiple, Recorded, Reject, State,
+    ToolsOnSteer, When,
 };
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
 use crate::protocol::TextOr;
-use crate::protocol::items::InputItem;
+use crate::protocol::items::{ContentPart, InputItem};
 use crate::protocol::responses as wire;
 
 /// The one way of interrupting.
@@ -48,14 +49,17 @@ fn steer_code(code: Code) -> Option<&'static str> {
 
 /// What one socket asked for in the dialect and is still to hear of.
 #[derive(Default)]
-pub(crate) struct Dialect(Mutex<Asked>);
+pub(crate) struct Dialect {
+    asked: Mutex<Asked>,
+    injections: Mutex<Injections>,
+}
 
 #[derive(Default)]
 struct Asked {
     steers: HashMap<InterventionId, Steer>,
-    interrupts: HashMap<ResponseId, Interrupt>,
-    /// Responses whose results this socket gave, until another one goes on with them or none will.
-    injected: HashSet<ResponseId>,
+    interrupts: Vec<Interrupt>,
+    /// Counts interrupts.
+    interrupt_number: u64,
 }
 
 struct Steer {
@@ -67,6 +71,8 @@ struct Steer {
 }
 
 struct Interrupt {
+    number: u64,
+    response_id: ResponseId,
     event_id: Option<String>,
     told: bool,
 }
@@ -117,10 +123,11 @@ pub(crate) fn read_steer(frame: &Value) -> Result<Intervene, Reject> {
 /// A steer is what a user says, and nothing else.
 fn check_steer_input(input: Option<&TextOr<InputItem>>) -> Result<(), Reject> {
     let list = match input {
-        Some(TextOr::Text(text)) if !text.is_empty() => return Ok(()),
+        Some(TextOr::Text(text)) if !text.trim().is_empty() => return Ok(()),
         Some(TextOr::List(list)) if !list.is_empty() => list,
         _ => return Err(invalid("input", "the input is empty; say what the model should do instead")),
     };
+    let says = |text: &str| !text.trim().is_empty();
     for (place, item) in list.iter().enumerate() {
         if item.kind.as_deref().is_some_and(|kind| kind != "message") {
             return Err(invalid(format!("input[{place}].type"), "a steer takes messages only"));
@@ -130,8 +137,11 @@ fn check_steer_input(input: Option<&TextOr<InputItem>>) -> Result<(), Reject> {
         }
         let is_said = match &item.content {
             None => false,
-            Some(TextOr::Text(text)) => !text.is_empty(),
-            Some(TextOr::List(parts)) => !parts.is_empty() && parts.iter().all(|part| part.kind == "input_text"),
+            Some(TextOr::Text(text)) => says(text),
+            Some(TextOr::List(parts)) => {
+                let text = |part: &ContentPart| part.text.as_deref().is_some_and(says);
+                parts.iter().all(|part| part.kind == "input_text") && parts.iter().any(text)
+            }
         };
         if !is_said {
             let text = "a message of a steer has text: a string, or parts of the type input_text";
@@ -183,7 +193,7 @@ pub(crate) fn interrupt_refused(request: &Request<'_>, reject: Reject) -> Value 
 }
 
 /// The number of the last event of a response's stream: what the dialect says has no number of its own.
-fn last_number(state: &State, id: ResponseId) -> u64 {
+pub(crate) fn last_number(state: &State, id: ResponseId) -> u64 {
     state.response(id).map_or(0, |response| response.next_number.saturating_sub(1))
 }
 
@@ -259,8 +269,21 @@ impl Asked {
         frames
     }
 
-    /// What is said before an event: that the interrupt, whose effect it is, was accepted.
-    fn before(&mut self, state: &State, recorded: &Recorded) -> Option<Value> {
+    /// What is said before an event: that each interrupt, whose effect it is, was accepted.
+    fn before(&mut self, state: &State, recorded: &Recorded) -> Vec<Value> {
+        let interrupted = Self::interrupted_by(state, recorded);
+        let Some((id, number)) = interrupted else { return Vec::new() };
+        let untold = self.interrupts.iter_mut().filter(|interrupt| interrupt.response_id == id && !interrupt.told);
+        untold
+            .map(|interrupt| {
+                interrupt.told = true;
+                interrupt_accepted(id, number, interrupt.event_id.as_deref())
+            })
+            .collect()
+    }
+
+    /// The response that the event is an interrupt's effect on, and the number of its event before.
+    fn interrupted_by(state: &State, recorded: &Recorded) -> Option<(ResponseId, u64)> {
         let (id, number) = match &recorded.event {
             Event::OutputItemDiscarded { response_id, .. } => (*response_id, last_number(state, *response_id)),
             Event::ResponseEnded { response_id, ending, .. } => {
@@ -270,37 +293,23 @@ impl Asked {
             }
             _ => return None,
         };
-        let interrupt = self.interrupts.get_mut(&id).filter(|interrupt| !interrupt.told)?;
-        interrupt.told = true;
-        Some(interrupt_accepted(id, number, interrupt.event_id.as_deref()))
+        Some((id, number))
     }
 }
 
 impl Dialect {
     fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether nothing is to be heard of any more.
     pub(crate) fn is_idle(&self) -> bool {
         let asked = self.asked();
-        asked.steers.is_empty() && asked.interrupts.is_empty() && asked.injected.is_empty()
+        asked.steers.is_empty() && asked.interrupts.is_empty() && self.injections().is_empty()
     }
 
-    /// This socket gives results of the response's calls: it is to hear of what goes on with them. False if it had
-    /// given some before.
-    pub(crate) fn injects(&self, id: ResponseId) -> bool {
-        self.asked().injected.insert(id)
-    }
-
-    /// They were not taken.
-    pub(crate) fn injects_nothing(&self, id: ResponseId) {
-        self.asked().injected.remove(&id);
-    }
-
-    /// Whether the new response goes on with results that this socket gave. It is asked once for each.
-    pub(crate) fn continues(&self, new: &NewResponse) -> bool {
-        new.previous.is_some_and(|previous| self.asked().injected.remove(&previous))
+    pub(super) fn injections(&self) -> MutexGuard<'_, Injections> {
+        self.injections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this socket sent the steer and does not know its outcome yet.
@@ -310,7 +319,7 @@ impl Dialect {
 
     /// Whether this socket interrupted the response, and it has not ended yet.
     pub(crate) fn interrupted(&self, id: ResponseId) -> bool {
-        self.asked().interrupts.contains_key(&id)
+        self.asked().interrupts.iter().any(|interrupt| interrupt.response_id == id)
     }
 
     /// The event's own frame, if it has one here, with what the dialect says before and behind it.
@@ -319,17 +328,9 @@ impl Dialect {
         let mut frames: Vec<Value> = asked.before(state, recorded).into_iter().chain(own).collect();
         match &recorded.event {
             Event::ResponseEnded { response_id, .. } => {
-                asked.interrupts.remove(response_id);
+                // One that is not told of yet is answered by its own request.
+                asked.interrupts.retain(|interrupt| interrupt.response_id != *response_id || !interrupt.told);
                 frames.extend(asked.due(state));
-                if !state.response(*response_id).is_some_and(Response::awaits_results) {
-                    asked.injected.remove(response_id);
-                }
-            }
-            // Whoever closed it goes on without the results, or nobody does.
-            Event::ToolCallClosed { response_id, call_id, .. }
-                if !state.call(call_id).is_some_and(Call::is_gone_on_with) =>
-            {
-                asked.injected.remove(response_id);
             }
             Event::InterventionAccepted { .. }
             | Event::InterventionPending { .. }
@@ -339,6 +340,7 @@ impl Dialect {
             | Event::InterventionCommitted { .. } => frames.extend(asked.due(state)),
             _ => {}
         }
+        frames.extend(self.injections().behind(state, recorded));
         frames
     }
 
@@ -347,7 +349,7 @@ impl Dialect {
     pub(crate) fn catch_up(&self, state: &State) -> Vec<Value> {
         let mut asked = self.asked();
         asked.steers.retain(|id, steer| !steer.accepted_told || state.interventions.contains_key(id));
-        asked.injected.retain(|id| state.response(*id).is_some());
+        self.injections().forget_settled(state);
         asked.due(state)
     }
 
@@ -397,6 +399,14 @@ impl Dialect {
         false
     }
 
+    fn note_interrupt(&self, response_id: ResponseId, event_id: Option<&str>) -> u64 {
+        let mut asked = self.asked();
+        asked.interrupt_number += 1;
+        let (number, event_id) = (asked.interrupt_number, event_id.map(str::to_owned));
+        asked.interrupts.push(Interrupt { number, response_id, event_id, told: false });
+        number
+    }
+
     /// Interrupts. The frame that answers it, unless events do.
     pub(crate) async fn interrupt(
         &self,
@@ -405,18 +415,18 @@ impl Dialect {
         request: &Request<'_>,
         hears: impl Fn() -> Hears,
     ) -> Result<Option<Value>, Reject> {
-        let interrupt = Interrupt { event_id: request.event_id.map(str::to_owned), told: false };
-        self.asked().interrupts.insert(id, interrupt);
+        let number = self.note_interrupt(id, request.event_id);
         let before = handle.state().await;
         let done = handle.change(Input::Interrupt { response_id: id }).await;
         let hears = hears();
         let mut asked = self.asked();
-        let is_told = asked.interrupts.get(&id).is_none_or(|interrupt| interrupt.told);
+        let own = asked.interrupts.iter().find(|interrupt| interrupt.number == number);
+        let is_told = own.is_none_or(|interrupt| interrupt.told);
         match done {
             Ok(()) if is_told || hears == Hears::Now => return Ok(None),
             // Another interrupt was faster, and this one joined it.
             Err(_) if is_told => return Ok(None),
-            _ => drop(asked.interrupts.remove(&id)),
+            _ => asked.interrupts.retain(|interrupt| interrupt.number != number),
         }
         drop(asked);
         done?;

@@ -16,6 +16,56 @@ const ALL: &str = "*";
 /// Whoever misses these takes seqs for what they are not.
 const ALWAYS: [&str; 2] = ["conversation.rewound", "conversation.deleted"];
 
+/// Every type that an event's frame has, and the one of the frame beside it.
+const KNOWN: [&str; 46] = [
+    "conversation.created",
+    "conversation.deleted",
+    "conversation.item.deleted",
+    "conversation.items.added",
+    "conversation.resumed",
+    "conversation.rewound",
+    "conversation.suspended",
+    "conversation.turns.copied",
+    "conversation.updated",
+    "intervention.accepted",
+    "intervention.committed",
+    "intervention.failed",
+    "intervention.pending",
+    "intervention.superseded",
+    "intervention.withdrawn",
+    "response.attended",
+    "response.cancel.requested",
+    "response.completed",
+    "response.content_part.added",
+    "response.content_part.done",
+    "response.created",
+    "response.deleted",
+    "response.dequeued",
+    "response.failed",
+    "response.function_call_arguments.delta",
+    "response.function_call_arguments.done",
+    "response.in_progress",
+    "response.incomplete",
+    "response.output_item.added",
+    "response.output_item.done",
+    "response.output_item.interrupted",
+    "response.output_text.delta",
+    "response.output_text.done",
+    "response.paused",
+    "response.queued",
+    "response.reasoning_text.delta",
+    "response.reasoning_text.done",
+    "response.resumed",
+    "response.suspended",
+    "response.unattended",
+    "tool_call.claimed",
+    "tool_call.closed",
+    "tool_call.requested",
+    "tool_result.accepted",
+    "tool_result.discarded",
+    DISPATCH,
+];
+
 /// The types that are wanted.
 #[derive(Clone, Debug)]
 pub(crate) struct Types(Vec<String>);
@@ -32,6 +82,10 @@ impl Types {
         let Some(list) = list else { return Ok(Self::default()) };
         if list.is_empty() || list.len() > TYPES_MAX || list.iter().any(String::is_empty) {
             let text = format!("types must name between 1 and {TYPES_MAX} types of events; {ALL} stands for all");
+            return Err(invalid("types", text));
+        }
+        if let Some(unknown) = list.iter().find(|kind| *kind != ALL && !KNOWN.contains(&kind.as_str())) {
+            let text = format!("types: there is no {unknown:?}; there are {ALL}, {}", KNOWN.join(", "));
             return Err(invalid("types", text));
         }
         Ok(Self(list))
@@ -52,5 +106,27 @@ impl Types {
     pub(crate) fn beside(&self, state: &State, recorded: &Recorded) -> Option<Value> {
         let wanted = self.0.iter().any(|wanted| wanted == DISPATCH);
         wanted.then(|| dispatch(state, &recorded.event)).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(kinds: &[&str]) -> Result<Types, Reject> {
+        Types::read(Some(kinds.iter().map(|kind| (*kind).to_owned()).collect()))
+    }
+
+    #[test]
+    fn every_frame_can_be_asked_for_and_no_other() {
+        let frames = include_str!("../../tests/golden/frames/conversation.snap");
+        for line in frames.lines().filter(|line| line.starts_with('{')) {
+            let frame: Value = serde_json::from_str(line).unwrap();
+            let kind = frame["type"].as_str().unwrap();
+            assert!(read(&[kind, ALL]).is_ok(), "{kind}");
+        }
+        let refused = read(&["response.created", "response.create"]).unwrap_err();
+        assert!(refused.message.contains("\"response.create\"") && refused.message.contains("response.completed"));
+        assert_eq!(refused.param.as_deref(), Some("types"));
     }
 }

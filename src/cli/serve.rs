@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::config::{self, Config, Flags};
+use crate::crash;
 use crate::models::{self, DEFAULT_MODEL, Fetcher, ModelFile};
 
 /// What is set on the command line.
@@ -53,6 +54,7 @@ pub struct Prepared {
 
 /// Reads the settings and sees to the models' files.
 pub(super) fn prepare(arguments: Arguments) -> anyhow::Result<Prepared> {
+    crash::check().map_err(anyhow::Error::msg)?;
     let Arguments { listen, data_dir, models, scripted, threads, .. } = arguments;
     let Arguments { chat_template, tool_format, reasoning, config, .. } = arguments;
     let flags = Flags { listen, data_dir, models, scripted, threads, chat_template, tool_format, reasoning };

@@ -142,6 +142,8 @@ impl Draft {
         match active.config.policy.on_disconnect {
             OnDisconnect::Continue => {}
             OnDisconnect::Cancel => self.disconnect(response_id),
+            // The item that a steer waits for may never end.
+            OnDisconnect::Pause if !self.steers_of(response_id).is_empty() => self.cut(response_id),
             OnDisconnect::Pause => {
                 self.push(Event::ResponsePaused { response_id });
                 self.abort(generation);

@@ -6,6 +6,7 @@ use super::event::{Event, NewResponse};
 use super::input::{Answer, Create, Reject};
 use super::item::{Item, ItemBody};
 use super::policy::{IfBusy, ToolsOnSteer, When};
+use super::state::{Intervention, InterventionStatus};
 use crate::error::Code;
 use crate::ids::{CallId, InterventionId};
 
@@ -42,6 +43,10 @@ impl Draft {
         let is_open = |call_id: &CallId| self.state.open_calls().any(|call| call.call_id == *call_id);
         create.input.retain(|item| !item.calls().is_some_and(is_open));
         self.check_tool_outputs(&create.input)?;
+        if self.has_earlier_turns() && !create.input.iter().any(|item| item.answers().is_some()) {
+            self.take_turn_behind(create)?;
+            return Ok(Answer::Created(response_id));
+        }
         let answered: Vec<CallId> = create.input.iter().filter_map(Item::answers).cloned().collect();
         self.close_calls("superseded", |call| !answered.contains(&call.call_id));
         let input = self.close_brought_calls(create.input);
@@ -73,6 +78,20 @@ impl Draft {
         self.check_room(&create.input, &[])?;
         let (id, input, config) = (create.response_id, create.input, create.config);
         self.push(Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: true })));
+        Ok(())
+    }
+
+    /// Whether turns of their own wait although nothing runs: behind calls that something awaits.
+    fn has_earlier_turns(&self) -> bool {
+        let is_turn = |waiting: &Intervention| waiting.status == InterventionStatus::Accepted;
+        !self.state.queue.is_empty() || self.state.undecided().iter().any(|(_, waiting)| is_turn(waiting))
+    }
+
+    /// The request closes the open calls, and so lets the turns go on that came before it; its own comes then.
+    fn take_turn_behind(&mut self, create: Create) -> Result<(), Reject> {
+        self.enqueue(create)?;
+        self.close_calls("superseded", |_| true);
+        self.next_turn();
         Ok(())
     }
 

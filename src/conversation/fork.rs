@@ -88,11 +88,12 @@ pub struct CopiedCall {
 }
 
 /// The transcript up to and including the response `from`, for a conversation that goes on with `create`. A call of
-/// the last turn takes the result that `create` brings, else the one it has in the parent, however late it came there.
+/// the last turn takes the result that `create` brings, else the one it has in the parent, where a later turn
+/// may have taken it.
 pub fn fork(parent: &State, from: ResponseId, create: &Create, fresh: &mut FreshIds) -> Result<Fork, Reject> {
     let upto: Vec<&Response> = super::turns(parent, from).collect();
-    let Some(last) = upto.last() else {
-        let text = format!("the response {from} is no turn of its conversation");
+    let Some(last) = upto.last().filter(|last| !last.deleted) else {
+        let text = format!("the response {from} was deleted, or is no turn of its conversation");
         return Err(Reject::new(Code::ResponseNotFound, text).param("previous_response_id"));
     };
     if !last.status.is_terminal() {

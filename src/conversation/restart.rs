@@ -72,7 +72,7 @@ impl Draft {
         if active.cancel_requested {
             return self.end(response_id, Ending::Cancelled);
         }
-        if active.paused {
+        if active.paused && self.steers_of(response_id).is_empty() {
             return;
         }
         if active.config.policy.on_restart == OnRestart::Fail {

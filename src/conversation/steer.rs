@@ -12,7 +12,7 @@ use super::event::{Cut, Ending, Event, NewResponse, ResponseConfig, ResponseErro
 use super::input::{Answer, Intervene, Receipt, Reject};
 use super::item::{Item, ItemBody, ItemStatus};
 use super::policy::{OnLate, OnMultiple, ToolsOnSteer, When};
-use super::state::{Intervention, InterventionStatus, Response};
+use super::state::{Intervention, InterventionStatus, Response, ResponseStatus};
 use crate::error::Code;
 use crate::ids::{InterventionId, ResponseId};
 
@@ -214,6 +214,21 @@ impl Draft {
         }
     }
 
+    /// Where a response was cut that a steer has ended.
+    fn was_cut_at(&self, response_id: ResponseId) -> Option<Cut> {
+        let response = self.state.response_even_deleted(response_id)?;
+        if !matches!(&response.status, ResponseStatus::Ended(Ending::Incomplete { reason }) if reason == "steered") {
+            return None;
+        }
+        let last = response.output.last();
+        let kept = response.output.iter().map(|output| output.tokens.len() as u32).sum();
+        let cut = last.filter(|output| output.item.status == ItemStatus::Incomplete);
+        Some(Cut {
+            item_id: cut.map(|output| output.item.id),
+            token_index: last.filter(|output| !output.is_kept()).map_or(kept, |output| output.first_token),
+        })
+    }
+
     /// Commits what waits for a boundary of this response, and ends it if it runs. Where all of it awaits open
     /// calls, it waits on.
     pub(super) fn commit(&mut self, id: ResponseId, cut: Option<Cut>, ending: Option<(Ending, Vec<u32>)>) {
@@ -277,8 +292,10 @@ impl Draft {
     pub(super) fn commit_pending(&mut self, successor_id: ResponseId) {
         let undecided = self.state.undecided().into_iter();
         let pending = undecided.filter(|(_, waiting)| waiting.status == InterventionStatus::Pending);
-        let pending = pending.map(|(id, _)| id).collect();
-        self.commit_all(pending, successor_id, None);
+        let pending: Vec<_> = pending.map(|(id, waiting)| (id, waiting.response_id)).collect();
+        for (id, response_id) in pending {
+            self.commit_all(vec![id], successor_id, self.was_cut_at(response_id));
+        }
     }
 
     /// The settings of a successor: inherited, but for the thinking that its instructions ask for; the last one wins.

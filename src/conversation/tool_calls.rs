@@ -7,7 +7,7 @@ use super::decide::{Draft, response_not_found};
 use super::event::{Event, NewResponse};
 use super::input::{Answer, CallRef, Reject};
 use super::item::{Item, ItemBody, ItemStatus};
-use super::state::{Call, CallStatus};
+use super::state::{Call, CallStatus, State};
 use crate::error::Code;
 use crate::ids::{CallId, ItemId, ResponseId};
 
@@ -23,6 +23,19 @@ impl Call {
     pub fn is_gone_on_with(&self) -> bool {
         let by_itself = self.closed.as_deref().is_some_and(|reason| OWN_REASONS.contains(&reason));
         self.output.is_some() && (self.status == CallStatus::Answered || by_itself)
+    }
+}
+
+impl State {
+    /// Whether the server itself goes on with results of this response's calls, now or once all are there. It does
+    /// not where the response or one of its calls was ended from outside: there the client goes on, or nobody.
+    pub fn goes_on_with_results(&self, id: ResponseId) -> bool {
+        let Some(response) = self.response_even_deleted(id) else { return false };
+        let mut staged = self.calls.iter().filter(|call| call.response_id == id && call.output.is_some());
+        let ended_outside = staged.any(|call| !call.is_gone_on_with());
+        let waits = |call: &Call| call.response_id == id && (call.status.is_open() || call.is_gone_on_with());
+        let has_ended = response.status.is_terminal();
+        !ended_outside && (!has_ended || response.awaits_results()) && (!has_ended || self.calls.iter().any(waits))
     }
 }
 
@@ -94,10 +107,11 @@ impl Draft {
     /// Takes results of calls of one response. One that cannot be taken refuses them all; one that was given before
     /// changes nothing.
     pub(super) fn answer_calls(&mut self, response_id: ResponseId, results: Vec<Item>) -> Result<Answer, Reject> {
-        if self.state.response_even_deleted(response_id).is_none() {
+        if self.state.response(response_id).is_none() {
             return Err(response_not_found(response_id));
         }
         let mut fresh: Vec<(Call, Item)> = Vec::new();
+        let mut closed: Vec<Call> = Vec::new();
         let mut before = None;
         for item in results {
             let ItemBody::FunctionCallOutput { call_id, output, is_error, .. } = &item.body else {
@@ -114,12 +128,17 @@ impl Draft {
                     before = Some(self.answered_before(call, output, *is_error)?);
                 }
                 CallStatus::Cancelled | CallStatus::Unknown => {
-                    let (call, reject) = (call.clone(), self.closed_call(call_id));
-                    self.discard(&call, call.attempt, call.closed.clone().unwrap_or_default());
-                    return Ok(Answer::Refused(reject));
+                    closed.push(call.clone());
                 }
                 CallStatus::Requested | CallStatus::Claimed { .. } => fresh.push((call.clone(), item)),
             }
+        }
+        if let Some(first) = closed.first() {
+            let reject = self.closed_call(&first.call_id);
+            for call in &closed {
+                self.discard(call, call.attempt, call.closed.clone().unwrap_or_default());
+            }
+            return Ok(Answer::Refused(reject));
         }
         let accepted = fresh.into_iter().map(|(call, output)| {
             let Call { call_id, attempt, .. } = call;
@@ -267,8 +286,10 @@ impl Draft {
             return None;
         }
         let made_by = self.state.calls.iter().rev().find(|call| call.is_gone_on_with())?.response_id;
-        let made_by = self.state.response_even_deleted(made_by).filter(|response| response.awaits_results())?;
-        let config = made_by.config.clone();
+        if !self.state.goes_on_with_results(made_by) {
+            return None;
+        }
+        let config = self.state.response_even_deleted(made_by)?.config.clone();
         let previous = self.state.responses.last().map(|last| last.id);
         let id = ResponseId::draw(&mut self.now.fresh);
         self.close_staged_calls();

@@ -85,8 +85,6 @@ pub enum Record {
     ForgetKey(KeyScope),
     /// The journal was cut, and its next owner must say so. Who has said so needs none: the event counts as one.
     Epoch(Epoch),
-    /// The response is no longer found; its conversation stays.
-    ResponseDeleted(ResponseId),
     /// The conversation is gone: its events, everything that is looked up in it, and the rest of this batch.
     Deleted,
 }
@@ -209,6 +207,9 @@ pub enum KeyedAnswer {
         /// The response that was cancelled in its place.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cascaded: Option<ResponseId>,
+        /// The last event of the decision; what was answered at once is the response as it stood there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seq: Option<u64>,
     },
 }
 

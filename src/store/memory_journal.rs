@@ -153,9 +153,6 @@ impl Image {
                 Record::ForgetKey(scope) => {
                     self.keys.remove(&keys::idempotency(scope));
                 }
-                Record::ResponseDeleted(id) => {
-                    self.responses.remove(id);
-                }
                 // Seen to already.
                 Record::Epoch(_) | Record::Deleted => {}
             }

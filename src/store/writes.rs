@@ -71,7 +71,6 @@ impl Writes {
                     let body = codec::encode_key(conversation, record)?;
                     self.put(keys::idempotency(&record.scope), &body);
                 }
-                Record::ResponseDeleted(id) => self.remove(keys::response(*id)),
                 // Seen to already.
                 Record::Epoch(_) | Record::Deleted => {}
             }

@@ -139,3 +139,19 @@ async fn silence_on_events_is_broken_by_a_comment() {
     let mut stream = server.get_stream(&format!("/v1/conversations/{conversation}/events")).await;
     assert!(stream.comment().await.contains("ping"));
 }
+
+#[tokio::test]
+async fn what_was_added_to_a_conversation_is_before_whatever_goes_on_from_its_end() {
+    let server = Server::start().await;
+    let conversation = server.conversation().await;
+    let first = server.post("/v1/responses", json!({"input": "hi", "conversation": conversation})).await.id();
+    let items = json!({"items": [{"role": "user", "content": "It is raining, and I have no umbrella."}]});
+    server.post(&format!("/v1/conversations/{conversation}/items"), items).await;
+    let mut tokens = Vec::new();
+    for store in [false, true] {
+        let body = json!({"input": "hi", "previous_response_id": first, "store": store});
+        let answer = server.post("/v1/responses", body).await;
+        tokens.push(answer.body["usage"]["input_tokens"].as_u64().unwrap());
+    }
+    assert_eq!(tokens[0], tokens[1], "both read what was added");
+}

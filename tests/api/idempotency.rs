@@ -122,3 +122,43 @@ async fn a_request_that_is_not_stored_is_one_request_as_long_as_it_lives() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_repeated_cancel_that_does_not_wait_gets_the_first_answer_and_not_what_came_of_it() {
+    let server = Server::start().await;
+    let id = server.running("endless").await;
+    let path = format!("/v1/responses/{id}/cancel?wait=false");
+    let first = server.post_keyed(&path, "k", json!({})).await;
+    assert_eq!((first.status, &first.body["status"]), (202, &json!("in_progress")), "{}", first.body);
+    server.post(&format!("/v1/responses/{id}/cancel"), json!({})).await;
+    let again = server.post_keyed(&path, "k", json!({})).await;
+    assert_eq!((again.status, &again.body), (202, &first.body));
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+}
+
+#[tokio::test]
+async fn a_repeated_opening_gets_the_labels_that_were_given_then() {
+    let server = Server::start().await;
+    let body = json!({"metadata": {"topic": "a"}});
+    let first = server.post_keyed("/v1/conversations", "k", body.clone()).await;
+    server.post(&format!("/v1/conversations/{}", first.id()), json!({"metadata": {"topic": "b"}})).await;
+    let again = server.post_keyed("/v1/conversations", "k", body).await;
+    assert_eq!(again.body, first.body);
+}
+
+#[tokio::test]
+async fn a_repeated_instruction_gets_its_receipt_when_its_response_is_deleted() {
+    let server = Server::start().await;
+    let id = server.running("endless").await;
+    let path = format!("/v1/responses/{id}/interventions");
+    let body = json!({"input": "In French"});
+    let first = server.post_keyed(&path, "k", body.clone()).await;
+    assert_eq!(server.delete(&format!("/v1/responses/{id}")).await.status, 200);
+    let again = server.post_keyed(&path, "k", body).await;
+    assert_eq!((again.status, &again.body), (202, &first.body));
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    let other = server.post_keyed(&path, "another", json!({"input": "In French"})).await;
+    other.assert_error(404, "response_not_found");
+    let next = server.post("/v1/responses", json!({"input": "hi", "previous_response_id": id})).await;
+    next.assert_error(400, "previous_response_not_found");
+}

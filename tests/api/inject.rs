@@ -51,14 +51,44 @@ async fn an_injected_result_goes_into_a_response_that_the_same_socket_shows() {
     let created = frames.iter().find(|frame| frame["type"] == "response.inject.created").unwrap();
     assert_eq!((&created["response_id"], &created["event_id"]), (&id, &json!("e1")));
     assert!(created["sequence_number"].is_u64() && created.get("seq").is_none(), "{created}");
-    let next = frames.iter().find(|frame| frame["type"] == "response.created").unwrap();
-    assert_eq!(next["response"]["previous_response_id"], id);
+    let place = |kind: &str| frames.iter().position(|frame| frame["type"] == kind).unwrap();
+    assert!(place("response.inject.created") < place("response.created"), "it is told first");
+    assert_eq!(frames[place("response.created")]["response"]["previous_response_id"], id);
     assert_eq!(text_of(&frames), "Take an umbrella.");
 
-    socket.send(frame).await;
+    socket.send(frame.clone()).await;
     let again = socket.until(|frame| frame["type"] == "response.inject.created").await;
     assert_eq!(again.last().unwrap()["replayed"], true);
     assert_eq!(outputs_in(&server, &id).await, ["rain"], "it is taken once");
+    // A repetition is answered, whatever the socket does meanwhile, and binds it to nothing.
+    let other = server.post("/v1/responses", json!({"input": "endless", "background": true})).await.id();
+    socket.send(json!({"type": "response.steer", "previous_response_id": other, "input": "endless"})).await;
+    socket.until(|frame| frame["type"] == "response.steer.accepted").await;
+    socket.send(frame).await;
+    let again = socket.until(|frame| frame["type"] == "response.inject.created").await;
+    assert_eq!(again.last().unwrap()["replayed"], true);
+    let mut fresh = inject(&id, &json!([output(&calls[0], "rain")]));
+    fresh["event_id"] = "e2".into();
+    socket.send(fresh).await;
+    let refused = socket.until(|frame| frame["type"] == "error").await;
+    assert_eq!(refused.last().unwrap()["error"]["code"], "response_not_active", "another conversation is followed");
+}
+
+#[tokio::test]
+async fn results_for_a_response_that_was_interrupted_are_taken_and_bind_the_socket_to_nothing() {
+    let server = Server::start().await;
+    let mut socket = server.responses_socket().await;
+    let tools = json!([{"type": "function", "name": "weather"}]);
+    socket.send(json!({"type": "response.create", "input": "stroll", "tools": tools})).await;
+    let frames = socket.until(|frame| frame["type"] == "response.output_item.done").await;
+    let id = frames[0]["response"]["id"].clone();
+    socket.send(json!({"type": "response.interrupt", "response_id": id, "mode": "discard_partial_items"})).await;
+    socket.until(is_end).await;
+    socket.send(inject(&id, &json!([output(&calls_of(&frames)[0], "rain")]))).await;
+    socket.until(|frame| frame["type"] == "response.inject.created").await;
+    let other = server.post("/v1/responses", json!({"input": "endless", "background": true})).await.id();
+    socket.send(json!({"type": "response.steer", "previous_response_id": other, "input": "In French"})).await;
+    assert_eq!(text_of(&socket.until(is_end).await), "Bonjour", "it follows another conversation");
 }
 
 #[tokio::test]

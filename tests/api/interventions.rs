@@ -33,6 +33,21 @@ async fn an_instruction_cuts_the_answer_and_a_successor_answers_it() {
 }
 
 #[tokio::test]
+async fn an_instruction_that_says_nothing_is_refused() {
+    let server = Server::start().await;
+    let id = server.running("endless").await;
+    let parts = json!([{"type": "input_text", "text": ""}]);
+    for input in
+        [json!(""), json!(" "), json!([{"role": "user", "content": ""}]), json!([{"role": "user", "content": parts}])]
+    {
+        let refused = server.post_keyed(&path(&id), "k", json!({"input": input})).await;
+        refused.assert_error(400, "invalid_input");
+    }
+    assert_eq!(server.get(&format!("/v1/responses/{id}")).await.body["status"], "in_progress");
+    server.post(&format!("/v1/responses/{id}/cancel"), json!({})).await;
+}
+
+#[tokio::test]
 async fn a_repeated_instruction_is_one_instruction() {
     let server = Server::start().await;
     let id = server.running("endless").await;

@@ -53,6 +53,23 @@ async fn responses_follow_each_other_on_one_socket_as_openai_streams_them() {
 }
 
 #[tokio::test]
+async fn what_was_asked_for_under_an_event_id_is_created_under_it() {
+    let server = Server::start().await;
+    let mut socket = server.responses_socket().await;
+    for store in [true, false] {
+        let asked = json!({"type": "response.create", "input": "hi", "event_id": format!("e {store}"), "store": store});
+        let frames = turn(&mut socket, asked).await;
+        assert_eq!(
+            (&frames[0]["type"], &frames[0]["event_id"]),
+            (&json!("response.created"), &json!(format!("e {store}")))
+        );
+        assert!(frames[1..].iter().all(|frame| frame.get("event_id").is_none()));
+    }
+    let frames = turn(&mut socket, create("hi")).await;
+    assert_eq!(frames[0].get("event_id"), None);
+}
+
+#[tokio::test]
 async fn a_conversation_is_joined_and_other_clients_responses_are_not_shown() {
     let server = Server::start().await;
     let conversation = server.conversation().await;

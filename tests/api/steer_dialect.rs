@@ -301,3 +301,34 @@ async fn an_interrupt_of_what_is_not_there_fails_and_changes_nothing() {
     }
     assert_eq!(socket.until_type("response.completed").await["response"]["id"], json!(id));
 }
+
+#[tokio::test]
+async fn a_steer_that_says_nothing_fails_with_invalid_input() {
+    let server = Server::start().await;
+    let (mut socket, _, id) = running(&server, "slow", "response.output_text.delta").await;
+    let parts = json!([{"type": "input_text", "text": " "}]);
+    for input in [json!(" "), json!([{"role": "user", "content": ""}]), json!([{"role": "user", "content": parts}])] {
+        socket.send(json!({"type": "response.steer", "previous_response_id": id, "input": input})).await;
+        let failed = socket.until_type("response.steer.failed").await;
+        assert_eq!((&failed["error"]["code"], &failed["steer"]["input"]), (&json!("invalid_input"), &input));
+    }
+}
+
+#[tokio::test]
+async fn two_interrupts_at_once_are_both_answered() {
+    let server = Server::start().await;
+    let (mut socket, _, id) = running(&server, "muse", "response.output_text.delta").await;
+    let frame = |event_id: &str| {
+        let mode = "discard_partial_items";
+        json!({"type": "response.interrupt", "response_id": id, "mode": mode, "event_id": event_id})
+    };
+    socket.send(frame("e1")).await;
+    socket.send(frame("e2")).await;
+    let mut answered = Vec::new();
+    while answered.len() < 2 {
+        let answer = socket.until(|frame| frame["type"].as_str().unwrap().starts_with("response.interrupt.")).await;
+        answered.push(answer.last().unwrap()["event_id"].as_str().unwrap().to_owned());
+    }
+    answered.sort();
+    assert_eq!(answered, ["e1", "e2"]);
+}

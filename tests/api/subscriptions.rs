@@ -132,13 +132,16 @@ async fn a_list_of_types_that_names_none_is_refused_and_the_socket_stays() {
     let server = Server::start().await;
     let (conversation, _) = with_calls(&server).await;
     let mut socket = server.socket(&conversation).await;
-    for types in [json!([]), json!([""]), json!([7]), json!("all"), json!(vec!["a"; 65])] {
+    for types in [json!([]), json!([""]), json!([7]), json!("all"), json!(vec!["a"; 65]), json!(["response.create"])] {
         socket.send(json!({"type": "conversation.subscribe", "types": types})).await;
         let error = socket.next().await;
         assert_eq!((&error["status"], &error["error"]["code"]), (&json!(400), &json!("invalid_input")), "{types}");
     }
     let path = format!("/v1/conversations/{conversation}/events?types=");
     server.get(&path).await.assert_error(400, "invalid_input");
+    let unknown = server.get(&format!("{path}response.create")).await;
+    let text = unknown.assert_error(400, "invalid_input")["message"].to_string();
+    assert!(text.contains("response.created"), "it lists what there is: {text}");
     socket.send(json!({"type": "conversation.subscribe"})).await;
     assert_eq!(socket.next().await["type"], "conversation.snapshot");
 }

@@ -51,8 +51,12 @@ pub(crate) async fn create(
         }
         Claimed::Replay(KeyedAnswer::Opened { conversation }) => {
             let handle = app.directory.conversation(conversation, &principal).await?;
-            let response = Json(object::conversation(&*handle.state().await?)).into_response();
-            Ok(idempotency::replayed(response))
+            // As it was when it was opened, whatever became of its labels.
+            let opened = match handle.state_at(1).await? {
+                Some(opened) => object::conversation(&opened),
+                None => object::conversation(&*handle.state().await?),
+            };
+            Ok(idempotency::replayed(Json(opened).into_response()))
         }
         Claimed::Replay(_) => Err(wrong_operation().into()),
     }

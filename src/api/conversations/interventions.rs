@@ -68,6 +68,10 @@ pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -
         let at = format!("input[{place}].type");
         return Err(invalid(at, "an intervention takes messages only"));
     }
+    if let Some(place) = items.iter().position(|item| item.text().trim().is_empty()) {
+        let at = format!("input[{place}].content");
+        return Err(invalid(at, "the message is empty; say what the model should do instead"));
+    }
     Ok(Intervene {
         intervention_id: InterventionId::draw(fresh),
         response_id,

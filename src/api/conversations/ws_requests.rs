@@ -43,7 +43,7 @@ pub(super) async fn perform(
         Some("conversation.tool_result") => answer_call(session, frame, event_id).await,
         Some("response.steer") => Ok(steer(session, frame, event_id).await),
         Some("response.interrupt") => Ok(interrupt(session, frame, event_id).await),
-        Some("response.inject") => Ok(Some(inject(session, frame, event_id).await)),
+        Some("response.inject") => Ok(inject(session, frame, event_id).await),
         kind => Err(errors::unknown_frame(kind)),
     }
 }
@@ -86,14 +86,20 @@ async fn interrupt(session: &Session, frame: &Value, event_id: Option<&str>) -> 
 }
 
 /// Gives results of calls as OpenAI's clients do.
-async fn inject(session: &Session, frame: &Value, event_id: Option<&str>) -> Value {
+async fn inject(session: &Session, frame: &Value, event_id: Option<&str>) -> Option<Value> {
     let key = key(session, Operation::AnswerCall, event_id, fingerprint(frame, None));
     let request = Request { frame, event_id, key: key.as_ref() };
     let done = match inject::read(frame) {
-        Ok(inject) => inject::perform(&session.app, &session.handle, inject, &request).await,
+        Ok(inject) => {
+            let hears = || session.hears();
+            session.dialect.inject(&session.app, &session.handle, inject, Ok(()), &request, hears).await
+        }
         Err(reject) => Err(reject),
     };
-    done.map_or_else(|reject| inject::refused(&request, reject), |(created, _)| created)
+    match done {
+        Ok(done) => done.answer,
+        Err(reject) => Some(inject::refused(&request, reject, session.handle.state().await.ok().as_deref())),
+    }
 }
 
 async fn create(

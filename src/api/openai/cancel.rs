@@ -1,6 +1,7 @@
 //! `POST /v1/responses/{id}/cancel`, and what a cancel answers anywhere.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Query, State};
@@ -74,12 +75,18 @@ pub(crate) async fn perform(
     asked: &Asked,
     key: Option<&Key>,
 ) -> Result<Cancelled, Reject> {
+    let mut decided_at = None;
     let (id, note, cascaded, replayed) = match create::claim(app, key)? {
         Claimed::Fresh(claim) => {
             let done = handle.cancel(asked.id, asked.cascade, claim).await?;
+            // What is answered at once is what a repetition is answered.
+            if let Claimed::Replay(KeyedAnswer::Cancelled { seq, .. }) = create::claim(app, key)? {
+                decided_at = seq;
+            }
             (done.response_id, note(&done.outcome, done.cascaded), done.cascaded, false)
         }
-        Claimed::Replay(KeyedAnswer::Cancelled { response, outcome, cascaded, .. }) => {
+        Claimed::Replay(KeyedAnswer::Cancelled { response, outcome, cascaded, seq, .. }) => {
+            decided_at = seq;
             (response, repeated_note(handle, response, &outcome, cascaded).await?, cascaded, true)
         }
         Claimed::Replay(_) => return Err(wrong_operation()),
@@ -87,7 +94,15 @@ pub(crate) async fn perform(
     if let Some(successor) = cascaded.filter(|_| asked.waits) {
         handle.ended(successor).await?;
     }
-    let state = if asked.waits { handle.ended(id).await? } else { handle.state().await? };
+    let then = match decided_at.filter(|_| !asked.waits) {
+        Some(seq) => handle.state_at(seq).await?.map(Arc::new),
+        None => None,
+    };
+    let state = match then {
+        Some(then) => then,
+        None if asked.waits => handle.ended(id).await?,
+        None => handle.state().await?,
+    };
     let response = state.response(id).ok_or_else(|| not_found(id))?;
     let mut object = serde_json::to_value(object::response(&state, response)).unwrap_or_default();
     if let Some(note) = note {

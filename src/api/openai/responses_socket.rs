@@ -78,6 +78,8 @@ struct Place {
     followed: Option<ConversationId>,
     /// That conversation, if it is not stored: it ends when nobody reads it.
     unstored: Option<ConversationHandle>,
+    /// The response that was asked for last, and what its `response.created` echoes.
+    asked: Option<(ResponseId, String)>,
     /// Room for the response that runs.
     permit: Option<OwnedSemaphorePermit>,
 }
@@ -101,7 +103,7 @@ impl Speaker for Session {
             Some("response.create") => self.create(frame, event_id).await.map(|()| None),
             Some("response.steer") => Ok(self.steer(frame, event_id).await),
             Some("response.interrupt") => Ok(self.interrupt(frame, event_id).await),
-            Some("response.inject") => Ok(Some(self.inject(frame, event_id).await)),
+            Some("response.inject") => Ok(self.inject(frame, event_id).await),
             Some("response.cancel") => self.cancel(frame, event_id).await,
             kind => Err(errors::unknown_frame(kind)),
         }
@@ -143,6 +145,7 @@ impl Session {
         let permit = self.app.admit()?;
         let _deciding = self.deciding.lock().await;
         if let Some((id, handle, reader)) = self.continue_unstored(&request, frame).await? {
+            self.place().asked = event_id.map(|event_id| (id, event_id.to_owned()));
             self.follow(&handle, reader, Some(id), Some(permit), false).await;
             return Ok(());
         }
@@ -156,6 +159,7 @@ impl Session {
             }
             Done::Replay(_) => return Err(wrong_operation()),
         };
+        self.place().asked = event_id.map(|event_id| (id, event_id.to_owned()));
         self.follow(&handle, reader, Some(id), Some(permit), request.store != Some(false)).await;
         Ok(())
     }
@@ -220,9 +224,7 @@ impl Session {
     ) -> ControlFlow<Vec<Value>, Vec<Value>> {
         let event = &recorded.event;
         if let Event::ResponseCreated(new) = event
-            && self.dialect.continues(new)
-            && !shown.contains(&new.id)
-            && !self.place().begins
+            && self.dialect.injections().continued_by(new)
         {
             shown.push(new.id);
             self.place().live.push(new.id);
@@ -264,6 +266,12 @@ impl Session {
                 fields.retain(|name, _| name != "seq" && name != "durable");
                 Some(own)
             }
+            Event::ResponseCreated(new) => {
+                let mut own = serde_json::to_value(openai(state, recorded)?).ok()?;
+                let asked = self.place().asked.take_if(|(id, _)| *id == new.id);
+                echo(&mut own, asked.as_ref().map(|(_, event_id)| event_id.as_str()), false);
+                Some(own)
+            }
             _ => openai(state, recorded).and_then(|event| serde_json::to_value(event).ok()),
         }
     }
@@ -276,9 +284,10 @@ impl Session {
             let key = event_id.map(str::to_owned);
             let key = Key::new(&self.principal, Some(handle.id()), Operation::Intervene, key, fingerprint(frame, None));
             let request = Request { frame, event_id, key: key.as_ref() };
-            self.check_followed(&handle)?;
             let id = intervene.intervention_id;
-            let told = self.dialect.steer(&self.app, &handle, Ok(intervene), &request, || Hears::Now).await?;
+            // A key is looked up before anything else is.
+            let intervene = self.check_followed(&handle).map(|()| intervene);
+            let told = self.dialect.steer(&self.app, &handle, intervene, &request, || Hears::Now).await?;
             if told.is_none() && self.place().followed.is_none() {
                 self.follow_steer(&handle, id).await?;
             }
@@ -291,7 +300,7 @@ impl Session {
     /// While another conversation is followed, what comes of a steer of this one would not be seen.
     fn check_followed(&self, handle: &ConversationHandle) -> Result<(), Reject> {
         if self.place().followed.is_some_and(|followed| followed != handle.id()) {
-            let text = "this socket follows another conversation; steer this response on another socket";
+            let text = "this socket follows another conversation; use another socket for this response";
             return Err(Reject::new(Code::ResponseNotActive, text));
         }
         Ok(())
@@ -327,33 +336,36 @@ impl Session {
     }
 
     /// Gives results of calls, and shows the response that goes on with them.
-    async fn inject(self: &Arc<Self>, frame: &Value, event_id: Option<&str>) -> Value {
+    async fn inject(self: &Arc<Self>, frame: &Value, event_id: Option<&str>) -> Option<Value> {
+        let request = Request { frame, event_id, key: None };
+        let inject = match inject::read(frame) {
+            Ok(inject) => inject,
+            Err(reject) => return Some(inject::refused(&request, reject, None)),
+        };
+        let id = inject.response_id;
+        let _deciding = self.deciding.lock().await;
+        let handle = match self.app.directory.of_response(id, &self.principal).await {
+            Ok(handle) => handle,
+            Err(reject) => return Some(inject::refused(&request, reject, None)),
+        };
         let done = async {
-            let inject = inject::read(frame)?;
-            let id = inject.response_id;
-            let _deciding = self.deciding.lock().await;
-            let handle = self.app.directory.of_response(id, &self.principal).await?;
             let key = event_id.map(str::to_owned);
             let key =
                 Key::new(&self.principal, Some(handle.id()), Operation::AnswerCall, key, fingerprint(frame, None));
             let request = Request { frame, event_id, key: key.as_ref() };
-            self.check_followed(&handle)?;
-            let is_first = self.dialect.injects(id);
-            let done = inject::perform(&self.app, &handle, inject, &request).await;
-            if done.is_err() && is_first {
-                self.dialect.injects_nothing(id);
-            }
-            let (created, accepted_seq) = done?;
-            if self.place().followed.is_none() {
+            let allowed = self.check_followed(&handle);
+            let done = self.dialect.inject(&self.app, &handle, inject, allowed, &request, || Hears::Now).await?;
+            if let Some(accepted_seq) = done.accepted_seq.filter(|_| self.place().followed.is_none()) {
                 let stored = handle.state().await?.response(id).is_none_or(|response| response.config.store);
-                let before = Cursor { epoch: None, seq: accepted_seq.saturating_sub(1) };
-                let reader = handle.attach(before).await?;
+                let reader = handle.attach(Cursor { epoch: None, seq: accepted_seq - 1 }).await?;
                 self.follow(&handle, reader, None, None, stored).await;
             }
-            Ok(created)
+            Ok(done.answer)
         };
-        let request = Request { frame, event_id, key: None };
-        done.await.unwrap_or_else(|reject| inject::refused(&request, reject))
+        match done.await {
+            Ok(answer) => answer,
+            Err(reject) => Some(inject::refused(&request, reject, handle.state().await.ok().as_deref())),
+        }
     }
 
     /// A cancel that ends its response is answered by the last event of the response.

@@ -276,3 +276,38 @@ fn a_result_for_an_attempt_that_never_was_is_not_found_and_alternating_ones_are_
     }
     assert_eq!(talk.log.len(), length + 3);
 }
+
+#[test]
+fn a_cancel_that_closes_a_call_leaves_the_conversation_idle_though_another_has_its_result() {
+    let (mut talk, id, calls) = calling(&["a", "b"], ToolPolicy::default());
+    answer(&mut talk, &calls[0], "first").unwrap();
+    talk.ended(GenerationEnd::Stop);
+    talk.cancel(id);
+    for input in [Input::Tick, Input::Restarted { fingerprint: None }] {
+        talk.say(input).unwrap();
+        assert_eq!(talk.state.status(), "idle", "nobody asked for a turn");
+    }
+    talk.create("and now?").unwrap();
+    assert_eq!(outputs(&talk), ["first", "not started", "and now?"]);
+}
+
+#[test]
+fn of_results_that_come_together_each_that_is_late_is_recorded_and_none_is_taken() {
+    let (mut talk, response_id, calls) =
+        calling(&["a", "b", "c"], ToolPolicy { timeout_ms: Some(5), ..ToolPolicy::default() });
+    answer(&mut talk, &calls[0], "first").unwrap();
+    talk.now_ms += 5;
+    talk.say(Input::Tick).unwrap();
+    let mut results = Vec::new();
+    for call_id in &calls {
+        let body = ItemBody::FunctionCallOutput {
+            call_id: call_id.clone(),
+            output: "first".to_owned(),
+            synthetic: false,
+            is_error: false,
+        };
+        results.push(Item { id: ItemId::draw(&mut talk.fresh), status: ItemStatus::Completed, body });
+    }
+    let events = talk.say(Input::AnswerCalls { response_id, results }).unwrap();
+    assert_eq!(names(&events), ["tool_result_discarded", "tool_result_discarded"]);
+}

@@ -174,3 +174,63 @@ fn a_create_behind_an_older_response_is_sent_to_a_fork() {
     let item = Item::message(ItemId::draw(&mut talk.fresh), Role::User, "again");
     assert_eq!(talk.create_with(vec![item], Some(first)).unwrap_err().code, Code::ResponseNotActive);
 }
+
+/// A response with an open call, a steer that awaits its result, and a turn that was enqueued behind it.
+fn waiting_behind_a_call() -> (Talk, ResponseId, ResponseId, crate::ids::CallId) {
+    let (mut talk, first) = Talk::generating(&["Let me see. "]);
+    talk.generated(call(10, "weather", "{}"));
+    let queued = talk.create_as("queued", |create| create.policies.if_busy = Some(IfBusy::Enqueue)).unwrap();
+    talk.steer_as(first, "and then", |steer| steer.tools = ToolsOnSteer::Await).unwrap();
+    let call = talk.state.open_calls().next().unwrap().call_id.clone();
+    assert_eq!(talk.state.status(), "requires_action");
+    (talk, first, queued, call)
+}
+
+#[test]
+fn a_create_while_calls_are_open_has_its_turn_behind_those_that_came_before_it() {
+    let (mut talk, _, queued, _) = waiting_behind_a_call();
+    let late = talk.create("late").unwrap();
+    assert_eq!(talk.state.open_calls().count(), 0, "it closes them, as a user message does");
+    let mut order = Vec::new();
+    while let Some(active) = talk.state.active().map(|active| active.id) {
+        order.push(active);
+        talk.ended(GenerationEnd::Stop);
+    }
+    assert_eq!(order.len(), 3, "the steer's successor, then the two turns");
+    assert_eq!(order[1..], [queued, late]);
+}
+
+#[test]
+fn a_create_with_the_results_that_a_steer_awaits_takes_it_along_at_once() {
+    let (mut talk, _, _, call_id) = waiting_behind_a_call();
+    let body = ItemBody::FunctionCallOutput { call_id, output: "rain".into(), synthetic: false, is_error: false };
+    let result = Item { id: ItemId::draw(&mut talk.fresh), status: ItemStatus::Completed, body };
+    let id = talk.create_with(vec![result], None).unwrap();
+    assert_eq!(talk.state.active().unwrap().id, id);
+}
+
+#[test]
+fn a_steer_that_cut_and_waited_says_where_it_cut_when_it_is_committed() {
+    let (mut talk, first, _, _) = waiting_behind_a_call();
+    talk.create("late").unwrap();
+    let committed = talk.log.iter().find_map(|recorded| match &recorded.event {
+        Event::InterventionCommitted { response_id, cut, .. } if *response_id == first => Some(*cut),
+        _ => None,
+    });
+    assert_eq!(committed, Some(Some(Cut { item_id: None, token_index: 4 })), "behind the whole call");
+}
+
+#[test]
+fn a_steer_that_cut_a_message_and_waited_names_the_message() {
+    let (mut talk, first) = Talk::generating(&[]);
+    talk.generated(call(10, "weather", "{}"));
+    talk.generated(vec![output(20, Piece::Text("And".to_owned()))]);
+    talk.steer_as(first, "stop", |steer| steer.tools = ToolsOnSteer::Await).unwrap();
+    let item_id = talk.state.response(first).unwrap().output.last().map(|output| output.item.id);
+    talk.create("late").unwrap();
+    let cut = talk.state.interventions.values().find_map(|steer| match steer.status {
+        InterventionStatus::Committed { cut, .. } => cut,
+        _ => None,
+    });
+    assert_eq!(cut, Some(Cut { item_id, token_index: 4 }));
+}

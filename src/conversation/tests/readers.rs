@@ -114,6 +114,16 @@ fn steer_and_cancel_act_at_once_on_a_paused_response() {
 }
 
 #[test]
+fn a_steer_that_waits_for_an_item_cuts_a_response_instead_of_its_pause() {
+    let (mut talk, id, _) = left(policy(OnDisconnect::Pause, 100));
+    talk.steer_as(id, "shorter", |steer| steer.when = When::Item).unwrap();
+    talk.now_ms += 100;
+    talk.say(Input::Tick).unwrap();
+    assert_eq!(talk.state.response(id).unwrap().status, ended_as("steered"));
+    assert_eq!(talk.state.phase(), Some("queued"), "the successor is to run");
+}
+
+#[test]
 fn an_unread_response_generates_only_so_many_tokens() {
     let (mut talk, id, events) = left(|create| create.policies.max_unattended_tokens = Some(3));
     assert_eq!(names(&events), ["response_unattended"]);

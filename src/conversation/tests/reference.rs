@@ -1,7 +1,9 @@
 //! The reference: a conversation as lists and flags, without events, ids or time. It says what must be answered, where
 //! everything stands, and what the model is to read. Deliberately simple: one page of the protocol, as code.
 
+mod calls;
 mod ends;
+mod forks;
 
 use crate::conversation::{IfBusy, OnDisconnect, OnLate, OnMultiple, ToolsOnSteer, When};
 use crate::error::Code;
@@ -253,6 +255,16 @@ impl Reference {
             }
             return Ok(());
         }
+        let answers_some = answers && (0..self.calls.len()).any(|call| self.is_open(call));
+        let is_turn = |steer: &Steer| steer.outcome == Outcome::Accepted;
+        if !answers_some && (!self.queue.is_empty() || self.steers.iter().any(is_turn)) {
+            self.check_room(0)?;
+            self.queue.push(self.turns.len());
+            self.turns.push(turn);
+            self.close_calls(None, false);
+            self.next_turn();
+            return Ok(());
+        }
         for call in 0..self.calls.len() {
             if answers && self.is_open(call) {
                 self.calls[call].is = Is::Answered;
@@ -264,40 +276,6 @@ impl Reference {
         self.commit_pending(self.turns.len());
         self.turns.push(turn);
         self.begin(self.turns.len() - 1);
-        Ok(())
-    }
-
-    /// The turns up to a place, none of which can be named any more, and a new one behind them. Calls of the last one
-    /// take the request's result, else the one that they ever got.
-    fn fork(&mut self, place: usize, answers: bool, unread: OnDisconnect) -> Result<(), Code> {
-        let kept = self.begun[..=place].to_vec();
-        if self.turns[kept[place]].status == Status::Running {
-            return Err(Code::ConversationBusy);
-        }
-        let taken: Vec<Entry> = self.turns.iter().flat_map(|turn| turn.input.clone()).collect();
-        let copied = |turn: &usize| Turn { status: Status::Completed, deleted: true, ..self.turns[*turn].clone() };
-        let turns: Vec<Turn> = kept.iter().map(copied).collect();
-        // Those that later turns made are the last ones.
-        self.calls.retain(|call| kept.contains(&call.turn));
-        for (number, call) in self.calls.iter_mut().enumerate() {
-            call.turn = kept.iter().position(|turn| *turn == call.turn).unwrap_or_default();
-            if call.turn != place {
-                call.result = None;
-            } else if answers {
-                (call.is, call.given, call.result) = (Is::Answered, Some(0), Some("0".to_owned()));
-            } else if call.result.is_none() {
-                call.result = taken.iter().find_map(|entry| match entry {
-                    Entry::Result(of, text) if *of == number => Some(text.clone()),
-                    _ => None,
-                });
-            }
-        }
-        (self.turns, self.begun) = (turns, (0..=place).collect());
-        (self.queue, self.steers, self.staged) = (Vec::new(), Vec::new(), Vec::new());
-        self.close_calls(None, false);
-        let own = vec![Entry::User(format!("create {}", self.clock))];
-        self.turns.push(Turn { own, unread, came: self.clock, ..Turn::default() });
-        self.begin(place + 1);
         Ok(())
     }
 
@@ -461,49 +439,6 @@ impl Reference {
                 Is::Answered | Is::Closed => continue,
             };
             (call.is, call.result, call.goes_on) = (Is::Closed, Some(text.to_owned()), goes_on);
-        }
-    }
-
-    fn inject(&mut self, turn: usize, output: u8) -> Result<(), Code> {
-        let all: Vec<usize> = (0..self.calls.len()).filter(|call| self.calls[*call].turn == turn).collect();
-        for call in &all {
-            match self.calls[*call].is {
-                Is::Answered if self.calls[*call].given != Some(output) => return Err(Code::ToolResultConflict),
-                Is::Closed => return Err(Code::ToolCallClosed),
-                _ => {}
-            }
-        }
-        if all.is_empty() {
-            return Err(Code::InvalidInput);
-        }
-        let open: Vec<usize> = all.into_iter().filter(|call| self.is_open(*call)).collect();
-        for call in &open {
-            self.take_result(*call, output);
-        }
-        if !open.is_empty() {
-            self.continue_turn();
-            self.next_turn();
-        }
-        Ok(())
-    }
-
-    fn take_result(&mut self, call: usize, output: u8) {
-        let answered = &mut self.calls[call];
-        (answered.is, answered.given, answered.goes_on) = (Is::Answered, Some(output), true);
-        answered.result = Some(output.to_string());
-    }
-
-    /// Once every call has its result, and one came by itself, the server goes on.
-    fn continue_turn(&mut self) {
-        let has_open = (0..self.calls.len()).any(|call| self.is_open(call));
-        let last = self.calls.iter().rev().find(|call| call.goes_on && call.result.is_some()).map(|call| call.turn);
-        let by_itself = |turn: &usize| matches!(self.turns[*turn].status, Status::Completed | Status::Incomplete);
-        let Some(like) = last.filter(by_itself) else { return };
-        if self.active().is_none() && !has_open {
-            let next = self.turns.len();
-            self.commit_pending(next);
-            self.push_like(like);
-            self.begin(next);
         }
     }
 

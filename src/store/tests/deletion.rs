@@ -133,18 +133,6 @@ fn a_late_append_to_a_deleted_conversation_is_refused_and_says_not_found() {
     }
 }
 
-#[test]
-fn a_response_is_deleted_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    for journal in [&SledJournal::open(folder.path()).unwrap() as &dyn Journal, &MemoryJournal::new()] {
-        let filled = fill(journal, &mut Ids::new(), 5);
-        let records = vec![Record::ResponseDeleted(filled.response)];
-        journal.append(&[with_records(batch(filled.conversation, [6]), records)]).unwrap();
-        assert_eq!(journal.conversation_of_response(filled.response).unwrap(), None);
-        assert_eq!(journal.last_seq(filled.conversation).unwrap(), 6);
-    }
-}
-
 /// The folder as a crash leaves it before the deletion, behind it, and behind each part of the purge.
 #[test]
 fn an_interrupted_deletion_is_finished_by_the_next_start() {

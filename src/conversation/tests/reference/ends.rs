@@ -78,6 +78,9 @@ impl Reference {
         if let Some(active) = self.generating().filter(|active| self.turns[*active].readers == Readers::Gone) {
             match self.turns[active].unread {
                 OnDisconnect::Continue => {}
+                OnDisconnect::Pause if !self.at_boundary(active).is_empty() => {
+                    self.commit(active, Some(Status::Incomplete));
+                }
                 OnDisconnect::Pause => self.turns[active].readers = Readers::Awaited,
                 OnDisconnect::Cancel => self.end_outside(active, Status::GivenUp),
             }
