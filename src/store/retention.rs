@@ -1,6 +1,6 @@
-//! What is no longer kept: idempotency keys whose outcome is settled and that are old, or too many; conversations that are old, or
-//! the oldest where there is no room for all; and the events of finished turns that are old, or the oldest of a
-//! conversation that has too many.
+//! What is no longer kept: idempotency keys whose outcome is settled and that are old, or too many; conversations that
+//! are old, or the oldest where there is no room for all; and the events of finished turns that are old, or the oldest
+//! of a conversation that has too many.
 
 use std::collections::HashSet;
 
