@@ -4,7 +4,7 @@
 //! nothing else, standard error what is said about it.
 
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -12,8 +12,8 @@ use serde_json::json;
 use crate::config::{Config, Flags};
 use crate::ids::ConversationId;
 use crate::store::{
-    Batch, DamageReport, Error, Journal, KvFiles, SledJournal, compact, dump, find_damage, holds_journal, load,
-    repair as repair_store,
+    Batch, DamageReport, Error, Journal, KvFiles, SledJournal, compact, dump, find_damage, holds_journal, inspect,
+    load, mend,
 };
 
 /// Conversations or events read at a time.
@@ -86,8 +86,14 @@ impl Folder {
         Ok(path)
     }
 
-    fn open(self) -> anyhow::Result<SledJournal> {
-        Ok(SledJournal::open(self.existing()?)?)
+    /// Shows a copy of the journal, so that nothing in the folder changes, with what is left of it.
+    fn look(self, show: impl FnOnce(&SledJournal) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let look = |journal: &SledJournal| (show(journal), journal.lost().map(str::to_owned));
+        let (shown, lost) = inspect(&self.existing()?, look)?;
+        if let Some(lost) = lost {
+            anyhow::bail!("{lost}; this is what is left, see midstream conversations repair");
+        }
+        shown
     }
 }
 
@@ -95,27 +101,15 @@ impl Folder {
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
     crate::app::start_log();
     match arguments.action {
-        Action::List(folder) => list(&folder.open()?),
-        Action::Show(One { id, folder }) => show(&folder.open()?, id),
+        Action::List(folder) => folder.look(list),
+        Action::Show(One { id, folder }) => folder.look(|journal| show(journal, id)),
         Action::Delete(One { id, folder }) => {
             let path = folder.existing()?;
             delete(&SledJournal::open(&path)?, id)?;
             KvFiles::open(&path, u64::MAX)?.discard(id);
             Ok(())
         }
-        Action::Dump(folder) => {
-            let mut out = BufWriter::new(io::stdout().lock());
-            let summary = dump(&folder.open()?, &mut out)?;
-            out.flush()?;
-            report(summary.conversations, summary.events)?;
-            let damaged = summary.damaged.len() + summary.damaged_records;
-            anyhow::ensure!(
-                damaged == 0,
-                "{damaged} conversations or records are damaged and not whole in the dump; \
-                 see midstream conversations repair"
-            );
-            Ok(())
-        }
+        Action::Dump(folder) => folder.look(dump_all),
         Action::Load(folder) => {
             let summary = load(&SledJournal::open(folder.path()?)?, &mut io::stdin().lock())?;
             Ok(report(summary.conversations, summary.events)?)
@@ -125,12 +119,28 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
             report(done.conversations, done.events)?;
             Ok(writeln!(io::stderr(), "{} bytes before, {} bytes after", done.bytes_before, done.bytes_after)?)
         }
-        Action::Repair(Repair { apply, folder }) => repair(&folder.open()?, apply),
+        Action::Repair(Repair { apply, folder }) => repair(&folder.existing()?, apply),
     }
 }
 
 fn report(conversations: usize, events: usize) -> io::Result<()> {
     writeln!(io::stderr(), "{conversations} conversations, {events} events")
+}
+
+fn dump_all(journal: &SledJournal) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let summary = dump(journal, &mut out)?;
+    out.flush()?;
+    report(summary.conversations, summary.events)?;
+    for damage in &summary.damaged {
+        writeln!(io::stderr(), "{damage}")?;
+    }
+    let damaged = summary.damaged.len() + summary.damaged_records;
+    anyhow::ensure!(
+        damaged == 0,
+        "{damaged} conversations or records are damaged and not whole in the dump; see midstream conversations repair"
+    );
+    Ok(())
 }
 
 fn list(journal: &SledJournal) -> anyhow::Result<()> {
@@ -192,21 +202,35 @@ fn delete(journal: &SledJournal, id: ConversationId) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn repair(journal: &SledJournal, apply: bool) -> anyhow::Result<()> {
-    let found = find_damage(journal)?;
+fn repair(folder: &Path, apply: bool) -> anyhow::Result<()> {
+    let mended = if apply { Some(mend(folder)?) } else { None };
+    let (found, kept) = match mended {
+        Some(mended) => (mended.found, mended.kept),
+        None => (inspect(folder, find_damage)??, None),
+    };
     say_damage(&found, &mut io::stdout().lock())?;
     if found.is_empty() {
         writeln!(io::stderr(), "nothing is damaged")?;
-    } else if apply {
-        repair_store(journal)?;
-        writeln!(io::stderr(), "repaired; readers of a cut conversation are told with conversation.rewound")?;
+    } else if let Some(kept) = kept {
+        let kept = kept.display();
+        writeln!(
+            io::stderr(),
+            "repaired; readers of what was cut are told with conversation.rewound, and the journal as it was is {kept}"
+        )?;
     } else {
-        anyhow::bail!("nothing was changed; copy the data folder, then repair it with --apply");
+        anyhow::bail!("nothing was changed; repair it with --apply, which keeps the journal as it is");
     }
     Ok(())
 }
 
 fn say_damage(found: &DamageReport, out: &mut dyn Write) -> io::Result<()> {
+    if let Some(lost) = &found.lost {
+        writeln!(
+            out,
+            "{lost}: any conversation may end earlier than a client has seen, or be back though it was deleted; a repair \
+             goes on with what is left and tells the readers of all"
+        )?;
+    }
     for damage in &found.conversations {
         let (id, seq, why) = (damage.conversation, damage.seq, &damage.why);
         let events = match damage.last_seq {
@@ -223,6 +247,9 @@ fn say_damage(found: &DamageReport, out: &mut dyn Write) -> io::Result<()> {
         for lost in &damage.lost_responses {
             writeln!(out, "  {lost}")?;
         }
+    }
+    if found.is_unreadable {
+        writeln!(out, "a part of the journal's files cannot be read; a repair writes anew what can be")?;
     }
     let (known, lost) = (found.records_known, found.records_lost);
     if known + lost > 0 {
@@ -251,7 +278,12 @@ mod tests {
             lost_interventions: vec![],
         };
         let headless = Damage { seq: 1, last_seq: None, lost_responses: vec![], ..damage.clone() };
-        let found = DamageReport { conversations: vec![damage, headless], records_known: 2, records_lost: 1 };
+        let found = DamageReport {
+            conversations: vec![damage, headless],
+            records_known: 2,
+            records_lost: 1,
+            ..DamageReport::default()
+        };
         let mut said = Vec::new();
         say_damage(&found, &mut said).unwrap();
         let said = String::from_utf8(said).unwrap();

@@ -95,6 +95,15 @@ fn index_sum(db: &sled::Db) -> Result<u128, Error> {
     catch_unwind(AssertUnwindSafe(add)).unwrap_or_else(|_| Err(Error::StoreDamaged("its index cannot be read".into())))
 }
 
+/// What is done about a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Losses {
+    /// The store is not opened.
+    Refuse,
+    /// It is opened with what is left, and nothing is written before somebody writes.
+    Accept,
+}
+
 /// What the file said when the folder was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
@@ -137,24 +146,51 @@ impl Acknowledged {
         Ok(Self { path, file, known, failing: AtomicBool::new(false) })
     }
 
-    /// Compares the journal with what was acknowledged, and returns the tally to go on from. `durable` makes
-    /// durable what is in the database.
-    pub(super) fn check(&self, db: &sled::Db, durable: impl Fn() -> Result<(), Error>) -> Result<Tally, Error> {
+    /// Compares the journal with what was acknowledged, and returns the tally to go on from, and what is lost.
+    /// `durable` makes durable what is in the database.
+    pub(super) fn check(
+        &self,
+        db: &sled::Db,
+        losses: Losses,
+        durable: impl Fn() -> Result<(), Error>,
+    ) -> Result<(Tally, Option<String>), Error> {
+        let tally = Tally::read(db);
+        let stored = tally.clone().ok().flatten().unwrap_or_default();
+        let sum = index_sum(db);
+        if let Some(what) = self.loss(&tally, &sum) {
+            let acknowledged = if let Known::AtLeast(count) = self.known { count } else { 0 };
+            let next = Tally { committed: stored.committed.max(acknowledged), index_sum: sum.ok() };
+            return match losses {
+                Losses::Refuse => Err(Error::Lost(what)),
+                Losses::Accept => Ok((next, Some(what))),
+            };
+        }
+        let next = Tally { committed: stored.committed, index_sum: sum.ok() };
+        if tally != Ok(Some(next)) {
+            db.insert(keys::TALLY, codec::seal(keys::TALLY, &next.encode()))?;
+            db.flush()?;
+        }
+        // Also what a killed process wrote and did not sync: the file must not run ahead of it.
+        durable()?;
+        self.write(next);
+        Ok((next, None))
+    }
+
+    /// What is lost, unless somebody accepts that.
+    fn loss(&self, tally: &Result<Option<Tally>, Error>, sum: &Result<u128, Error>) -> Option<String> {
         let accepted = self.known == Known::Nothing;
-        let tally = match Tally::read(db) {
-            Err(_) if accepted => None,
-            Err(error) => return Err(self.lost(error.to_string())),
-            Ok(tally) => tally,
+        let stored = match tally {
+            Err(_) if accepted => Tally::default(),
+            Err(_) => return Some("the count of its writes cannot be read".into()),
+            Ok(tally) => tally.unwrap_or_default(),
         };
-        let stored = tally.unwrap_or_default();
         if let Known::AtLeast(acknowledged) = self.known
             && let missing @ 1.. = acknowledged.saturating_sub(stored.committed)
         {
-            return Err(self.lost(format!("{missing} of {acknowledged} acknowledged writes are missing")));
+            return Some(format!("{missing} of {acknowledged} acknowledged writes are missing"));
         }
-        let sum = index_sum(db);
-        let fault = match (&sum, stored.index_sum) {
-            (Err(error), Some(_)) => Some(format!("acknowledged writes cannot be read: {error}")),
+        let fault = match (sum, stored.index_sum) {
+            (Err(_), Some(_)) => Some("a part of its index cannot be read".to_owned()),
             (Ok(sum), Some(stored)) if *sum != stored => {
                 let (found, written) = (*sum >> 64, stored >> 64);
                 Some(format!(
@@ -163,20 +199,10 @@ impl Acknowledged {
             }
             _ => None,
         };
-        match fault {
-            Some(what) if accepted => tracing::error!(%what, "the loss is accepted, since the count was deleted"),
-            Some(what) => return Err(self.lost(what)),
-            None => {}
+        if accepted && let Some(what) = &fault {
+            tracing::error!(%what, "the loss is accepted, since the count was deleted");
         }
-        let next = Tally { committed: stored.committed, index_sum: sum.ok() };
-        if tally != Some(next) {
-            db.insert(keys::TALLY, codec::seal(keys::TALLY, &next.encode()))?;
-            db.flush()?;
-        }
-        // Also what a killed process wrote and did not sync: the file must not run ahead of it.
-        durable()?;
-        self.write(next);
-        Ok(next)
+        fault.filter(|_| !accepted)
     }
 
     /// Notes that all of the tally is acknowledged. It is only a lower bound, so a failure costs no more than that.
@@ -192,11 +218,5 @@ impl Acknowledged {
                 }
             }
         }
-    }
-
-    fn lost(&self, what: String) -> Error {
-        let error = Error::Lost { what, count: self.path.clone() };
-        tracing::error!(%error, "the store is not opened");
-        error
     }
 }

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use crate::error::Code;
 use crate::ids::ConversationId;
 
+/// What is said of a record whose checksum in the log does not fit.
+const UNREADABLE: &str = "a part of its file cannot be read";
+
 /// Why the store could not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -50,16 +53,10 @@ pub enum Error {
     StoreDamaged(String),
     /// Acknowledged writes are gone: the log was damaged, and recovery left out what lies behind the damage.
     #[error(
-        "the store is damaged: {what}; a part of the journal's log could not be read, and recovery has cut the log \
-         there, so the rest cannot be had from this folder any more; restore the whole data folder from a copy, or, \
-         to go on with what is left, delete {} and start again", .count.display()
+        "the store is damaged: {0}; restore the whole data folder from a copy, or see what is left with midstream \
+         conversations repair, and go on with that with repair --apply"
     )]
-    Lost {
-        /// What is missing.
-        what: String,
-        /// The file to delete by whoever accepts the loss.
-        count: PathBuf,
-    },
+    Lost(String),
     /// Another process has the folder.
     #[error("another midstream runs on this data folder: {}; stop it, or choose another --data-dir", .0.display())]
     InUse(PathBuf),
@@ -91,11 +88,9 @@ impl Error {
     /// The code that a client sees.
     pub fn code(&self) -> Code {
         match self {
-            Self::Unavailable(_)
-            | Self::SyncFailed(_)
-            | Self::StoreDamaged(_)
-            | Self::Lost { .. }
-            | Self::File { .. } => Code::StorageUnavailable,
+            Self::Unavailable(_) | Self::SyncFailed(_) | Self::StoreDamaged(_) | Self::Lost(_) | Self::File { .. } => {
+                Code::StorageUnavailable
+            }
             Self::Damaged { .. } => Code::ConversationDamaged,
             Self::Deleted(_) => Code::ConversationNotFound,
             Self::Expired { .. } => Code::CursorExpired,
@@ -114,6 +109,14 @@ impl Error {
         Self::Damaged { conversation, seq, why: why.into() }
     }
 
+    /// What the database says of bytes that it cannot read, as damage of the conversation that they belong to.
+    pub(super) fn of_conversation(conversation: ConversationId, seq: u64, error: sled::Error) -> Self {
+        match error {
+            sled::Error::Corruption { .. } => Self::damaged(conversation, seq, UNREADABLE),
+            other => other.into(),
+        }
+    }
+
     /// A failed operation on a file.
     pub(super) fn file(what: impl Into<String>, why: &std::io::Error) -> Self {
         Self::File { what: what.into(), why: why.to_string() }
@@ -123,7 +126,7 @@ impl Error {
 impl From<sled::Error> for Error {
     fn from(error: sled::Error) -> Self {
         match error {
-            sled::Error::Corruption { .. } => Self::StoreDamaged(error.to_string()),
+            sled::Error::Corruption { .. } => Self::StoreDamaged(UNREADABLE.into()),
             other => Self::Unavailable(other.to_string()),
         }
     }

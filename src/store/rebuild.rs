@@ -90,6 +90,13 @@ pub(super) fn migrate(journal: SledJournal, root: &Path, lock: &Lock) -> Result<
     SledJournal::open_locked(root, lock)
 }
 
+/// Writes anew what can be read of a journal, of which a copy is kept, and puts it in its place.
+pub(super) fn rebuild_readable(journal: SledJournal, root: &Path) -> Result<(), Error> {
+    build(&journal, root, migrate::SCHEMA)?;
+    close(journal, root)?;
+    swap::steps(root, None).iter().try_for_each(swap::Step::run)
+}
+
 /// Loads a journal's dump into a new one in `rebuilding/`, whole and closed. Its count of writes goes on from the old
 /// one's, so that the file of what was acknowledged fits both.
 pub(super) fn build(journal: &SledJournal, root: &Path, schema: u32) -> Result<(DumpSummary, Digested), Error> {

@@ -46,6 +46,10 @@ pub struct DamageReport {
     pub records_known: usize,
     /// Records that nobody can tell any more: idempotency keys, and what a lost event created.
     pub records_lost: usize,
+    /// What is lost of what was acknowledged, when recovery left out a part of the log.
+    pub lost: Option<String>,
+    /// Some of it cannot be read at all, so that it cannot be removed either.
+    pub is_unreadable: bool,
 }
 
 impl DamageReport {
@@ -57,7 +61,7 @@ impl DamageReport {
 
 /// Reads everything and says what is damaged, and what a repair would lose. Changes nothing.
 pub fn find_damage(journal: &SledJournal) -> Result<DamageReport, Error> {
-    Ok(examine(journal)?.report())
+    Ok(examine(journal)?.report(journal))
 }
 
 /// Cuts the journal of each damaged conversation in front of its damage, deletes those of which nothing is left, and
@@ -65,11 +69,15 @@ pub fn find_damage(journal: &SledJournal) -> Result<DamageReport, Error> {
 /// what was done.
 pub fn repair(journal: &SledJournal) -> Result<DamageReport, Error> {
     let found = examine(journal)?;
+    // First, since with it the loss counts as accepted.
+    if journal.lost.is_some() {
+        journal.rewind_all(&found)?;
+    }
     for (damage, whole) in &found.conversations {
         journal.cut(damage, whole)?;
     }
     journal.mend_index(&found.records)?;
-    Ok(found.report())
+    Ok(found.report(journal))
 }
 
 /// What can be read of a conversation.
@@ -91,12 +99,14 @@ struct Found {
 }
 
 impl Found {
-    fn report(self) -> DamageReport {
+    fn report(self, journal: &SledJournal) -> DamageReport {
         let known = self.records.values().flatten().count();
         DamageReport {
             conversations: self.conversations.into_iter().map(|(damage, _)| damage).collect(),
             records_known: known,
             records_lost: self.records.len() - known,
+            lost: journal.lost.clone(),
+            is_unreadable: journal.is_unreadable(),
         }
     }
 }
@@ -129,8 +139,14 @@ impl SledJournal {
         let mut all: BTreeSet<_> = self.conversations(None, usize::MAX)?.into_iter().collect();
         for kind in [keys::JOURNAL, keys::KEPT] {
             let mut from = vec![kind];
-            while let Some(row) = self.db.range(from..vec![kind + 1]).next() {
-                let Some(id) = keys::id(&row?.0).map(ConversationId::from_bytes) else {
+            loop {
+                let mut first = None;
+                self.scan(from.clone()..vec![kind + 1], &mut |key, _| {
+                    first = Some(key.to_vec());
+                    Ok(false)
+                })?;
+                let Some(key) = first else { break };
+                let Some(id) = keys::id(&key).map(ConversationId::from_bytes) else {
                     return Err(Error::StoreDamaged("an event's key is malformed".into()));
                 };
                 all.insert(id);
@@ -250,6 +266,20 @@ impl SledJournal {
         Ok(Damage { conversation, seq: whole.head.seq + 1, last_seq, why, lost_responses, lost_interventions })
     }
 
+    /// Begins a new epoch of every whole conversation where writes are lost: nobody knows which had more events. One
+    /// batch, so that a crash leaves the loss to be repaired or all of them rewound.
+    fn rewind_all(&self, found: &Found) -> Result<(), Error> {
+        let damaged: HashSet<_> = found.conversations.iter().map(|(damage, _)| damage.conversation).collect();
+        let mut writes = Writes::default();
+        for conversation in self.all_conversations()?.difference(&damaged.into_iter().collect()) {
+            let epoch = self.epoch(*conversation)?.epoch + 1;
+            let rewound_seq = self.last_seq(*conversation)?;
+            writes.put(keys::epoch(*conversation), &codec::encode_epoch(Epoch { epoch, rewound_seq }));
+        }
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write(writes, 1).inspect_err(|error| self.note_failure(error))
+    }
+
     /// Keeps what can be read.
     fn cut(&self, damage: &Damage, whole: &Whole) -> Result<(), Error> {
         let conversation = damage.conversation;
@@ -313,12 +343,12 @@ impl SledJournal {
     fn unreadable_records(&self) -> Result<HashMap<Vec<u8>, Option<Vec<u8>>>, Error> {
         let mut unreadable = HashMap::new();
         for kind in [keys::RESPONSE, keys::INTERVENTION, keys::ACTIVE, keys::IDEMPOTENCY] {
-            for row in self.db.scan_prefix([kind]) {
-                let (key, value) = row?;
-                if decode_record(kind, &key, &value).is_err() {
+            self.scan(vec![kind]..vec![kind + 1], &mut |key, value| {
+                if decode_record(kind, key, value).is_err() {
                     unreadable.insert(key.to_vec(), (kind == keys::ACTIVE).then(Vec::new));
                 }
-            }
+                Ok(true)
+            })?;
         }
         Ok(unreadable)
     }

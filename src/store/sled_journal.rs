@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use super::acknowledged::{Acknowledged, Tally};
+use super::acknowledged::{Acknowledged, Losses, Tally};
 use super::codec::{self, Entry, Head, PartialEntry};
 use super::error::Error;
 use super::folder::{Folder, Lock};
@@ -42,6 +43,10 @@ pub struct SledJournal {
     pub(super) purge: Mutex<Purge>,
     /// Deleted conversations of which nothing is left.
     pub(super) buried: RwLock<Buried>,
+    /// The database met bytes that it cannot read; it cannot change them either.
+    unreadable: AtomicBool,
+    /// What is lost of what was acknowledged, where that is accepted.
+    pub(super) lost: Option<String>,
     /// What the store was written with.
     pub(super) schema: u32,
 }
@@ -63,12 +68,30 @@ impl SledJournal {
 
     /// As [`SledJournal::open`], for the holder of the folder's lock.
     pub(super) fn open_locked(root: &Path, lock: &Lock) -> Result<Self, Error> {
-        let journal = Self::open_any(root, lock)?;
-        if journal.schema == migrate::SCHEMA { Ok(journal) } else { rebuild::migrate(journal, root, lock) }
+        Self::open_current(root, lock, Losses::Refuse)
+    }
+
+    /// As [`SledJournal::open_locked`], also where writes are lost.
+    pub(super) fn open_accepting(root: &Path, lock: &Lock) -> Result<Self, Error> {
+        Self::open_current(root, lock, Losses::Accept)
+    }
+
+    fn open_current(root: &Path, lock: &Lock, losses: Losses) -> Result<Self, Error> {
+        let journal = Self::open_any(root, lock, losses)?;
+        if journal.schema == migrate::SCHEMA {
+            return Ok(journal);
+        }
+        let lost = journal.lost.clone();
+        Ok(Self { lost, ..rebuild::migrate(journal, root, lock)? })
+    }
+
+    /// What is lost of what was acknowledged: then it is not known either which conversations had more events.
+    pub fn lost(&self) -> Option<&str> {
+        self.lost.as_deref()
     }
 
     /// Opens a store of any schema that this build can read.
-    pub(super) fn open_any(root: &Path, lock: &Lock) -> Result<Self, Error> {
+    pub(super) fn open_any(root: &Path, lock: &Lock, losses: Losses) -> Result<Self, Error> {
         let (folder, db) = Folder::open(root, lock)?;
         let mut journal = Self {
             db,
@@ -81,13 +104,17 @@ impl SledJournal {
             acknowledged: Acknowledged::open(root)?,
             purge: Mutex::default(),
             buried: RwLock::default(),
+            unreadable: AtomicBool::new(false),
+            lost: None,
             schema: migrate::SCHEMA,
         };
         match journal.stored_schema()? {
             Some(found) => journal.schema = migrate::check(found)?,
             None => journal.initialise()?,
         }
-        *journal.tally() = journal.acknowledged.check(&journal.db, || journal.folder.sync())?;
+        let (tally, lost) = journal.acknowledged.check(&journal.db, losses, || journal.folder.sync())?;
+        *journal.tally() = tally;
+        journal.lost = lost;
         if !journal.folder.was_initialised() {
             journal.folder.mark_initialised()?;
         }
@@ -119,14 +146,14 @@ impl SledJournal {
     }
 
     /// The rows of a conversation's events between two seqs.
-    pub(super) fn rows(&self, conversation: ConversationId, first: u64, last: u64) -> Rows {
+    pub(super) fn rows(&self, conversation: ConversationId, first: u64, last: u64) -> Rows<'_> {
         self.rows_of(keys::JOURNAL, conversation, first, last)
     }
 
     /// The rows of a kind between two seqs.
-    pub(super) fn rows_of(&self, kind: u8, conversation: ConversationId, first: u64, last: u64) -> Rows {
+    pub(super) fn rows_of(&self, kind: u8, conversation: ConversationId, first: u64, last: u64) -> Rows<'_> {
         let range = keys::row(kind, conversation, first, 0)..=keys::row(kind, conversation, last, u16::MAX);
-        Rows { rows: self.db.range(range), conversation }
+        Rows { rows: self.db.range(range), conversation, unreadable: &self.unreadable }
     }
 
     fn in_flight(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Option<sled::IVec>>> {
@@ -139,8 +166,8 @@ impl SledJournal {
 
     /// The durable value under `key`. The tree is asked first: if the append ends in between, what it wrote is
     /// durable.
-    fn durable(&self, key: &[u8]) -> Result<Option<sled::IVec>, Error> {
-        let value = self.db.get(key)?;
+    fn durable(&self, key: &[u8]) -> sled::Result<Option<sled::IVec>> {
+        let value = readable(&self.unreadable, || self.db.get(key))?;
         Ok(match self.in_flight().get(key) {
             Some(before) => before.clone(),
             None => value,
@@ -215,9 +242,19 @@ impl SledJournal {
         Ok(())
     }
 
+    /// A record that a conversation owns.
+    fn owned(&self, conversation: ConversationId, key: &[u8]) -> Result<Option<sled::IVec>, Error> {
+        self.durable(key).map_err(|error| Error::of_conversation(conversation, 0, error))
+    }
+
+    /// Whether a read met what the database cannot read.
+    pub(super) fn is_unreadable(&self) -> bool {
+        self.unreadable.load(Ordering::Relaxed)
+    }
+
     fn head(&self, conversation: ConversationId) -> Result<Head, Error> {
         let key = keys::head(conversation);
-        let Some(value) = self.durable(&key)? else {
+        let Some(value) = self.owned(conversation, &key)? else {
             return Ok(Head::default());
         };
         codec::unseal(&key, &value)
@@ -257,16 +294,42 @@ impl SledJournal {
 
     fn ids(&self, kind: u8, from: Vec<u8>, limit: usize) -> Result<Vec<ConversationId>, Error> {
         let mut found = Vec::new();
-        for row in self.db.range(from..vec![kind + 1]) {
-            let (key, _) = row?;
-            if found.len() == limit {
-                break;
-            }
-            if let Some(id) = keys::id(&key).filter(|_| self.is_durable(&key)) {
+        self.scan(from..vec![kind + 1], &mut |key, _| {
+            if let Some(id) = keys::id(key).filter(|_| self.is_durable(key)) {
                 found.push(ConversationId::from_bytes(id));
             }
-        }
+            Ok(found.len() < limit)
+        })?;
         Ok(found)
+    }
+
+    /// Shows rows of the index until `visit` says that it is enough, and leaves out what lies between the first and
+    /// the last that cannot be read. Whether all could be read.
+    pub(super) fn scan(
+        &self,
+        range: std::ops::Range<Vec<u8>>,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool, Error>,
+    ) -> Result<bool, Error> {
+        let mut rows = self.db.range(range.clone());
+        loop {
+            match readable(&self.unreadable, || rows.next().transpose()) {
+                Ok(None) => return Ok(true),
+                Ok(Some((key, value))) if visit(&key, &value)? => {}
+                Ok(Some(_)) => return Ok(true),
+                Err(sled::Error::Corruption { .. }) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let (mut rows, mut behind) = (self.db.range(range), Vec::new());
+        while let Ok(Some(row)) = readable(&self.unreadable, || rows.next_back().transpose()) {
+            behind.push(row);
+        }
+        for (key, value) in behind.iter().rev() {
+            if !visit(key, value)? {
+                break;
+            }
+        }
+        Ok(false)
     }
 }
 
@@ -297,7 +360,7 @@ impl Journal for SledJournal {
 
     fn oldest_seq(&self, conversation: ConversationId) -> Result<u64, Error> {
         let key = keys::oldest(conversation);
-        let Some(value) = self.durable(&key)? else {
+        let Some(value) = self.owned(conversation, &key)? else {
             return Ok(1);
         };
         codec::unseal(&key, &value)
@@ -358,7 +421,7 @@ impl Journal for SledJournal {
         let kept = self.rows_of(keys::KEPT, conversation, first, oldest - 1);
         let mut bytes = 0;
         for row in events.rows.chain(kept.rows) {
-            let (key, value) = row?;
+            let (key, value) = row.map_err(|error| Error::of_conversation(conversation, first, error))?;
             bytes += (key.len() + value.len()) as u64;
         }
         Ok(bytes)
@@ -366,7 +429,7 @@ impl Journal for SledJournal {
 
     fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error> {
         let key = keys::epoch(conversation);
-        let Some(value) = self.durable(&key)? else {
+        let Some(value) = self.owned(conversation, &key)? else {
             return Ok(Epoch::default());
         };
         codec::unseal(&key, &value)
@@ -414,21 +477,24 @@ impl Journal for SledJournal {
     }
 
     fn records(&self, visit: &mut dyn FnMut(ConversationId, Record) -> Result<(), Error>) -> Result<usize, Error> {
-        let mut damaged = 0;
+        let (mut damaged, mut gaps) = (0, 0);
         for kind in [keys::RESPONSE, keys::INTERVENTION, keys::ACTIVE, keys::IDEMPOTENCY, keys::EPOCH] {
-            for row in self.db.scan_prefix([kind]) {
-                let (key, _) = row?;
-                let Some(value) = self.durable(&key)? else {
-                    continue;
+            let whole = self.scan(vec![kind]..vec![kind + 1], &mut |key, _| {
+                let Some(value) = self.durable(key)? else {
+                    return Ok(true);
                 };
-                match decode_record(kind, &key, &value) {
+                match decode_record(kind, key, &value) {
                     Ok((conversation, record)) if self.is_hidden(conversation, &record)? => {}
                     Ok((conversation, record)) => visit(conversation, record)?,
                     Err(_) => damaged += 1,
                 }
-            }
+                Ok(true)
+            })?;
+            gaps += usize::from(!whole);
         }
-        Ok(damaged)
+        // Conversations are missing where their heads are.
+        gaps += usize::from(!self.scan(vec![keys::HEAD]..vec![keys::HEAD + 1], &mut |_, _| Ok(true))?);
+        Ok(damaged + gaps)
     }
 }
 
@@ -446,13 +512,24 @@ pub(super) fn decode_record(kind: u8, key: &[u8], value: &[u8]) -> Result<(Conve
     })
 }
 
-/// Puts a conversation's chunks together again.
-pub(super) struct Rows {
-    rows: sled::Iter,
-    conversation: ConversationId,
+/// Reads, and notes where the database cannot. It asserts in places where it could report damage.
+fn readable<T>(unreadable: &AtomicBool, read: impl FnOnce() -> sled::Result<T>) -> sled::Result<T> {
+    let corrupt = sled::Error::Corruption { at: None, bt: () };
+    let outcome = catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(corrupt));
+    if matches!(outcome, Err(sled::Error::Corruption { .. })) {
+        unreadable.store(true, Ordering::Relaxed);
+    }
+    outcome
 }
 
-impl Rows {
+/// Puts a conversation's chunks together again.
+pub(super) struct Rows<'a> {
+    rows: sled::Iter,
+    conversation: ConversationId,
+    unreadable: &'a AtomicBool,
+}
+
+impl Rows<'_> {
     /// The next entry and the events in it, the last of which has the seq of its key.
     pub(super) fn next_events(&mut self, expected: u64) -> Result<Option<(Entry, Vec<Recorded>)>, Error> {
         let Some((seq, entry)) = self.next_entry(expected)? else {
@@ -499,10 +576,11 @@ impl Rows {
     }
 
     fn next_row(&mut self, expected: u64) -> Result<Option<(u64, u16, Vec<u8>)>, Error> {
-        let Some(row) = self.rows.next() else {
+        let read = readable(self.unreadable, || self.rows.next().transpose());
+        let Some((key, value)) = read.map_err(|error| Error::of_conversation(self.conversation, expected, error))?
+        else {
             return Ok(None);
         };
-        let (key, value) = row?;
         let damaged = |why: String| Error::damaged(self.conversation, expected, why);
         let (seq, chunk) = keys::event_parts(&key).ok_or_else(|| damaged("its key is malformed".into()))?;
         let body = codec::unseal(&key, &value).map_err(damaged)?;

@@ -109,15 +109,26 @@ impl SledJournal {
         if let Some(conversation) = purge.trimmed.first().copied() {
             // One that was damaged since is left to its repair.
             let oldest = self.oldest_seq(conversation).unwrap_or(1);
-            if !self.remove_rows_of(keys::JOURNAL, conversation, oldest - 1)? {
-                purge.trimmed.remove(&conversation);
+            match self.remove_rows_of(keys::JOURNAL, conversation, oldest - 1) {
+                Ok(true) => {}
+                Ok(false) | Err(Error::Damaged { .. }) => {
+                    purge.trimmed.remove(&conversation);
+                }
+                Err(error) => return Err(error),
             }
             return Ok(());
         }
         for conversation in &purge.pending {
             for kind in [keys::JOURNAL, keys::KEPT] {
-                if self.remove_rows_of(kind, *conversation, u64::MAX)? {
-                    return Ok(());
+                match self.remove_rows_of(kind, *conversation, u64::MAX) {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => {}
+                    // It is hidden by its tombstone, which stays until the journal is written anew.
+                    Err(Error::Damaged { conversation, .. }) => {
+                        purge.pending.remove(&conversation);
+                        return Ok(());
+                    }
+                    Err(error) => return Err(error),
                 }
             }
         }
@@ -133,7 +144,7 @@ impl SledJournal {
         let mut batch = sled::Batch::default();
         let mut count = 0;
         for row in self.db.range(keys::row(kind, conversation, 0, 0)..=keys::row(kind, conversation, last, u16::MAX)) {
-            batch.remove(row?.0);
+            batch.remove(row.map_err(|error| Error::of_conversation(conversation, 0, error))?.0);
             count += 1;
             if count == PART_ROWS {
                 break;

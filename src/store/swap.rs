@@ -24,6 +24,11 @@ pub(super) fn rebuilding(root: &Path) -> PathBuf {
     root.join("rebuilding")
 }
 
+/// The copy of a journal that is only looked at.
+pub(super) fn inspecting(root: &Path) -> PathBuf {
+    root.join("inspecting")
+}
+
 fn next(root: &Path) -> PathBuf {
     root.join("journal.next")
 }
@@ -89,7 +94,7 @@ pub(super) fn finish(root: &Path) -> Result<(), Error> {
     } else {
         steps.push(Step::Remove(next));
     }
-    steps.extend([Step::Sync(root.to_owned()), Step::Remove(old), Step::Remove(built)]);
+    steps.extend([Step::Sync(root.to_owned()), Step::Remove(old), Step::Remove(built), Step::Remove(inspecting(root))]);
     steps.iter().try_for_each(Step::run)
 }
 

@@ -70,7 +70,7 @@ fn check(journal: &SledJournal, written: &Written) {
     }
 }
 
-fn flip(folder: &Path, per_mille: usize) {
+pub(super) fn flip(folder: &Path, per_mille: usize) {
     let path = folder.join("journal/db");
     let mut bytes = std::fs::read(&path).unwrap();
     let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
@@ -89,7 +89,7 @@ fn a_flipped_bit_in_an_older_record_is_never_passed_over_in_silence() {
             copy_folder(folder.path(), copy.path());
             flip(copy.path(), per_mille);
             match SledJournal::open(copy.path()) {
-                Err(Error::Lost { .. } | Error::StoreDamaged(_)) => refused += 1,
+                Err(Error::Lost(_) | Error::StoreDamaged(_)) => refused += 1,
                 Err(error) => panic!("started {started}, at {per_mille}: {error}"),
                 Ok(journal) => check(&journal, &written),
             }
@@ -119,9 +119,9 @@ fn a_cut_log_is_refused_until_its_loss_is_accepted() {
     let refused = cut(folder.path());
     let count = folder.path().join("acknowledged");
     let text = refused.to_string();
-    assert!(matches!(refused, Error::Lost { .. }), "{text}");
+    assert!(matches!(refused, Error::Lost(_)), "{text}");
     assert!(text.contains("of 20 acknowledged writes are missing"), "{text}");
-    assert!(text.contains(&format!("delete {}", count.display())), "{text}");
+    assert!(text.contains("repair --apply"), "{text}");
     assert_eq!(SledJournal::open(folder.path()).unwrap_err(), refused, "a second start forgets the loss");
     std::fs::remove_file(count).unwrap();
     let conversation = ConversationId::from_bytes([9; 16]);

@@ -6,6 +6,7 @@ mod dumps;
 mod durability;
 mod folding;
 mod golden;
+mod inspecting;
 mod journals;
 mod killed;
 mod kv_files;

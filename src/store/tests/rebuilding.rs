@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::super::acknowledged::Losses;
 use super::super::folder::Lock;
 use super::super::writes::Writes;
 use super::super::{
@@ -247,7 +248,7 @@ fn a_crash_in_a_migration_leaves_a_store_that_opens_and_the_old_one() {
     let expected = fs::read_to_string(golden("v1.states.txt")).unwrap();
     {
         let lock = Lock::take(folder.path()).unwrap();
-        let old = SledJournal::open_any(folder.path(), &lock).unwrap();
+        let old = SledJournal::open_any(folder.path(), &lock, Losses::Refuse).unwrap();
         rebuild::build(&old, folder.path(), 1).unwrap();
     }
     crash_behind_each_step(folder.path(), Some("journal.schema-1"), |done, root| {
@@ -262,7 +263,7 @@ fn what_lies_before_damage_is_migrated_and_begins_a_new_epoch() {
     first_light(folder.path());
     let hurt = {
         let lock = Lock::take(folder.path()).unwrap();
-        let old = SledJournal::open_any(folder.path(), &lock).unwrap();
+        let old = SledJournal::open_any(folder.path(), &lock, Losses::Refuse).unwrap();
         let hurt = old.conversations(None, 1).unwrap()[0];
         old.db.insert(keys::event(hurt, 4, 0), "torn").unwrap();
         hurt

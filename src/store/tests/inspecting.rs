@@ -1,0 +1,128 @@
+//! Looking changes nothing; mending keeps what was there; what cannot be read holds up nothing else.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::super::{Batch, Error, Journal, SledJournal, dump, find_damage, inspect, mend};
+use super::lost::flip;
+use super::{Ids, batch, copy_folder};
+use crate::ids::ConversationId;
+
+/// Every file below, with its bytes.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files(&entry.path()).into_iter().map(|(name, bytes)| (entry.path().join(name), bytes)));
+        } else {
+            found.insert(entry.path().strip_prefix(folder).unwrap().to_owned(), std::fs::read(entry.path()).unwrap());
+        }
+    }
+    found
+}
+
+fn contents(folder: &Path) -> Vec<Vec<u8>> {
+    files(folder).into_values().collect()
+}
+
+fn written(folder: &Path, conversations: usize, events: u64) -> Vec<ConversationId> {
+    let journal = SledJournal::open(folder).unwrap();
+    let mut ids = Ids::new();
+    let conversations: Vec<_> = std::iter::repeat_with(|| ids.conversation()).take(conversations).collect();
+    for conversation in &conversations {
+        journal.append(&[batch(*conversation, 1..=events)]).unwrap();
+    }
+    conversations
+}
+
+#[test]
+fn looking_at_a_damaged_journal_changes_no_byte_and_tells_the_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 20, 10);
+    flip(folder.path(), 500);
+    let before = files(folder.path());
+    for _ in 0..2 {
+        let found = inspect(folder.path(), find_damage).unwrap().unwrap();
+        assert!(found.lost.as_ref().is_some_and(|lost| lost.contains("of 20 acknowledged writes")), "{found:?}");
+        assert!(files(folder.path()) == before, "a look changed the folder");
+    }
+}
+
+#[test]
+fn mending_a_cut_log_keeps_the_journal_as_it_was_and_rewinds_what_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 20, 10);
+    flip(folder.path(), 500);
+    let before = contents(&folder.path().join("journal"));
+    let mended = mend(folder.path()).unwrap();
+    assert!(mended.found.lost.is_some());
+    let kept = mended.kept.unwrap();
+    assert_eq!(kept, folder.path().join("journal.before-repair"));
+    assert!(contents(&kept) == before, "what is kept is not what was there");
+    let journal = SledJournal::open(folder.path()).unwrap();
+    let left = journal.conversations(None, 100).unwrap();
+    assert!(!left.is_empty() && left.len() < 20, "{} are left", left.len());
+    for conversation in left {
+        let epoch = journal.epoch(conversation).unwrap();
+        assert_eq!((epoch.epoch, epoch.rewound_seq), (1, journal.last_seq(conversation).unwrap()));
+    }
+    drop(journal);
+    assert_eq!(mend(folder.path()).unwrap().kept, None, "a mended folder is mended again");
+}
+
+/// Whether one conversation of the journal cannot be read by the database while the folder opens.
+fn hurt(folder: &Path, conversations: &[ConversationId]) -> Option<ConversationId> {
+    let copy = tempfile::tempdir().unwrap();
+    copy_folder(folder, copy.path());
+    let journal = SledJournal::open(copy.path()).ok()?;
+    let hurt = conversations.iter().find(|id| journal.read(**id, 0, 1000).is_err()).copied();
+    hurt.filter(|_| journal.is_unreadable())
+}
+
+#[test]
+fn what_the_database_cannot_read_is_damage_of_its_conversation_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let conversations = written(folder.path(), 60, 150);
+    // With a snapshot, recovery reads only what lies behind it.
+    drop(SledJournal::open(folder.path()).unwrap());
+    let mut seen = 0;
+    for per_mille in (50..900).step_by(60) {
+        let copy = tempfile::tempdir().unwrap();
+        copy_folder(folder.path(), copy.path());
+        flip(copy.path(), per_mille);
+        let Some(hurt) = hurt(copy.path(), &conversations) else { continue };
+        seen += 1;
+        let deleting = tempfile::tempdir().unwrap();
+        copy_folder(copy.path(), deleting.path());
+        let journal = SledJournal::open(deleting.path()).unwrap();
+        match journal.read(hurt, 0, 1000).unwrap_err() {
+            Error::Damaged { conversation, why, .. } => {
+                assert_eq!(conversation, hurt);
+                assert!(!why.contains("backtrace"), "{why}");
+            }
+            error => panic!("{error}"),
+        }
+        let whole = conversations.iter().filter(|id| journal.read(**id, 0, 1000).is_ok()).count();
+        assert!(whole > 30, "only {whole} can be read");
+        let dumped = dump(&journal, &mut std::io::sink()).unwrap();
+        assert!(dumped.damaged.len() + dumped.damaged_records > 0 && dumped.conversations >= whole, "{dumped:?}");
+        // It goes, and the others can still be written.
+        journal.append(&[Batch::deletion(hurt)]).unwrap();
+        while journal.purge().unwrap() {}
+        assert!(journal.is_deleted(hurt).unwrap());
+        let other = *conversations.iter().rfind(|id| journal.last_seq(**id) == Ok(150) && **id != hurt).unwrap();
+        let _ = journal.append(&[batch(other, [151])]);
+        journal.check_writable().unwrap();
+        drop(journal);
+
+        let mended = mend(copy.path()).unwrap();
+        assert!(mended.found.is_unreadable && mended.kept.is_some(), "{:?}", mended.found);
+        let journal = SledJournal::open(copy.path()).unwrap();
+        let left = journal.conversations(None, 100).unwrap();
+        assert!(left.len() + 1 >= whole, "{} of {whole} are left", left.len());
+        for conversation in left {
+            journal.read(conversation, 0, 1000).unwrap();
+        }
+    }
+    assert!(seen > 0, "nothing was unreadable");
+}
