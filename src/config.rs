@@ -84,6 +84,8 @@ pub struct Config {
     pub idle_sleep_ms: u64,
     /// Hours for which the answer to an idempotency key is kept.
     pub idempotency_kept_hours: u64,
+    /// Most idempotency keys; the oldest that are settled are forgotten first. 0 is no bound.
+    pub idempotency_records_max: usize,
     /// Days after its last event for which an idle conversation is kept; 0 keeps all for ever.
     pub retention_days: u64,
     /// Most bytes of all conversations' events; the oldest idle ones are let go first. 0 is no bound.
@@ -156,6 +158,7 @@ impl Default for Config {
             conversations_live_max: 4096,
             idle_sleep_ms: 60_000,
             idempotency_kept_hours: 24,
+            idempotency_records_max: 0,
             tool_lease_ms: 60_000,
             tool_lease_ms_max: 3_600_000,
             retention_days: 0,

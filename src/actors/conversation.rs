@@ -325,7 +325,7 @@ impl Live {
         let unix_ms = self.parts.clock.unix_ms();
         for input in inputs {
             let step = decide(&decided.state, input, Now { unix_ms, fresh: FreshIds::random() })?;
-            step.events.iter().for_each(|recorded| decided.state.apply(recorded));
+            step.events.iter().for_each(|recorded| decided.state.apply_next(recorded));
             decided.events.extend(step.events);
             decided.effects.extend(step.effects);
             answer = step.answer;

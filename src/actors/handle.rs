@@ -164,7 +164,7 @@ impl ConversationHandle {
         }
     }
 
-    /// A trimmed event in which a response was created or has ended, and the state behind it: those are kept.
+    /// An event in which a response was created or has ended, and the state behind it: of trimmed ones those are kept.
     pub async fn kept_event(&self, seq: u64) -> Result<(Arc<State>, Recorded), Reject> {
         let (state, recorded) = kept_at(self.directory.parts.journal.clone(), self.id, seq).await?;
         Ok((Arc::new(state), recorded))

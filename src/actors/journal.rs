@@ -14,7 +14,8 @@ use super::offload::offload;
 use super::shared::Parts;
 use crate::ids::ConversationId;
 use crate::store::{
-    Error, EventRetention, Expired, ExpiredEvents, Retention, expired_conversations, expired_events, expired_keys,
+    Error, EventRetention, Expired, ExpiredEvents, KeyRetention, Retention, expired_conversations, expired_events,
+    expired_keys,
 };
 
 /// Time between two rounds.
@@ -70,10 +71,13 @@ impl Actor for JournalActor {
 
 impl Keeper {
     async fn forget_keys(&self) -> Result<(), ActorProcessingErr> {
-        let kept_ms = self.parts.config.idempotency_kept_hours.saturating_mul(HOUR_MS);
+        let config = &self.parts.config;
+        let kept_ms = config.idempotency_kept_hours.saturating_mul(HOUR_MS);
         let before_ms = self.parts.clock.unix_ms().saturating_sub(kept_ms);
+        let records_max = (config.idempotency_records_max > 0).then_some(config.idempotency_records_max);
+        let retention = KeyRetention { before_ms, records_max };
         let journal = self.parts.journal.clone();
-        let batches = offload(move || expired_keys(&*journal, before_ms)).await??;
+        let batches = offload(move || expired_keys(&*journal, retention)).await??;
         for batch in batches {
             match self.parts.writer.append(batch).await {
                 // Its conversation was deleted in the meantime, and the key with it.

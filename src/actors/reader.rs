@@ -46,7 +46,7 @@ impl Reader {
             Some(recorded) => recorded,
             None => self.live.recv().await?,
         };
-        self.state.apply(&recorded);
+        self.state.apply_next(&recorded);
         Some(recorded)
     }
 
@@ -115,7 +115,7 @@ impl Pages {
                 return Err(Reject::new(Code::ConversationNotFound, text));
             }
             while let Some(recorded) = page.pop_front_if(|recorded| recorded.seq <= seq) {
-                state.apply(&recorded);
+                state.apply_next(&recorded);
             }
         }
         Ok(page)
@@ -193,7 +193,7 @@ impl Tail {
             (Some(history), _) => {
                 backlog = VecDeque::from(history);
                 while let Some(recorded) = backlog.pop_front_if(|recorded| recorded.seq <= after) {
-                    state.apply(&recorded);
+                    state.apply_next(&recorded);
                 }
             }
             (None, Some(conversation)) => {
@@ -229,25 +229,37 @@ pub(super) async fn replay(
             return Ok(state);
         }
         for recorded in &page {
-            state.apply(recorded);
+            state.apply_next(recorded);
         }
         checkpoints.note(&state);
     }
 }
 
-/// The state behind an event that was trimmed and is kept as it was, and the event.
+/// The state behind an event that can be read, or that was trimmed and is kept as it was; and the event.
 pub(super) async fn kept_at(
     journal: Arc<dyn Journal>,
     conversation: ConversationId,
     seq: u64,
 ) -> Result<(State, Recorded), Reject> {
-    let mut pages = Pages { journal, conversation, after: 0, upto: 0 };
-    let state = pages.fold_kept(seq - 1).await?;
-    let (journal, after) = (pages.journal, pages.after);
-    let page = offload(move || journal.kept(conversation, after, 1)).await.map_err(|_| interrupted())?;
-    let found = page.map_err(|error| store_reject(&error))?.pop().filter(|recorded| recorded.seq == seq);
+    let (mut pages, mut state) = (Pages { journal, conversation, after: 0, upto: u64::MAX }, State::default());
+    let found = match pages.fold(&mut state, seq - 1).await {
+        Err(expired) if expired.code == Code::CursorExpired => {
+            state = pages.fold_kept(seq - 1).await?;
+            let (journal, after) = (pages.journal, pages.after);
+            let page = offload(move || journal.kept(conversation, after, 1)).await.map_err(|_| interrupted())?;
+            page.map_err(|error| store_reject(&error))?.pop()
+        }
+        // A repair may cut among what is kept; the response then ends behind the oldest event.
+        page => {
+            let mut page = page?;
+            if page.is_empty() {
+                page = pages.next().await?;
+            }
+            page.pop_front().map(Arc::unwrap_or_clone)
+        }
+    };
     let missing = || Reject::new(Code::Internal, format!("the event {seq} is not among those that are kept"));
-    let (mut state, recorded) = (state, found.ok_or_else(missing)?);
+    let recorded = found.filter(|recorded| recorded.seq == seq).ok_or_else(missing)?;
     state.apply(&recorded);
     Ok((state, recorded))
 }
@@ -373,6 +385,16 @@ mod tests {
         let (then, recorded) = kept_at(journal.clone(), conversation, created).await.unwrap();
         assert_eq!((then, &recorded), (fold(&events[..created as usize]), &events[created as usize - 1]));
         assert_eq!(kept_at(journal, conversation, created + 7).await.unwrap_err().code, Code::Internal);
+    }
+
+    #[tokio::test]
+    async fn what_a_repair_let_end_behind_the_oldest_event_is_found_there() {
+        let (journal, conversation, events, border) = filled();
+        journal.trim(conversation, border).unwrap();
+        for seq in [border - 1, border, border + 1, border + 590] {
+            let (state, recorded) = kept_at(journal.clone(), conversation, seq).await.unwrap();
+            assert_eq!((state, &recorded), (fold(&events[..seq as usize]), &events[seq as usize - 1]), "{seq}");
+        }
     }
 
     #[tokio::test]

@@ -16,6 +16,12 @@ impl State {
         Recorded { seq: self.last_seq + 1, number, at_ms, event }
     }
 
+    /// Folds in the next event of a conversation that is read whole.
+    pub fn apply_next(&mut self, recorded: &Recorded) {
+        debug_assert_eq!(recorded.seq, self.last_seq + 1, "events are applied in order, none is left out");
+        self.apply(recorded);
+    }
+
     /// Folds one event in: the next one, or, of events that were trimmed, the next that is kept.
     pub fn apply(&mut self, recorded: &Recorded) {
         debug_assert!(recorded.seq > self.last_seq, "events are applied in order, each once");

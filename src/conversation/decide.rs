@@ -84,7 +84,7 @@ impl Draft {
     /// Adds an event and gives its seq.
     pub(super) fn push(&mut self, event: Event) -> u64 {
         let recorded = self.state.number(event, self.now.unix_ms);
-        self.state.apply(&recorded);
+        self.state.apply_next(&recorded);
         self.events.push(recorded);
         self.state.last_seq
     }

@@ -50,4 +50,4 @@ pub use state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
 };
 pub use transcript::{messages, messages_with_answer, messages_within, turns};
-pub use trim::{Border, Survey, reduce};
+pub use trim::{Border, Survey, begins_turn, reduce};

@@ -64,7 +64,7 @@ fn grow(last: &mut Recorded, next: &Recorded) -> bool {
 }
 
 /// Whether a turn begins with this event that did not wait for another one.
-fn begins_turn(event: &Event) -> bool {
+pub fn begins_turn(event: &Event) -> bool {
     matches!(event, Event::ResponseCreated(new) if !new.enqueued)
 }
 

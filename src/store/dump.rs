@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::Error;
-use super::journal::{Batch, Durability, Epoch, Journal, Record};
+use super::journal::{Batch, Durability, Epoch, Journal, Kept, Record};
 use super::migrate::{self, Lines};
 use crate::conversation::Recorded;
 use crate::ids::ConversationId;
@@ -118,7 +118,8 @@ fn dump_conversation(
     let line = |kept, event| Line { conversation, kept, event, record: None };
     let read = |after, limit| journal.kept(conversation, after, limit);
     let mut after = dump_stretch(0, &read, &|kept| line(Some(kept), None), out, summary)?;
-    if after + 1 == journal.oldest_seq(conversation).unwrap_or(1) {
+    // Where the oldest cannot be told, the damage is noted already.
+    if journal.oldest_seq(conversation).is_ok_and(|oldest| after + 1 == oldest) {
         let read = |after, limit| journal.read(conversation, after, limit);
         after = dump_stretch(after, &read, &|event| line(None, Some(event)), out, summary)?;
     }
@@ -200,7 +201,7 @@ fn parse_line(number: u64, text: std::io::Result<String>) -> Result<Value, Strin
 struct Loader<'a> {
     journal: &'a dyn Journal,
     /// What is kept of trimmed events: it goes before the batches.
-    kept: Vec<(ConversationId, Vec<Recorded>)>,
+    kept: Vec<Kept>,
     pending: Vec<Batch>,
     lines: usize,
     summary: LoadSummary,
@@ -242,8 +243,8 @@ impl Loader<'_> {
     fn add_kept(&mut self, conversation: ConversationId, kept: Recorded) -> Result<(), Error> {
         self.begin(conversation, kept.seq)?;
         match self.kept.last_mut() {
-            Some((known, events)) if *known == conversation => events.push(kept),
-            _ => self.kept.push((conversation, vec![kept])),
+            Some(last) if last.conversation == conversation => last.events.push(kept),
+            _ => self.kept.push(Kept { conversation, events: vec![kept] }),
         }
         Ok(())
     }
@@ -258,8 +259,9 @@ impl Loader<'_> {
     }
 
     fn write(&mut self) -> Result<(), Error> {
-        for (conversation, kept) in std::mem::take(&mut self.kept) {
-            self.journal.import_kept(conversation, &kept)?;
+        let kept = std::mem::take(&mut self.kept);
+        if !kept.is_empty() {
+            self.journal.import_kept(&kept)?;
         }
         let batches = std::mem::take(&mut self.pending);
         self.journal.import(&batches)

@@ -21,6 +21,15 @@ pub struct Batch {
     pub durability: Durability,
 }
 
+/// What is kept of a conversation's trimmed events.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// Whose.
+    pub conversation: ConversationId,
+    /// In order; their seqs grow, with gaps.
+    pub events: Vec<Recorded>,
+}
+
 impl Batch {
     /// One that deletes the conversation.
     pub fn deletion(conversation: ConversationId) -> Self {
@@ -242,8 +251,8 @@ pub trait Journal: Send + Sync + 'static {
     fn trim(&self, conversation: ConversationId, oldest_seq: u64) -> Result<bool, Error>;
 
     /// As [`Journal::import`], for what a dump kept of events that were trimmed, in order: the conversation's events
-    /// follow the last.
-    fn import_kept(&self, conversation: ConversationId, events: &[Recorded]) -> Result<(), Error>;
+    /// follow the last. Each conversation is there once at most.
+    fn import_kept(&self, kept: &[Kept]) -> Result<(), Error>;
 
     /// The first event that can be read; 1 where none was trimmed.
     fn oldest_seq(&self, conversation: ConversationId) -> Result<u64, Error>;
@@ -292,11 +301,11 @@ pub trait Journal: Send + Sync + 'static {
 }
 
 /// Checks that these follow what is kept already of a conversation that has no events yet.
-pub(super) fn check_kept(
-    journal: &dyn Journal,
-    conversation: ConversationId,
-    events: &[Recorded],
-) -> Result<(), Error> {
+pub(super) fn check_kept(journal: &dyn Journal, kept: &[Kept]) -> Result<(), Error> {
+    kept.iter().try_for_each(|kept| check_kept_of(journal, kept.conversation, &kept.events))
+}
+
+fn check_kept_of(journal: &dyn Journal, conversation: ConversationId, events: &[Recorded]) -> Result<(), Error> {
     if journal.is_deleted(conversation)? {
         return Err(Error::Deleted(conversation));
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::error::Error;
-use super::journal::{Batch, Epoch, Journal, KeyRecord, KeyScope, Record, Sequence, check_kept};
+use super::journal::{Batch, Epoch, Journal, Kept, KeyRecord, KeyScope, Record, Sequence, check_kept};
 use super::keys;
 use crate::conversation::{Recorded, reduce};
 use crate::ids::{ConversationId, InterventionId, ResponseId};
@@ -256,11 +256,13 @@ impl Journal for MemoryJournal {
         Ok(false)
     }
 
-    fn import_kept(&self, conversation: ConversationId, events: &[Recorded]) -> Result<(), Error> {
-        check_kept(self, conversation, events)?;
+    fn import_kept(&self, kept: &[Kept]) -> Result<(), Error> {
+        check_kept(self, kept)?;
         let mut state = self.state();
-        state.durable.conversations.entry(conversation).or_default();
-        state.durable.kept.entry(conversation).or_default().extend_from_slice(events);
+        for Kept { conversation, events } in kept {
+            state.durable.conversations.entry(*conversation).or_default();
+            state.durable.kept.entry(*conversation).or_default().extend_from_slice(events);
+        }
         Ok(())
     }
 

@@ -36,14 +36,15 @@ pub(crate) mod tests;
 pub use dump::{DumpSummary, LoadSummary, dump, load};
 pub use error::Error;
 pub use folder::holds_journal;
-pub use journal::{Batch, Durability, Epoch, Journal, KeyRecord, KeyScope, KeyedAnswer, Operation, Record};
+pub use journal::{Batch, Durability, Epoch, Journal, Kept, KeyRecord, KeyScope, KeyedAnswer, Operation, Record};
 pub use kv_files::{KvContent, KvDraft, KvFileError, KvFiles, KvReader};
 pub use memory_journal::{Failure, MemoryJournal, Unflushed};
 pub use migrate::SCHEMA;
 pub use rebuild::{Compacted, compact};
 pub use repair::{Damage, DamageReport, find_damage, repair};
 pub use retention::{
-    EventRetention, Expired, ExpiredEvents, Retention, expired_conversations, expired_events, expired_keys,
+    EventRetention, Expired, ExpiredEvents, KeyRetention, Retention, expired_conversations, expired_events,
+    expired_keys,
 };
 pub use sled_journal::SledJournal;
 pub use writer::{Ack, ManualWriter, Writer, WriterHandle, WriterStatus};

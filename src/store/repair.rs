@@ -14,7 +14,7 @@ use super::journal::{Batch, Epoch, Journal, KeyedAnswer, Record};
 use super::keys;
 use super::sled_journal::{SledJournal, decode_record};
 use super::writes::Writes;
-use crate::conversation::{Event, Recorded, State};
+use crate::conversation::{Event, Recorded, State, Survey};
 use crate::ids::{ConversationId, InterventionId, ResponseId};
 
 /// Rows removed in one part.
@@ -163,10 +163,11 @@ impl SledJournal {
             Ok(oldest) => whole.oldest = oldest,
             Err(error) => {
                 why = Some(told(error)?);
-                whole.oldest = self.kept_to(conversation).unwrap_or_default() + 1;
+                whole.oldest = self.oldest_of_kept(conversation, last.as_ref().copied().unwrap_or(u64::MAX))?;
             }
         }
-        match self.read_all(conversation, last.as_ref().copied().unwrap_or(u64::MAX), &mut whole) {
+        let (oldest, upto) = (whole.oldest, last.as_ref().copied().unwrap_or(u64::MAX));
+        match self.read_all(conversation, oldest, upto, &mut |recorded| whole.add(recorded)) {
             Ok(()) if last.as_ref().is_ok_and(|last| whole.head.seq < *last) => {
                 why = Some("the event is missing".to_owned());
             }
@@ -179,23 +180,55 @@ impl SledJournal {
         Ok((whole, why))
     }
 
-    /// Folds what is kept of trimmed events, then the events up to `last`, as far as they can be read.
-    fn read_all(&self, conversation: ConversationId, last: u64, whole: &mut Whole) -> Result<(), Error> {
-        let mut kept = self.rows_of(keys::KEPT, conversation, 1, whole.oldest - 1);
-        while whole.head.seq + 1 < whole.oldest {
-            let recorded = kept.next_kept(whole.head.seq)?;
-            whole.add(&recorded);
+    /// Where a conversation begins whose record of that is lost: at the last turn in front of which all is kept. What
+    /// was prepared for a trim that has not come may end inside a turn.
+    fn oldest_of_kept(&self, conversation: ConversationId, last: u64) -> Result<u64, Error> {
+        let kept_to = self.kept_to(conversation).unwrap_or_default();
+        let mut first = self.rows(conversation, 1, last);
+        // In front of the first row that is left nothing can be read.
+        let readable = match first.next_events(1) {
+            Ok(Some((_, events))) => events[0].seq,
+            _ => kept_to + 1,
+        };
+        let mut survey = Survey::default();
+        match self.read_all(conversation, kept_to + 1, last, &mut |recorded| survey.observe(recorded)) {
+            // The cut is in front of the damage.
+            Ok(()) | Err(Error::Damaged { .. }) => {}
+            Err(error) => return Err(error),
         }
-        let mut rows = self.rows(conversation, whole.oldest, last);
+        let mut borders = survey.borders().into_iter().map(|border| border.seq);
+        Ok(borders.rfind(|seq| (readable..=kept_to + 1).contains(seq)).unwrap_or(kept_to + 1))
+    }
+
+    /// Shows what is kept of the events in front of `oldest`, then the events up to `last`, as far as they can be read.
+    fn read_all(
+        &self,
+        conversation: ConversationId,
+        oldest: u64,
+        last: u64,
+        visit: &mut dyn FnMut(&Recorded),
+    ) -> Result<(), Error> {
+        let mut seen = 0;
+        let mut kept = self.rows_of(keys::KEPT, conversation, 1, oldest - 1);
+        while seen + 1 < oldest {
+            let recorded = kept.next_kept(seen)?;
+            seen = recorded.seq;
+            visit(&recorded);
+        }
+        let mut rows = self.rows(conversation, oldest, last);
         loop {
-            let expected = whole.head.seq + 1;
+            let expected = seen + 1;
             match rows.next_events(expected)? {
-                Some((_, events)) if events[0].seq == expected => {
-                    for recorded in &events {
-                        whole.add(recorded);
+                Some((_, events)) => {
+                    // A folded run may begin in front of what was prepared.
+                    for recorded in events.iter().skip_while(|recorded| recorded.seq < expected) {
+                        if recorded.seq != seen + 1 {
+                            return Err(Error::damaged(conversation, expected, "the event is missing"));
+                        }
+                        seen = recorded.seq;
+                        visit(recorded);
                     }
                 }
-                Some(_) => return Err(Error::damaged(conversation, expected, "the event is missing")),
                 None => return Ok(()),
             }
         }

@@ -1,12 +1,12 @@
-//! What is no longer kept: idempotency keys that are old and whose outcome is settled; conversations that are old, or
-//! the oldest where there is no room for all; and the events of finished turns that are old, or the oldest of a
-//! conversation that has too many.
+//! What is no longer kept: idempotency keys whose outcome is settled and that are old, or too many; conversations that
+//! are old, or the oldest where there is no room for all; and the events of finished turns that are old, or the oldest
+//! of a conversation that has too many.
 
 use std::collections::HashSet;
 
 use super::error::Error;
 use super::journal::{Batch, Durability, Journal, Record};
-use crate::conversation::{Border, Survey};
+use crate::conversation::{Border, Event, Survey, begins_turn};
 use crate::ids::ConversationId;
 
 /// Conversations looked at before the next page is read.
@@ -30,27 +30,41 @@ pub struct Expired {
     pub last_seq: u64,
 }
 
-/// Batches that forget the keys recorded before `before_ms`, for the writer to append. Keys of conversations with
-/// outstanding work are kept: their outcome is not terminal. It reads all records, so it is no work for an async
-/// thread.
-pub fn expired_keys(journal: &dyn Journal, before_ms: u64) -> Result<Vec<Batch>, Error> {
+/// How long idempotency keys are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyRetention {
+    /// Those recorded before this are forgotten, in milliseconds since the Unix epoch.
+    pub before_ms: u64,
+    /// The most keys; the oldest are forgotten first. None is no bound.
+    pub records_max: Option<usize>,
+}
+
+/// Batches that forget keys, for the writer to append. Keys of conversations with outstanding work are kept: their
+/// outcome is not terminal. It reads all records, so it is no work for an async thread.
+pub fn expired_keys(journal: &dyn Journal, retention: KeyRetention) -> Result<Vec<Batch>, Error> {
+    let KeyRetention { before_ms, records_max } = retention;
     let active: HashSet<_> = journal.active()?.into_iter().collect();
-    let mut expired = Vec::new();
+    let (mut count, mut settled) = (0, Vec::new());
     journal.records(&mut |conversation, record| {
-        if let Record::Key(record) = record
-            && record.at_ms < before_ms
-            && !active.contains(&conversation)
-        {
-            expired.push(Batch {
-                conversation,
-                events: Vec::new(),
-                records: vec![Record::ForgetKey(record.scope)],
-                durability: Durability::Group,
-            });
+        if let Record::Key(record) = record {
+            count += 1;
+            if !active.contains(&conversation) && (record.at_ms < before_ms || records_max.is_some()) {
+                settled.push((record.at_ms, conversation, record.scope));
+            }
         }
         Ok(())
     })?;
-    Ok(expired)
+    settled.sort_unstable_by_key(|(at_ms, ..)| *at_ms);
+    let too_many = records_max.map_or(0, |records_max| usize::saturating_sub(count, records_max));
+    let expired = settled.into_iter().enumerate();
+    let expired = expired.take_while(|(place, (at_ms, ..))| *at_ms < before_ms || *place < too_many);
+    let forgotten = |(_, (_, conversation, scope))| Batch {
+        conversation,
+        events: Vec::new(),
+        records: vec![Record::ForgetKey(scope)],
+        durability: Durability::Group,
+    };
+    Ok(expired.map(forgotten).collect())
 }
 
 /// The conversations to be deleted, oldest first: never one with outstanding work, and never a damaged one, which
@@ -155,6 +169,9 @@ fn oldest_to_keep(
     if first.at_ms >= retention.before_ms && !is_over(oldest)? {
         return Ok(None);
     }
+    if !has_another_turn(journal, conversation, oldest)? {
+        return Ok(None);
+    }
     let borders = borders(journal, conversation, oldest, seen)?;
     let of_age = borders.iter().rev().find(|border| border.newest_ms < retention.before_ms);
     // The first border behind which there is room, else the last one.
@@ -166,6 +183,24 @@ fn oldest_to_keep(
     let needs_room = is_over(oldest)?;
     let of_size = borders.get(low).or(borders.last()).filter(|_| needs_room);
     Ok(of_age.into_iter().chain(of_size).map(|border| border.seq).max())
+}
+
+/// Whether another turn begins behind the one at `oldest`. Where none does nothing can go, and it is not worth a
+/// survey in every round.
+fn has_another_turn(journal: &dyn Journal, conversation: ConversationId, oldest: u64) -> Result<bool, Error> {
+    let (mut has_one, mut after) = (oldest > 1, oldest - 1);
+    loop {
+        let page = journal.read(conversation, after, PAGE)?;
+        let Some(last) = page.last() else { return Ok(false) };
+        after = last.seq;
+        for recorded in page.iter().filter(|recorded| recorded.seq > oldest) {
+            let begins = begins_turn(&recorded.event);
+            if begins && has_one {
+                return Ok(true);
+            }
+            has_one |= begins || matches!(recorded.event, Event::TurnsCopied { .. });
+        }
+    }
 }
 
 /// The borders behind `oldest`.

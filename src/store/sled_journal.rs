@@ -13,7 +13,7 @@ use super::acknowledged::{Acknowledged, Tally};
 use super::codec::{self, Entry, Head, PartialEntry};
 use super::error::Error;
 use super::folder::{Folder, Lock};
-use super::journal::{Batch, Epoch, Journal, KeyRecord, KeyScope, Record, Sequence};
+use super::journal::{Batch, Epoch, Journal, Kept, KeyRecord, KeyScope, Record, Sequence};
 use super::sled_purge::{Buried, Purge};
 use super::writes::Writes;
 use super::{keys, migrate, rebuild};
@@ -291,8 +291,8 @@ impl Journal for SledJournal {
         self.trim_part(conversation, oldest_seq)
     }
 
-    fn import_kept(&self, conversation: ConversationId, events: &[Recorded]) -> Result<(), Error> {
-        self.load_kept(conversation, events)
+    fn import_kept(&self, kept: &[Kept]) -> Result<(), Error> {
+        self.load_kept(kept)
     }
 
     fn oldest_seq(&self, conversation: ConversationId) -> Result<u64, Error> {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::codec::{self, Head};
 use super::error::Error;
-use super::journal::Journal;
+use super::journal::{Journal, Kept, check_kept};
 use super::keys;
 use super::sled_journal::SledJournal;
 use super::writes::Writes;
@@ -69,7 +69,8 @@ impl SledJournal {
             part.extend(events);
             next = part.last().map_or(next, |recorded| recorded.seq) + 1;
         }
-        let writes = kept_rows(conversation, done, &reduce(&part))?;
+        let mut writes = Writes::default();
+        put_kept(&mut writes, conversation, done, &reduce(&part))?;
         crash::point("trim_keeping");
         self.db.apply_batch(writes.into_batch()).inspect_err(|_| self.failed.store(true, Ordering::SeqCst))?;
         Ok(())
@@ -91,6 +92,8 @@ impl SledJournal {
         after: u64,
         limit: usize,
     ) -> Result<Vec<Recorded>, Error> {
+        // As long as it is held, the purge of a deletion removes nothing of it.
+        let _reading = self.folding.read().unwrap_or_else(PoisonError::into_inner);
         let last = self.oldest_seq(conversation)? - 1;
         let (mut kept, mut before) = (Vec::new(), after);
         let mut rows = self.rows_of(keys::KEPT, conversation, after + 1, last);
@@ -102,28 +105,34 @@ impl SledJournal {
         Ok(kept)
     }
 
-    /// Writes what a dump kept.
-    pub(super) fn load_kept(&self, conversation: ConversationId, events: &[Recorded]) -> Result<(), Error> {
+    /// Writes what a dump kept, in one batch.
+    pub(super) fn load_kept(&self, kept: &[Kept]) -> Result<(), Error> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
-        let done = self.kept_to(conversation)?;
-        super::journal::check_kept(self, conversation, events)?;
-        let Some(last) = events.last() else { return Ok(()) };
-        let mut writes = kept_rows(conversation, done, events)?;
-        writes.put(keys::oldest(conversation), &codec::encode_seq(last.seq + 1));
-        writes.put(keys::head(conversation), &codec::encode_head(Head { seq: last.seq, at_ms: last.at_ms }));
-        self.write(writes, 1).inspect_err(|error| self.note_failure(error))
+        check_kept(self, kept)?;
+        let mut writes = Writes::default();
+        for Kept { conversation, events } in kept {
+            let Some(last) = events.last() else { continue };
+            put_kept(&mut writes, *conversation, self.kept_to(*conversation)?, events)?;
+            writes.put(keys::oldest(*conversation), &codec::encode_seq(last.seq + 1));
+            writes.put(keys::head(*conversation), &codec::encode_head(Head { seq: last.seq, at_ms: last.at_ms }));
+        }
+        self.write(writes, kept.len()).inspect_err(|error| self.note_failure(error))
     }
 }
 
 /// The rows of kept events behind the one of `before`.
-fn kept_rows(conversation: ConversationId, mut before: u64, events: &[Recorded]) -> Result<Writes, Error> {
-    let mut writes = Writes::default();
+fn put_kept(
+    writes: &mut Writes,
+    conversation: ConversationId,
+    mut before: u64,
+    events: &[Recorded],
+) -> Result<(), Error> {
     for recorded in events {
         writes
             .put_kept(conversation, recorded, before)
             .map_err(|why| Error::Invalid(format!("{conversation} cannot be stored: {why}")))?;
         before = recorded.seq;
     }
-    Ok(writes)
+    Ok(())
 }

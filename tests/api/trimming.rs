@@ -14,14 +14,26 @@ struct Trimmed {
 }
 
 async fn trimmed() -> Trimmed {
+    let mut whole = whole().await;
+    whole.oldest_seq = whole.server.trim_before(&whole.responses[1]).await;
+    whole
+}
+
+/// The same before it is trimmed.
+async fn whole() -> Trimmed {
     let server = Server::start().await;
     let conversation = server.conversation().await;
     let body = first(&conversation);
     let first = server.post_keyed("/v1/responses", "first", body).await.id();
     server.ended(&first).await;
     let second = server.post("/v1/responses", json!({"input": "rain", "conversation": conversation})).await.id();
-    let oldest_seq = server.trim_before(&second).await;
-    Trimmed { server, conversation, responses: [first, second], oldest_seq }
+    Trimmed { server, conversation, responses: [first, second], oldest_seq: 1 }
+}
+
+async fn texts(server: &Server, conversation: &str) -> Vec<String> {
+    let items = server.get(&format!("/v1/conversations/{conversation}/items?order=asc")).await.body;
+    let text = |item: &Value| item["content"][0]["text"].as_str().unwrap().to_owned();
+    items["data"].as_array().unwrap().iter().map(text).collect()
 }
 
 fn first(conversation: &str) -> Value {
@@ -87,14 +99,21 @@ async fn a_stream_of_a_trimmed_response_is_gone_and_its_object_is_not() {
     }
     let mut stream = server.get_stream(&format!("/v1/responses/{second}?stream=true")).await;
     stream.until("response.completed").await;
-    let items = server.get(&format!("/v1/conversations/{conversation}/items?order=asc")).await.body;
-    let texts: Vec<&str> =
-        items["data"].as_array().unwrap().iter().map(|item| item["content"][0]["text"].as_str().unwrap()).collect();
-    assert_eq!(texts, ["slow", "one two three four", "rain", "Take an umbrella."]);
-    // A fork of it has its transcript.
-    let fork = server.post("/v1/responses", json!({"input": "French", "previous_response_id": first})).await;
-    assert_eq!(fork.body["previous_response_id"], first);
-    assert_ne!(fork.body["conversation"]["id"], conversation);
+    assert_eq!(texts(&server, &conversation).await, ["slow", "one two three four", "rain", "Take an umbrella."]);
+}
+
+#[tokio::test]
+async fn a_fork_of_a_trimmed_response_is_the_fork_that_it_was_before() {
+    let mut forks = Vec::new();
+    for Trimmed { server, conversation, responses: [first, _], .. } in [whole().await, trimmed().await] {
+        let fork = server.post("/v1/responses", json!({"input": "French", "previous_response_id": first})).await.body;
+        assert_eq!(fork["previous_response_id"], first);
+        let copy = fork["conversation"]["id"].as_str().unwrap();
+        assert_ne!(copy, conversation);
+        forks.push((texts(&server, copy).await, fork["usage"].clone()));
+    }
+    assert_eq!(forks[1].0[..3], ["slow", "one two three four", "French"]);
+    assert_eq!(forks[0], forks[1]);
 }
 
 #[tokio::test]
@@ -109,7 +128,6 @@ async fn keys_of_trimmed_responses_give_their_first_answers_again() {
     let streamed = json!({"input": "hi", "conversation": conversation, "stream": true});
     let request = server.request(reqwest::Method::POST, "/v1/responses").header("Idempotency-Key", "stream");
     server.stream(request.json(&streamed)).await.rest().await;
-    let chat = json!({"messages": [{"role": "user", "content": "hi"}], "store": true});
     let last = server.post("/v1/responses", json!({"input": "rain", "conversation": conversation})).await.id();
     server.trim_before(&last).await;
     for (key, body, first) in [("queued", background, &queued), ("whole", whole, &done)] {
@@ -133,7 +151,47 @@ async fn keys_of_trimmed_responses_give_their_first_answers_again() {
     assert_eq!((&again["response_id"], &again["seq"]), (&created["response_id"], &created["seq"]));
     assert_eq!(again["response"], created["response"]);
     socket.until(|frame| frame["seq"] == oldest_seq).await;
-    let _ = chat;
+}
+
+#[tokio::test]
+async fn the_key_of_a_trimmed_chat_gives_its_first_answer_again() {
+    let server = Server::start().await;
+    let chat = |stream: bool| json!({"messages": [{"role": "user", "content": "hi"}], "store": true, "stream": stream});
+    let done = server.post_keyed("/v1/chat/completions", "whole", chat(false)).await;
+    assert_eq!(done.status, 200);
+    let id = done.id().replace("chatcmpl-", "resp_");
+    let conversation = server.get(&format!("/v1/responses/{id}")).await.body["conversation"]["id"].clone();
+    let last = server.post("/v1/responses", json!({"input": "rain", "conversation": conversation})).await.id();
+    server.trim_before(&last).await;
+    let again = server.post_keyed("/v1/chat/completions", "whole", chat(false)).await;
+    assert_eq!((again.status, again.header("idempotent-replayed")), (200, Some("true")));
+    assert_eq!(again.body, done.body);
+}
+
+#[tokio::test]
+async fn the_key_of_an_injection_into_a_trimmed_turn_gives_its_first_answer_again() {
+    for openai in [true, false] {
+        let server = Server::start().await;
+        let conversation = server.conversation().await;
+        let tools = json!([{"type": "function", "name": "weather"}]);
+        let ask = json!({"input": "weather", "conversation": conversation, "tools": tools});
+        let asked = server.post("/v1/responses", ask).await.body;
+        let output = json!({"type": "function_call_output", "call_id": asked["output"][1]["call_id"], "output": "wet"});
+        let inject = json!({"type": "response.inject", "response_id": asked["id"], "input": [output], "event_id": "i"});
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            let mut socket = if openai { server.responses_socket().await } else { server.socket(&conversation).await };
+            socket.send(inject.clone()).await;
+            told.push(socket.until(|frame| frame["event_id"] == "i").await.pop().unwrap());
+            // Its successor ends before this one does.
+            let last = server
+                .post("/v1/responses", json!({"input": "hi", "conversation": conversation, "if_busy": "enqueue"}))
+                .await;
+            server.trim_before(&last.id()).await;
+        }
+        assert_eq!([&told[0]["type"], &told[1]["type"]], ["response.inject.created"; 2], "{told:?}");
+        assert_eq!([&told[0]["replayed"], &told[1]["replayed"]], [&Value::Null, &json!(true)]);
+    }
 }
 
 #[tokio::test]

@@ -65,6 +65,16 @@ async fn next_turn(server: &Server, conversation: &str) -> Turn {
     ended(server, &response, conversation).await
 }
 
+/// Waits for a conversation's file.
+async fn written(site: &Site, conversation: &str) {
+    let written = async {
+        while !file(site, conversation).exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, written).await.expect("the file is written at rest");
+}
+
 #[tokio::test]
 async fn the_next_turn_after_a_stop_reuses_every_full_block_and_a_spoilt_file_changes_no_word() {
     let site = site(3_600_000);
@@ -105,12 +115,7 @@ async fn the_next_turn_after_a_kill_reuses_what_was_written_when_the_conversatio
     let site = site(20);
     let server = site.start().await;
     let (conversation, blocks) = first_turn(&server, "one").await;
-    let written = async {
-        while !file(&site, &conversation).exists() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, written).await.expect("the file is written at rest");
+    written(&site, &conversation).await;
     server.kill();
     let server = site.start().await;
     assert_eq!(next_turn(&server, &conversation).await.cached, blocks);
@@ -158,4 +163,20 @@ async fn dead_at_any_point_of_writing_a_file_the_next_turn_says_the_same() {
         assert_eq!((turn.cached, &turn.text), (cached, &expected), "{plan}");
         server.kill();
     }
+}
+
+#[tokio::test]
+async fn dead_in_front_of_removing_a_deleted_conversations_file_the_next_start_removes_it() {
+    let site = site(20);
+    let server = site.try_start(&[("MIDSTREAM_CRASH", "kv_removing:1")]).await.unwrap();
+    let (conversation, _) = first_turn(&server, "one").await;
+    written(&site, &conversation).await;
+    // The deletion is durable before anything of it is removed, and the answer may come before the end.
+    let _ = server.try_delete(&format!("/v1/conversations/{conversation}")).await;
+    server.dead().await;
+    assert!(file(&site, &conversation).exists());
+    let server = site.start().await;
+    let gone = server.get(&format!("/v1/conversations/{conversation}")).await;
+    assert_eq!(gone["error"]["code"], "conversation_not_found");
+    assert!(!file(&site, &conversation).exists());
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use midstream::conversation::{Event, Recorded, State};
 use midstream::ids::{ConversationId, InterventionId, ResponseId};
 use midstream::store::{
-    Batch, Epoch, Error, Failure, Journal, KeyRecord, KeyScope, ManualWriter, MemoryJournal, Record, Unflushed,
+    Batch, Epoch, Error, Failure, Journal, Kept, KeyRecord, KeyScope, ManualWriter, MemoryJournal, Record, Unflushed,
 };
 
 use serde_json::json;
@@ -135,8 +135,8 @@ impl Journal for Disk {
         Ok(more)
     }
 
-    fn import_kept(&self, conversation: ConversationId, events: &[Recorded]) -> Result<(), Error> {
-        self.durable.import_kept(conversation, events)
+    fn import_kept(&self, kept: &[Kept]) -> Result<(), Error> {
+        self.durable.import_kept(kept)
     }
 
     fn oldest_seq(&self, conversation: ConversationId) -> Result<u64, Error> {

@@ -57,6 +57,25 @@ fn reserved_calls_stay_in_their_places() {
 }
 
 #[test]
+fn the_process_is_killed_at_every_crash_point_by_a_test() {
+    let killed: String = sources("tests/crash/").into_iter().map(|file| file.text).collect();
+    let mut findings = Findings::default();
+    for file in sources("src/") {
+        for (index, line) in file.production().lines().enumerate() {
+            // Literals are blank in the code, so the name is read from the text.
+            let text = file.text.lines().nth(index).unwrap_or_default();
+            let name = text.split_once("crash::point(\"").and_then(|(_, rest)| rest.split_once('"'));
+            if let Some((name, _)) = name.filter(|_| line.contains("crash::point("))
+                && ![format!("\"{name}\""), format!("\"{name}:")].iter().any(|plan| killed.contains(plan))
+            {
+                findings.add(&file.path, index + 1, "crash points", &format!("no test in tests/crash names {name}"));
+            }
+        }
+    }
+    findings.report();
+}
+
+#[test]
 fn unsafe_code_lives_in_the_kernels_only() {
     let mut findings = Findings::default();
     for file in sources("").iter().filter(|file| !file.path.starts_with("kernels/")) {

@@ -4,7 +4,7 @@ use super::*;
 use crate::error::Code;
 use crate::ids::CallId;
 
-fn said(fresh: &mut FreshIds, text: &str) -> Item {
+pub(super) fn said(fresh: &mut FreshIds, text: &str) -> Item {
     Item::message(ItemId::draw(fresh), Role::User, text)
 }
 
@@ -15,7 +15,7 @@ fn result(fresh: &mut FreshIds, call_id: &CallId, output: &str) -> Item {
 }
 
 /// The conversation of a fork behind `from`, with its first response, as the shell makes it.
-fn forked(parent: &Talk, from: ResponseId, input: Vec<Item>) -> Result<Talk, Reject> {
+pub(super) fn forked(parent: &Talk, from: ResponseId, input: Vec<Item>) -> Result<Talk, Reject> {
     let mut fork =
         Talk { state: State::default(), log: vec![], effects: vec![], fresh: FreshIds::from_seed(99), now_ms: 9_000 };
     let mut create = Create::new(ResponseId::draw(&mut fork.fresh), input, config());

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::forks::{forked, said};
 use super::properties::{act, play};
 use super::*;
 
@@ -69,6 +70,20 @@ fn a_conversation_can_begin_with_every_turn_behind_the_first() {
 }
 
 #[test]
+fn a_fork_can_begin_with_its_first_own_turn_and_what_was_copied_is_kept() {
+    let parent = turns_of(2);
+    let from = parent.state.responses[1].id;
+    let input = vec![said(&mut FreshIds::from_seed(5), "elsewhere")];
+    let fork = forked(&parent, from, input).unwrap();
+    let own = fork.state.responses[2].created_seq;
+    assert_eq!(borders(&fork.log), [own]);
+    let (before, _) = fork.log.split_at(usize::try_from(own).unwrap() - 1);
+    let kept = reduce(before);
+    assert_eq!(fold(&kept), fold(before));
+    assert!(kept.iter().any(|recorded| matches!(recorded.event, Event::TurnsCopied { .. })));
+}
+
+#[test]
 fn nothing_that_is_not_finished_lies_in_front_of_a_border() {
     let mut talk = turns_of(1);
     // A call is open, and the steer of its response waits for it.
@@ -93,6 +108,17 @@ fn nothing_that_is_not_finished_lies_in_front_of_a_border() {
 }
 
 #[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "none is left out")]
+fn whoever_reads_a_conversation_whole_notices_a_gap() {
+    let talk = turns_of(1);
+    let mut state = State::default();
+    for recorded in &reduce(&talk.log) {
+        state.apply_next(recorded);
+    }
+}
+
+#[test]
 fn a_border_knows_the_youngest_event_in_front_of_it() {
     let talk = turns_of(2);
     let mut survey = Survey::default();
@@ -109,9 +135,21 @@ proptest! {
     fn what_is_kept_folds_to_the_same_state_at_every_border_however_it_was_parted(
         acts in prop::collection::vec(act(), 0..100),
         part in 1..40_usize,
+        fork in (any::<bool>(), any::<prop::sample::Index>(), any::<prop::sample::Index>()),
     ) {
         let mut talk = Talk::new(17);
-        for act in &acts {
+        let (forks, at, from) = fork;
+        let at = if forks { at.index(acts.len() + 1) } else { acts.len() };
+        for act in &acts[..at] {
+            let _ = play(&mut talk, act);
+        }
+        // The rest happens in a fork of it.
+        if forks && !talk.state.responses.is_empty() {
+            let from = from.get(&talk.state.responses).id;
+            let input = vec![said(&mut talk.fresh, "elsewhere")];
+            talk = forked(&talk, from, input).unwrap_or(talk);
+        }
+        for act in &acts[at..] {
             let _ = play(&mut talk, act);
         }
         for border in borders(&talk.log) {

@@ -1,6 +1,8 @@
 //! What both journals promise.
 
-use super::super::{Epoch, Error, Journal, KeyRecord, KeyScope, MemoryJournal, Record, SledJournal, expired_keys};
+use super::super::{
+    Epoch, Error, Journal, KeyRecord, KeyRetention, KeyScope, MemoryJournal, Record, SledJournal, expired_keys,
+};
 use super::{Ids, batch, delta, key_record, with_records};
 use crate::conversation::Event;
 
@@ -108,11 +110,41 @@ fn old_keys_of_settled_conversations_are_forgotten() {
         ] {
             journal.append(&[with_records(batch(conversation, [1]), records)]).unwrap();
         }
-        let expired = expired_keys(journal, 10).unwrap();
+        let expired = expired_keys(journal, KeyRetention { before_ms: 10, records_max: None }).unwrap();
         journal.append(&expired).unwrap();
         assert_eq!(journal.key(&old.scope).unwrap(), None);
         assert_eq!(journal.key(&new.scope).unwrap(), Some(new));
         assert_eq!(journal.key(&busy.scope).unwrap(), Some(busy));
+    });
+}
+
+#[test]
+fn of_too_many_keys_the_oldest_settled_ones_are_forgotten() {
+    on_both(|journal| {
+        let mut ids = Ids::new();
+        let (settled, running, response) = (ids.conversation(), ids.conversation(), ids.response());
+        let key = |conversation, name: &str, at_ms| {
+            Record::Key(KeyRecord { at_ms, ..key_record(conversation, response, name) })
+        };
+        let all = vec![key(settled, "c", 30), key(settled, "a", 10), key(settled, "b", 20)];
+        let busy = vec![key(running, "busy", 1), Record::Active(true)];
+        for (conversation, records) in [(settled, all), (running, busy)] {
+            journal.append(&[with_records(batch(conversation, [1]), records)]).unwrap();
+        }
+        let forgotten = |before_ms, records_max| {
+            let expired = expired_keys(journal, KeyRetention { before_ms, records_max: Some(records_max) }).unwrap();
+            let records = expired.into_iter().flat_map(|batch| batch.records);
+            let scope = |record| match record {
+                Record::ForgetKey(scope) => scope.key,
+                other => panic!("{other:?}"),
+            };
+            records.map(scope).collect::<Vec<_>>()
+        };
+        assert!(forgotten(0, 4).is_empty());
+        assert_eq!(forgotten(0, 3), ["a"]);
+        assert_eq!(forgotten(0, 2), ["a", "b"]);
+        assert_eq!(forgotten(0, 0), ["a", "b", "c"], "never those of one with outstanding work");
+        assert_eq!(forgotten(21, 4), ["a", "b"], "nor longer than their time");
     });
 }
 

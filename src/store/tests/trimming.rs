@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::super::{
-    Batch, Error, EventRetention, ExpiredEvents, Journal, MemoryJournal, Record, SledJournal, Writer, compact, dump,
-    expired_events, find_damage, keys, load, repair,
+    Batch, Error, EventRetention, ExpiredEvents, Journal, Kept, MemoryJournal, Record, SledJournal, Writer, compact,
+    dump, expired_events, find_damage, keys, load, repair,
 };
 use super::{Ids, batch, copy_folder, key_record, with_records};
 use crate::conversation::{
@@ -430,6 +430,76 @@ async fn readers_see_events_as_they_were_or_that_they_are_gone_while_the_writer_
     assert_trimmed(&*journal, conversation, &events, begin_of(9));
 }
 
+#[test]
+fn where_a_conversation_begins_is_told_from_what_is_kept_and_never_inside_a_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, conversation, events) = trimmed(folder.path());
+    while journal.fold(conversation, begin_of(9)).unwrap() {}
+    // Prepared to somewhere in a later turn.
+    journal.trim(conversation, begin_of(9)).unwrap();
+    let border = begin_of(8);
+    assert!(((border + 1)..begin_of(9) - 1).contains(&journal.kept_to(conversation).unwrap()));
+    journal.db.insert(keys::oldest(conversation), "torn").unwrap();
+    repair(&journal).unwrap();
+    assert_trimmed(&journal, conversation, &events, border);
+}
+
+#[test]
+fn a_dump_names_a_conversation_once_whose_beginning_is_not_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, conversation, _) = trimmed(folder.path());
+    journal.db.insert(keys::oldest(conversation), "torn").unwrap();
+    let summary = dump(&journal, &mut Vec::new()).unwrap();
+    assert_eq!((summary.damaged.len(), summary.conversations), (1, 0), "{:?}", summary.damaged);
+}
+
+#[test]
+fn what_a_dump_kept_of_many_conversations_is_loaded_as_one() {
+    on_both(|journal| {
+        let mut ids = Ids::new();
+        let of = |conversation| Kept { conversation, events: reduce(&talk(conversation, 1)) };
+        let all: Vec<Kept> = (0..5).map(|_| of(ids.conversation())).collect();
+        let mut broken = all.clone();
+        broken[4].events.reverse();
+        assert!(matches!(journal.import_kept(&broken), Err(Error::Invalid(_))));
+        assert_eq!(journal.conversations(None, 9).unwrap(), []);
+        journal.import_kept(&all).unwrap();
+        for Kept { conversation, events } in all {
+            assert_eq!(journal.kept(conversation, 0, usize::MAX).unwrap(), events);
+        }
+    });
+}
+
+#[test]
+fn while_what_is_kept_is_read_the_purge_of_a_deletion_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Arc::new(SledJournal::open(folder.path()).unwrap());
+    let mut ids = Ids::new();
+    for _ in 0..20 {
+        let conversation = ids.conversation();
+        journal.append(&[Batch { events: talk(conversation, 10), ..batch(conversation, []) }]).unwrap();
+        trim(&*journal, conversation, begin_of(9));
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let reader = {
+            let journal = journal.clone();
+            std::thread::spawn(move || {
+                loop {
+                    // All of it, or nothing.
+                    let kept = journal.kept(conversation, 0, usize::MAX).unwrap();
+                    let _ = begun.send(());
+                    if kept.is_empty() {
+                        break;
+                    }
+                }
+            })
+        };
+        has_begun.recv().unwrap();
+        journal.append(&[Batch::deletion(conversation)]).unwrap();
+        purge(&*journal);
+        reader.join().unwrap();
+    }
+}
+
 fn expired(journal: &dyn Journal, before_ms: u64, bytes_max: Option<u64>) -> Vec<u64> {
     let (expired, next) = expired_events(journal, EventRetention { before_ms, bytes_max }, None, u64::MAX).unwrap();
     assert_eq!(next, None);
@@ -464,6 +534,25 @@ fn events_are_let_go_by_size_until_the_others_fit() {
         trim(journal, conversation, begin_of(5));
         assert!(expired(journal, 0, Some(bytes(5))).is_empty());
         assert_eq!(expired(journal, 0, Some(bytes(7))), [begin_of(7)], "what is kept folds in front of it");
+    });
+}
+
+#[test]
+fn a_pass_does_not_count_conversations_of_which_nothing_can_go() {
+    on_both(|journal| {
+        let mut ids = Ids::new();
+        let mut all: Vec<_> = (0..5).map(|_| ids.conversation()).collect();
+        all.sort_unstable();
+        for (place, conversation) in all.iter().enumerate() {
+            let turns = if place == 1 { 1 } else { 3 };
+            journal.append(&[Batch { events: talk(*conversation, turns), ..batch(*conversation, []) }]).unwrap();
+        }
+        for conversation in [all[0], all[2], all[3]] {
+            trim(journal, conversation, begin_of(2));
+        }
+        let retention = EventRetention { before_ms: u64::MAX, bytes_max: Some(1) };
+        let found = expired_events(journal, retention, None, 1).unwrap();
+        assert_eq!(found.0, [ExpiredEvents { conversation: all[4], oldest_seq: begin_of(2) }]);
     });
 }
 
