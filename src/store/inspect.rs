@@ -15,6 +15,9 @@ use super::repair::{self, DamageReport};
 use super::sled_journal::SledJournal;
 use super::{rebuild, swap};
 
+/// Larger journals are not copied at each start.
+const KEPT_BYTES_MAX: u64 = 256 << 20;
+
 /// What [`mend`] did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mended {
@@ -37,6 +40,11 @@ pub fn mend(root: &Path) -> Result<Mended, Error> {
         return Ok(Mended { found, kept: None });
     }
     let kept = keep(root, "journal.before-repair")?;
+    // What a start found is of this damage; the next has its own.
+    let damaged = root.join("journal.damaged");
+    if damaged.exists() {
+        swap::Step::Rename(damaged, swap::free_name(root, "journal.before-repair")).run()?;
+    }
     let journal = SledJournal::open_accepting(root, &lock)?;
     if !found.is_unreadable {
         repair::repair(&journal)?;
@@ -49,6 +57,30 @@ pub fn mend(root: &Path) -> Result<Mended, Error> {
     journal.lost = journal.lost.or(lost);
     repair::repair(&journal)?;
     Ok(Mended { found, kept: Some(kept) })
+}
+
+/// Opens a journal and, where that is refused because of damage, keeps it as it was found as `journal.damaged`. Once
+/// only, since who starts the server again and again finds what recovery left.
+pub(super) fn keeping<T>(root: &Path, open: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    let (copy, damaged) = (swap::inspecting(root), root.join("journal.damaged"));
+    let is_small = swap::bytes(&swap::journal(root)).is_ok_and(|bytes| bytes <= KEPT_BYTES_MAX);
+    // Without room for a copy the server starts all the same.
+    let is_copied = is_small && !damaged.exists() && copy_of(root, &copy).is_ok();
+    let opened = open();
+    if is_copied {
+        if let Err(Error::Lost(_) | Error::StoreDamaged(_)) = &opened {
+            swap::Step::SyncAll(swap::journal(&copy)).run()?;
+            swap::Step::Rename(swap::journal(&copy), damaged.clone()).run()?;
+            swap::Step::Sync(root.to_owned()).run()?;
+        }
+        remove(&copy)?;
+    }
+    opened.map_err(|error| match error {
+        Error::Lost(what) if damaged.exists() => {
+            Error::Lost(format!("{what}; the journal as it was found is kept as {}", damaged.display()))
+        }
+        other => other,
+    })
 }
 
 fn inspect_locked<T>(root: &Path, lock: &Lock, look: impl FnOnce(&SledJournal) -> T) -> Result<T, Error> {
@@ -65,7 +97,7 @@ fn inspect_locked<T>(root: &Path, lock: &Lock, look: impl FnOnce(&SledJournal) -
 }
 
 /// Copies the journal as it is to a free name beside it.
-pub(super) fn keep(root: &Path, wanted: &str) -> Result<PathBuf, Error> {
+fn keep(root: &Path, wanted: &str) -> Result<PathBuf, Error> {
     let (copy, kept) = (swap::inspecting(root), swap::free_name(root, wanted));
     copy_of(root, &copy)?;
     let named = [swap::Step::SyncAll(swap::journal(&copy)), swap::Step::Rename(swap::journal(&copy), kept.clone())]

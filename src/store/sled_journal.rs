@@ -17,13 +17,16 @@ use super::folder::{Folder, Lock};
 use super::journal::{Batch, Epoch, Journal, Kept, KeyRecord, KeyScope, Record, Sequence};
 use super::sled_purge::{Buried, Purge};
 use super::writes::Writes;
-use super::{keys, migrate, rebuild};
+use super::{inspect, keys, migrate, rebuild};
 use crate::conversation::Recorded;
 use crate::crash;
 use crate::ids::{ConversationId, InterventionId, ResponseId};
 
 /// The most events that one read reserves room for.
 const READ_AHEAD: usize = 1024;
+
+/// Takes a row's key and value and says whether it wants more.
+type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool, Error> + 'a;
 
 /// Journals in a sled database.
 pub struct SledJournal {
@@ -68,7 +71,7 @@ impl SledJournal {
 
     /// As [`SledJournal::open`], for the holder of the folder's lock.
     pub(super) fn open_locked(root: &Path, lock: &Lock) -> Result<Self, Error> {
-        Self::open_current(root, lock, Losses::Refuse)
+        inspect::keeping(root, || Self::open_current(root, lock, Losses::Refuse))
     }
 
     /// As [`SledJournal::open_locked`], also where writes are lost.
@@ -153,7 +156,7 @@ impl SledJournal {
     /// The rows of a kind between two seqs.
     pub(super) fn rows_of(&self, kind: u8, conversation: ConversationId, first: u64, last: u64) -> Rows<'_> {
         let range = keys::row(kind, conversation, first, 0)..=keys::row(kind, conversation, last, u16::MAX);
-        Rows { rows: self.db.range(range), conversation, unreadable: &self.unreadable }
+        Rows { iter: self.db.range(range), conversation, unreadable: &self.unreadable }
     }
 
     fn in_flight(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Option<sled::IVec>>> {
@@ -305,17 +308,16 @@ impl SledJournal {
 
     /// Shows rows of the index until `visit` says that it is enough, and leaves out what lies between the first and
     /// the last that cannot be read. Whether all could be read.
-    pub(super) fn scan(
-        &self,
-        range: std::ops::Range<Vec<u8>>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<bool, Error>,
-    ) -> Result<bool, Error> {
+    pub(super) fn scan(&self, range: std::ops::Range<Vec<u8>>, visit: &mut Visit<'_>) -> Result<bool, Error> {
         let mut rows = self.db.range(range.clone());
         loop {
             match readable(&self.unreadable, || rows.next().transpose()) {
                 Ok(None) => return Ok(true),
-                Ok(Some((key, value))) if visit(&key, &value)? => {}
-                Ok(Some(_)) => return Ok(true),
+                Ok(Some((key, value))) => {
+                    if !visit(&key, &value)? {
+                        return Ok(true);
+                    }
+                }
                 Err(sled::Error::Corruption { .. }) => break,
                 Err(error) => return Err(error.into()),
             }
@@ -420,7 +422,7 @@ impl Journal for SledJournal {
         let events = self.rows(conversation, first.max(oldest), self.last_seq(conversation)?);
         let kept = self.rows_of(keys::KEPT, conversation, first, oldest - 1);
         let mut bytes = 0;
-        for row in events.rows.chain(kept.rows) {
+        for row in events.iter.chain(kept.iter) {
             let (key, value) = row.map_err(|error| Error::of_conversation(conversation, first, error))?;
             bytes += (key.len() + value.len()) as u64;
         }
@@ -524,7 +526,7 @@ fn readable<T>(unreadable: &AtomicBool, read: impl FnOnce() -> sled::Result<T>) 
 
 /// Puts a conversation's chunks together again.
 pub(super) struct Rows<'a> {
-    rows: sled::Iter,
+    iter: sled::Iter,
     conversation: ConversationId,
     unreadable: &'a AtomicBool,
 }
@@ -576,7 +578,7 @@ impl Rows<'_> {
     }
 
     fn next_row(&mut self, expected: u64) -> Result<Option<(u64, u16, Vec<u8>)>, Error> {
-        let read = readable(self.unreadable, || self.rows.next().transpose());
+        let read = readable(self.unreadable, || self.iter.next().transpose());
         let Some((key, value)) = read.map_err(|error| Error::of_conversation(self.conversation, expected, error))?
         else {
             return Ok(None);

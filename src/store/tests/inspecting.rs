@@ -49,6 +49,20 @@ fn looking_at_a_damaged_journal_changes_no_byte_and_tells_the_loss() {
 }
 
 #[test]
+fn a_start_that_is_refused_keeps_the_journal_as_it_was_found_once() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 20, 10);
+    flip(folder.path(), 500);
+    let before = contents(&folder.path().join("journal"));
+    for _ in 0..2 {
+        let refused = SledJournal::open(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains("is kept as") && refused.contains("journal.damaged;"), "{refused}");
+        assert!(contents(&folder.path().join("journal.damaged")) == before, "what is kept is not what was there");
+    }
+    assert!(!folder.path().join("journal.damaged.2").exists() && !folder.path().join("inspecting").exists());
+}
+
+#[test]
 fn mending_a_cut_log_keeps_the_journal_as_it_was_and_rewinds_what_is_left() {
     let folder = tempfile::tempdir().unwrap();
     written(folder.path(), 20, 10);
