@@ -150,6 +150,22 @@ fn a_bare_object_that_is_the_whole_answer_is_a_call_of_a_declared_tool() {
 }
 
 #[test]
+fn an_answer_in_json_is_shown_while_it_is_written() {
+    let long = format!("{{\"type\": \"{}", "x".repeat(300));
+    let arguments = format!("{{\"arguments\": [\"{}", "x".repeat(1 << 18));
+    for format in ["hermes", "llama3_json"] {
+        for answer in ["{\"title\": ", "{\"name\": \"read\", \"age\": ", &long, &arguments] {
+            let mut pipeline = Pipeline::new(PipelineConfig { tool_format: format.parse().unwrap(), ..config() });
+            let mut out = Vec::new();
+            pipeline.push(answer.as_bytes(), &mut out);
+            assert!(!pipeline.in_call() && !pipeline.held(), "{format}: {answer}");
+            assert_eq!(short(&coalesce(out)), [format!("T:{answer}")]);
+        }
+    }
+    check("{\"id\": \"1\", \"arguments\": {\"a\": 1}, \"name\": \"read\"}", &["C:read({\"a\": 1})"]);
+}
+
+#[test]
 fn markers_that_are_not_followed_by_a_call_are_text() {
     check("Use <tool_call> to call.", &["T:Use <tool_call> to call."]);
     check(&format!("Use <tool_call>, as in {CALL}"), &["T:Use <tool_call>, as in ", "C:f({\"a\": 1})"]);

@@ -6,6 +6,10 @@ use crate::parse::json_scanner::{JsonScanner, Scan};
 
 /// Longer keys and names belong to no call.
 const NAME_BYTES_MAX: usize = 256;
+/// An object that nothing marks as a call has its name within so many bytes,
+const UNNAMED_BYTES_MAX: usize = 256;
+/// or, where its arguments come first, within so many.
+const ARGUMENTS_FIRST_BYTES_MAX: usize = 1 << 18;
 
 /// What a byte did to the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,11 +56,29 @@ pub(super) struct CallObject {
     name: Option<String>,
     arguments: Option<Arguments>,
     announced: bool,
+    /// Bytes read.
+    read: usize,
+    /// Whether it has a key that calls do not have.
+    foreign: bool,
 }
 
 impl CallObject {
     pub(super) fn new() -> Self {
-        Self { state: State::Open, name_raw: Vec::new(), name: None, arguments: None, announced: false }
+        Self {
+            state: State::Open,
+            name_raw: Vec::new(),
+            name: None,
+            arguments: None,
+            announced: false,
+            read: 0,
+            foreign: false,
+        }
+    }
+
+    /// Whether this, where nothing marks it as a call, is rather an answer in JSON: it is not to be held any longer.
+    pub(super) fn is_rather_json(&self) -> bool {
+        let most = if self.arguments.is_some() { ARGUMENTS_FIRST_BYTES_MAX } else { UNNAMED_BYTES_MAX };
+        self.foreign || self.name.is_none() && self.read > most
     }
 
     /// The name, once it is known.
@@ -93,11 +115,17 @@ impl CallObject {
     }
 
     pub(super) fn push(&mut self, byte: u8) -> ObjectStep {
+        self.read += 1;
+        self.step(byte)
+    }
+
+    fn step(&mut self, byte: u8) -> ObjectStep {
         let white = matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
         match &mut self.state {
             State::Key(text) => {
                 if byte == b'"' && !text.escaped {
                     let field = field(&text.raw);
+                    self.foreign |= field == Field::Other && !matches!(&text.raw[..], b"type" | b"id" | b"function");
                     return self.go(State::Colon(field));
                 }
                 text.escaped = byte == b'\\' && !text.escaped;
@@ -149,7 +177,7 @@ impl CallObject {
                     return ObjectStep::Invalid;
                 }
                 self.state = State::CommaOrEnd;
-                if scan == Scan::DoneBefore { self.push(byte) } else { ObjectStep::More }
+                if scan == Scan::DoneBefore { self.step(byte) } else { ObjectStep::More }
             }
         }
     }

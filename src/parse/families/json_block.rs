@@ -89,7 +89,8 @@ impl JsonBlock {
     fn object(&mut self, byte: u8, calls: &mut Calls) -> Step {
         let step = self.object.push(byte);
         let foreign = |tools: &Tools| self.object.name().is_some_and(|name| !tools.knows(name));
-        if self.only.as_ref().is_some_and(foreign) {
+        let json = self.only.is_some() && self.object.is_rather_json() && !self.object.is_announced();
+        if json || self.only.as_ref().is_some_and(foreign) {
             return Step::NotACall;
         }
         self.object.pass(calls);
