@@ -141,6 +141,7 @@ fn a_bare_object_that_is_the_whole_answer_is_a_call_of_a_declared_tool() {
     let object = "{\"name\": \"read\", \"arguments\": {\"a\": 1}}";
     check(object, &["C:read({\"a\": 1})"]);
     check(&format!("\n```json\n{object}\n```\n"), &["C:read({\"a\": 1})"]);
+    check(&format!("```JSON\n{object}\n```"), &["C:read({\"a\": 1})"]);
     check(&format!("<think>\n\n</think>\n\n{object} is it."), &[&format!("T:{object} is it.")]);
     check(&format!("{object} is it."), &[&format!("T:{object} is it.")]);
     check("{\"name\": \"Ann\", \"arguments\": {}}", &["T:{\"name\": \"Ann\", \"arguments\": {}}"]);

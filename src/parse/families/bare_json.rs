@@ -43,7 +43,8 @@ impl BareJson {
             return self.object(byte);
         }
         if byte == b'\n' {
-            let known = [&b"```"[..], b"```json", b"```tool_call"].contains(&line.trim_ascii_end());
+            let known =
+                [&b"```"[..], b"```json", b"```tool_call"].contains(&&line.trim_ascii_end().to_ascii_lowercase()[..]);
             self.state = State::Object;
             self.fenced = true;
             return if known { Step::Held } else { Step::NotACall };

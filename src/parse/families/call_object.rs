@@ -24,6 +24,7 @@ pub(super) enum ObjectStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Name,
+    Id,
     Arguments,
     Other,
 }
@@ -54,6 +55,10 @@ pub(super) struct CallObject {
     /// The raw JSON string of the name while it is read.
     name_raw: Vec<u8>,
     name: Option<String>,
+    /// The same of the id.
+    id_raw: Vec<u8>,
+    /// The id that the model gives the call, if it does so in front of the arguments.
+    id: Option<String>,
     arguments: Option<Arguments>,
     announced: bool,
     /// Bytes read.
@@ -68,6 +73,8 @@ impl CallObject {
             state: State::Open,
             name_raw: Vec::new(),
             name: None,
+            id_raw: Vec::new(),
+            id: None,
             arguments: None,
             announced: false,
             read: 0,
@@ -107,7 +114,7 @@ impl CallObject {
             && arguments.is_ready()
         {
             if !self.announced {
-                calls.start(name);
+                calls.start_with_id(name, self.id.as_deref());
                 self.announced = true;
             }
             arguments.pass(calls);
@@ -125,7 +132,7 @@ impl CallObject {
             State::Key(text) => {
                 if byte == b'"' && !text.escaped {
                     let field = field(&text.raw);
-                    self.foreign |= field == Field::Other && !matches!(&text.raw[..], b"type" | b"id" | b"function");
+                    self.foreign |= field == Field::Other && !matches!(&text.raw[..], b"type" | b"function");
                     return self.go(State::Colon(field));
                 }
                 text.escaped = byte == b'\\' && !text.escaped;
@@ -146,7 +153,7 @@ impl CallObject {
             State::KeyOrEnd | State::NextKey if byte == b'"' => self.go(State::Key(Text::default())),
             State::Colon(field) if byte == b':' => {
                 let field = *field;
-                if field == Field::Arguments && self.arguments.is_none() {
+                if field == Field::Arguments && self.arguments.as_ref().is_none_or(Arguments::is_null) {
                     self.arguments = Some(Arguments::new());
                     return self.go(State::Arguments);
                 }
@@ -168,6 +175,10 @@ impl CallObject {
         if names && scan != Scan::DoneBefore {
             self.name_raw.push(byte);
         }
+        let identifies = field == Field::Id && self.id.is_none() && self.id_raw.len() <= NAME_BYTES_MAX;
+        if identifies && scan != Scan::DoneBefore {
+            self.id_raw.push(byte);
+        }
         match scan {
             Scan::Invalid => ObjectStep::Invalid,
             Scan::More if self.name_raw.len() > NAME_BYTES_MAX => ObjectStep::Invalid,
@@ -175,6 +186,10 @@ impl CallObject {
             Scan::Done | Scan::DoneBefore => {
                 if names && !self.end_name() {
                     return ObjectStep::Invalid;
+                }
+                if identifies {
+                    self.id = serde_json::from_slice::<String>(&self.id_raw).ok().filter(|id| !id.is_empty());
+                    self.id_raw.clear();
                 }
                 self.state = State::CommaOrEnd;
                 if scan == Scan::DoneBefore { self.step(byte) } else { ObjectStep::More }
@@ -191,7 +206,9 @@ impl CallObject {
         if self.name.is_none() {
             return ObjectStep::Invalid;
         }
-        self.arguments.get_or_insert_with(Arguments::empty);
+        if self.arguments.as_ref().is_none_or(Arguments::is_null) {
+            self.arguments = Some(Arguments::empty());
+        }
         ObjectStep::Complete
     }
 }
@@ -199,6 +216,7 @@ impl CallObject {
 fn field(key: &[u8]) -> Field {
     match key {
         b"name" => Field::Name,
+        b"id" => Field::Id,
         b"arguments" | b"parameters" | b"args" => Field::Arguments,
         _ => Field::Other,
     }

@@ -63,7 +63,7 @@ impl JsonBlock {
 
     /// A block of calls of these tools only, where nothing else shows that it is one.
     pub(super) fn of_tools(form: Form, tools: Tools) -> Self {
-        Self { only: Some(tools).filter(|tools| !tools.is_empty()), ..Self::new(form) }
+        Self { only: Some(tools), ..Self::new(form) }
     }
 
     fn before(&mut self, byte: u8, space: usize, calls: &mut Calls) -> Step {
