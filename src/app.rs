@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::crash;
 use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine, ScriptedEngine};
-use crate::prompt::{builtin_template, builtin_template_names};
+use crate::prompt::{ChatTemplate, builtin_template, builtin_template_names};
 use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterStatus};
 
 /// Milliseconds that open sockets get to take their last bytes once everything else has stopped.
@@ -180,10 +180,13 @@ pub(crate) fn template_text(name: &str) -> anyhow::Result<String> {
     if let Some(source) = builtin_template(name) {
         return Ok(source.to_owned());
     }
-    std::fs::read_to_string(name).with_context(|| {
+    let source = std::fs::read_to_string(name).with_context(|| {
         let known: Vec<_> = builtin_template_names().collect();
         format!("reading the chat template {name}, which is a file or one of {}", known.join(", "))
-    })
+    })?;
+    // Else loading would blame the model's file.
+    ChatTemplate::new(&source, "", "").with_context(|| format!("the chat template {name} cannot be used"))?;
+    Ok(source)
 }
 
 fn limits(config: &Config) -> Limits {

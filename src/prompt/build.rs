@@ -28,9 +28,25 @@ pub fn build(
     rendering: &Rendering<'_>,
     held: Option<&[u32]>,
 ) -> Result<Built, TemplateError> {
+    build_within(template, tokenizer, rendering, held, usize::MAX)
+}
+
+/// As [`build`], but refuses a text that cannot have `tokens_max` tokens or fewer before it is encoded: to encode
+/// megabytes takes seconds.
+pub fn build_within(
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    rendering: &Rendering<'_>,
+    held: Option<&[u32]>,
+    tokens_max: usize,
+) -> Result<Built, TemplateError> {
     let guard = Guard::new(tokenizer, texts(template, rendering).into_iter());
     let rendered = template.render_guarded(rendering, guard)?;
     let pieces = pieces(tokenizer, &rendered, guard);
+    let tokens_min = tokens_min(tokenizer, &pieces);
+    if tokens_min > tokens_max {
+        return Err(TemplateError::TooLong { bytes: rendered.len(), tokens_min, tokens_max });
+    }
     let text = guard.map_or_else(|| rendered.clone(), |guard| guard.strip(&rendered));
     let place = held.map_or(Place::default(), |held| agreement(tokenizer, &pieces, held));
     let mut tokens = held.map_or_else(Vec::new, |held| held[..place.tokens].to_vec());
@@ -78,6 +94,16 @@ fn pieces(tokenizer: &Tokenizer, rendered: &str, guard: Option<Guard<'_>>) -> Ve
         pieces.insert(0, Piece::Control(bos));
     }
     pieces
+}
+
+/// Fewer tokens than this cannot spell the pieces, however their texts are cut.
+fn tokens_min(tokenizer: &Tokenizer, pieces: &[Piece]) -> usize {
+    let longest = tokenizer.longest_token_bytes().max(1);
+    let of_piece = |piece: &Piece| match piece {
+        Piece::Control(_) => 1,
+        Piece::Text { spelled, .. } => spelled.len() / longest,
+    };
+    pieces.iter().map(of_piece).sum()
 }
 
 /// A border between tokens that is a border between characters too.
