@@ -187,7 +187,7 @@ pub(super) fn preview(
 }
 
 /// Refuses what is certain to be too long before it is rendered: megabytes of text take more memory than they are
-/// worth. What a template may write or leave out, such as reasoning, tools and arguments, is counted once it is rendered.
+/// worth. What a template may leave out, such as reasoning, tools and arguments, is counted once it is rendered.
 fn refuse_hopeless(messages: &[Message], model: &ModelInfo) -> Result<(), Unrendered> {
     let bytes: usize = messages.iter().map(|message| message.content.len()).sum();
     let tokens_min = bytes / model.tokenizer.longest_token_bytes().max(1);

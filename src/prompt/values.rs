@@ -114,10 +114,14 @@ fn assemble<'a>(
         Role::Tool => "tool",
     };
     let calls: Vec<Value> = calls.map(|call| call_value(call, shape.arguments, guard)).collect();
+    let said = match (message.role, guard) {
+        (Role::User | Role::Tool, Some(guard)) => guard.protect_said(&message.content),
+        _ => protect(&message.content, guard),
+    };
     let thought = reasoning.clone().filter(|_| shape.reasoning == ReasoningForm::Parts);
     let content = match thought {
         None if message.content.is_empty() && !calls.is_empty() && shape.empty_call_content_is_none => Value::from(()),
-        thought => content(protect(&message.content, guard), thought, shape.content),
+        thought => content(said, thought, shape.content),
     };
     let mut fields = vec![("role", Value::from(role)), ("content", content)];
     if let (Some(reasoning), ReasoningForm::Field(name)) = (reasoning, shape.reasoning) {
