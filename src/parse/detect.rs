@@ -69,9 +69,11 @@ fn reasoning_format(facts: &TemplateFacts<'_>, tool_format: ToolFormat) -> Reaso
         let close: &[&str] = if format.stream.is_none() { format.close } else { &[] };
         format.open.iter().chain(close).any(|marker| facts.source.contains(marker))
     };
+    // An alias is shared by models that differ: where the answer begins inside reasoning, it says too little.
     let names = |format: &ReasoningFormat| {
         let names = |name: &str| format.name() == name || format.aliases().contains(&name);
-        names(tool_format.name()) || tool_format.aliases().iter().any(|alias| names(alias))
+        let by_alias = || tool_format.aliases().iter().any(|alias| names(alias));
+        names(tool_format.name()) || !format.starts_inside() && by_alias()
     };
     let written: Vec<ReasoningFormat> = ReasoningFormat::all().filter(writes).collect();
     let channels = |format: &&ReasoningFormat| format.format().is_some_and(|format| format.stream.is_some());
@@ -131,5 +133,9 @@ mod tests {
         assert_eq!(found("<|user|><|end|>", None, false).1, "none");
         let kimi = "<think></think><|tool_calls_section_begin|>";
         assert_eq!(found(kimi, None, true), ("kimi_k2", "kimi_k25"));
+        // Nemotron's name for the form of calls says nothing of how Qwen3-Coder begins.
+        let call = "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>";
+        let qwen = format!("<think>{{{{ x }}}}</think>{call}");
+        assert_eq!(found(&qwen, Some(call), true), ("qwen3_coder", "qwen3"));
     }
 }

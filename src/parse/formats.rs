@@ -22,11 +22,21 @@ pub struct ReasoningFormat(Option<&'static Reasoning>);
 
 /// No format has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no {kind} is called {name}; there are: {known}")]
+#[error("no {kind} is called {name}{}; there are: {known}", hint(name))]
 pub struct UnknownFormat {
     kind: &'static str,
     name: String,
     known: String,
+}
+
+/// What is wrong with a name that is one elsewhere.
+fn hint(name: &str) -> &'static str {
+    match name.trim().to_ascii_lowercase().as_str() {
+        "auto" => ", which chooses by the chat template of a model, and here is none",
+        // vLLM's name for the form of MiniMax M1, which is JSON and not that of M2.
+        "minimax" => "; say minimax_m2 or minimax_m3",
+        _ => "",
+    }
 }
 
 impl ToolFormat {
@@ -185,6 +195,15 @@ mod tests {
     fn an_unknown_name_is_answered_with_the_known_ones() {
         let error = "qwem".parse::<ToolFormat>().unwrap_err().to_string();
         assert!(error.contains("no tool format is called qwem") && error.contains("none, hermes"), "{error}");
+        let error = "auto".parse::<ToolFormat>().unwrap_err().to_string();
+        assert!(error.contains("auto, which chooses by the chat template of a model"), "{error}");
+        let error = "minimax".parse::<ToolFormat>().unwrap_err().to_string();
+        assert!(error.contains("say minimax_m2 or minimax_m3"), "{error}");
+        for (calls, thoughts) in
+            [("llama4_json", "step3p5"), ("mimo", "mimo"), ("minimax_m2", "minimax_m2_append_think")]
+        {
+            assert!(calls.parse::<ToolFormat>().is_ok() && thoughts.parse::<ReasoningFormat>().is_ok(), "{calls}");
+        }
         assert_eq!(serde_json::to_string(&ToolFormat::default()).unwrap(), "\"hermes\"");
         assert_eq!(serde_json::from_str::<ReasoningFormat>("\"basic\"").unwrap().name(), "qwen3");
         assert!(serde_json::from_str::<ReasoningFormat>("1").is_err());

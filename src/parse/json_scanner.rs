@@ -38,7 +38,12 @@ enum Escape {
     None,
     Backslash,
     Hex(u8),
+    /// Behind the first half of a character beyond the basic plane: the second must come.
+    Half,
 }
+
+/// Deeper values are refused: readers of JSON refuse them too.
+const DEPTH_MAX: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Number {
@@ -57,11 +62,15 @@ enum Number {
 pub(super) struct JsonScanner {
     state: State,
     open: Vec<Bracket>,
+    /// The code of the escape that is being read.
+    code: u16,
+    /// Whether that is the second half of a character.
+    second: bool,
 }
 
 impl JsonScanner {
     pub(super) fn new() -> Self {
-        Self { state: State::Value, open: Vec::new() }
+        Self { state: State::Value, open: Vec::new(), code: 0, second: false }
     }
 
     /// Whether the next byte is inside a string.
@@ -105,6 +114,7 @@ impl JsonScanner {
 
     fn value(&mut self, byte: u8) -> Scan {
         match byte {
+            b'{' | b'[' if self.open.len() >= DEPTH_MAX => Scan::Invalid,
             b'{' => {
                 self.open.push(Bracket::Object);
                 self.go(State::KeyOrEnd)
@@ -128,15 +138,36 @@ impl JsonScanner {
         let escape = match (escape, byte) {
             (Escape::None, b'"') if key => return self.go(State::Colon),
             (Escape::None, b'"') => return self.value_ended(),
-            (Escape::None, b'\\') => Escape::Backslash,
-            (Escape::Backslash, b'u') => Escape::Hex(4),
-            (Escape::Hex(1), byte) if !byte.is_ascii_hexdigit() => return Scan::Invalid,
-            (Escape::None | Escape::Hex(1), _)
-            | (Escape::Backslash, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Escape::None,
-            (Escape::Hex(left), byte) if byte.is_ascii_hexdigit() => Escape::Hex(left - 1),
-            (Escape::Backslash | Escape::Hex(_), _) => return Scan::Invalid,
+            (Escape::None | Escape::Half, b'\\') => {
+                self.second = escape == Escape::Half;
+                Escape::Backslash
+            }
+            (Escape::Backslash, b'u') => {
+                self.code = 0;
+                Escape::Hex(4)
+            }
+            (Escape::Backslash, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') if !self.second => Escape::None,
+            (Escape::None, _) => Escape::None,
+            (Escape::Hex(left), byte) => match self.digit(byte, left) {
+                Some(escape) => escape,
+                None => return Scan::Invalid,
+            },
+            (Escape::Backslash | Escape::Half, _) => return Scan::Invalid,
         };
         self.go(State::Text { key, escape })
+    }
+
+    /// A digit of an escape, of which so many are left. `None`: no character goes on like this.
+    fn digit(&mut self, byte: u8, left: u8) -> Option<Escape> {
+        let digit = char::from(byte).to_digit(16)?;
+        self.code = self.code << 4 | u16::try_from(digit).ok()?;
+        match (left, self.code, self.second) {
+            (2.., _, _) => Some(Escape::Hex(left - 1)),
+            (_, 0xD800..=0xDBFF, false) => Some(Escape::Half),
+            (_, 0xDC00..=0xDFFF, true) => Some(Escape::None),
+            (_, 0xD800..=0xDFFF, _) | (_, _, true) => None,
+            _ => Some(Escape::None),
+        }
     }
 
     fn number(&mut self, byte: u8, number: Number) -> Scan {
@@ -227,6 +258,25 @@ mod tests {
             "[-]",
         ] {
             assert!(agrees(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_other_readers_of_json_refuse_is_none() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(is_json(&nested(100)) && !is_json(&nested(101)));
+        for (text, fits) in [
+            (r#""\ud83e\udd80""#, true),
+            (r#""\uD83E\uDD80\n""#, true),
+            (r#""\ud83d""#, false),
+            (r#""\ud83dx""#, false),
+            (r#""\ud83d\n""#, false),
+            (r#""\ud83d\u0041""#, false),
+            (r#""\udd80""#, false),
+            (r#""\u00zz""#, false),
+        ] {
+            assert_eq!(is_json(text), fits, "{text}");
+            assert_eq!(serde_json::from_str::<String>(text).is_ok(), fits, "{text}");
         }
     }
 

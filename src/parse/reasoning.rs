@@ -58,7 +58,7 @@ impl Reasoning {
 /// Every format; the first is what a model gets whose template says no more than that it thinks.
 pub(super) static FORMATS: &[Reasoning] =
     &[
-        Reasoning::new("qwen3", THINK).aliases(&["basic", "qwen", "nemotron_deci", "glm45", "glm47", "think"]),
+        Reasoning::new("qwen3", THINK).aliases(&["basic", "qwen", "nemotron_deci", "glm45", "glm47", "think", "mimo"]),
         Reasoning::new("deepseek_v4", THINK).ends_at_call(),
         Reasoning::new("deepseek_r1", THINK).starts_inside().aliases(&[
             "deepseek_v3",
@@ -68,10 +68,11 @@ pub(super) static FORMATS: &[Reasoning] =
             "deepseek_v32",
             "qwen3_thinking",
             "step3",
+            "step3p5",
             "nemotron_nano",
         ]),
         Reasoning::new("nemotron_v3", THINK).starts_inside().ends_at_call(),
-        Reasoning::new("minimax_m2", THINK).starts_inside().ends_at_call().aliases(&["minimax"]),
+        Reasoning::new("minimax_m2", THINK).starts_inside().ends_at_call().aliases(&["minimax_m2_append_think"]),
         Reasoning::new("kimi_k25", THINK).starts_inside().ends_at_call().aliases(&["kimi_k2", "kimi_k2_5"]),
         Reasoning::new("kimi", (&["◁think▷"], &["◁/think▷"])),
         Reasoning::new("mistral", (&["[THINK]"], &["[/THINK]"])).starts_inside().aliases(&["magistral"]),

@@ -141,12 +141,29 @@ fn a_bare_object_that_is_the_whole_answer_is_a_call_of_a_declared_tool() {
     let object = "{\"name\": \"read\", \"arguments\": {\"a\": 1}}";
     check(object, &["C:read({\"a\": 1})"]);
     check(&format!("\n```json\n{object}\n```\n"), &["C:read({\"a\": 1})"]);
+    check(&format!("```JSON\n{object}\n```"), &["C:read({\"a\": 1})"]);
     check(&format!("<think>\n\n</think>\n\n{object} is it."), &[&format!("T:{object} is it.")]);
     check(&format!("{object} is it."), &[&format!("T:{object} is it.")]);
     check("{\"name\": \"Ann\", \"arguments\": {}}", &["T:{\"name\": \"Ann\", \"arguments\": {}}"]);
     check("{\"a\": 1}", &["T:{\"a\": 1}"]);
     check("```rust\nfn f() {}\n```", &["T:```rust\nfn f() {}\n```"]);
     check_cut(object, &[&format!("T:{object}")]);
+}
+
+#[test]
+fn an_answer_in_json_is_shown_while_it_is_written() {
+    let long = format!("{{\"type\": \"{}", "x".repeat(300));
+    let arguments = format!("{{\"arguments\": [\"{}", "x".repeat(1 << 18));
+    for format in ["hermes", "llama3_json"] {
+        for answer in ["{\"title\": ", "{\"name\": \"read\", \"age\": ", &long, &arguments] {
+            let mut pipeline = Pipeline::new(PipelineConfig { tool_format: format.parse().unwrap(), ..config() });
+            let mut out = Vec::new();
+            pipeline.push(answer.as_bytes(), &mut out);
+            assert!(!pipeline.in_call() && !pipeline.held(), "{format}: {answer}");
+            assert_eq!(short(&coalesce(out)), [format!("T:{answer}")]);
+        }
+    }
+    check("{\"id\": \"1\", \"arguments\": {\"a\": 1}, \"name\": \"read\"}", &["C:read({\"a\": 1})"]);
 }
 
 #[test]

@@ -30,7 +30,6 @@ impl Tools {
         self.0.iter().any(|tool| tool.name == name)
     }
 
-    #[allow(dead_code, reason = "the families that need it follow")]
     /// The schema of a tool's arguments, if the tool is declared with one.
     pub(super) fn schema(&self, name: &str) -> Option<&Value> {
         self.0.iter().find(|tool| tool.name == name).map(|tool| &tool.parameters).filter(|schema| schema.is_object())

@@ -59,6 +59,8 @@ impl Buried {
 pub(super) struct Purge {
     /// Deleted conversations of which rows may be left.
     pub(super) pending: BTreeSet<ConversationId>,
+    /// Deleted conversations without events, of which the index may still tell.
+    emptied: BTreeSet<ConversationId>,
     /// Conversations of which trimmed events may be left.
     pub(super) trimmed: BTreeSet<ConversationId>,
     sweep: Option<Sweep>,
@@ -93,7 +95,8 @@ impl SledJournal {
         self.check_writable()?;
         let mut purge = self.purging();
         self.purge_next(&mut purge).inspect_err(|error| self.note_failure(error))?;
-        Ok(!purge.pending.is_empty() || !purge.trimmed.is_empty())
+        let waiting = [&purge.pending, &purge.trimmed, &purge.emptied];
+        Ok(purge.sweep.is_some() || waiting.iter().any(|conversations| !conversations.is_empty()))
     }
 
     fn purge_next(&self, purge: &mut Purge) -> Result<(), Error> {
@@ -102,7 +105,6 @@ impl SledJournal {
                 return Ok(());
             }
             self.bury(&sweep.gone)?;
-            purge.pending.retain(|id| !sweep.gone.contains(id));
             purge.sweep = None;
             return Ok(());
         }
@@ -114,16 +116,18 @@ impl SledJournal {
             }
             return Ok(());
         }
-        for conversation in &purge.pending {
+        while let Some(conversation) = purge.pending.first().copied() {
             for kind in [keys::JOURNAL, keys::KEPT] {
-                if self.remove_rows_of(kind, *conversation, u64::MAX)? {
+                if self.remove_rows_of(kind, conversation, u64::MAX)? {
                     return Ok(());
                 }
             }
+            purge.pending.remove(&conversation);
+            purge.emptied.insert(conversation);
         }
-        if !purge.pending.is_empty() {
-            let after = vec![SWEPT[0]];
-            purge.sweep = Some(Sweep { gone: purge.pending.clone(), kind: 0, after });
+        if !purge.emptied.is_empty() {
+            let (gone, after) = (std::mem::take(&mut purge.emptied), vec![SWEPT[0]]);
+            purge.sweep = Some(Sweep { gone, kind: 0, after });
         }
         Ok(())
     }

@@ -23,6 +23,9 @@ use crate::conversation::{Event, Recorded};
 use crate::crash;
 use crate::ids::ConversationId;
 
+/// Parts of a purge that a writer does at most before it stops; the next start goes on with the rest.
+const PURGED_STOPPING_MAX: usize = 64;
+
 /// What the writer can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriterStatus {
@@ -206,6 +209,8 @@ struct Thread {
     trims: VecDeque<Trim>,
     /// Something may be left of deleted conversations; at the start, of those that a crash interrupted.
     purging: bool,
+    /// Parts that were removed since the queue was closed.
+    purged_stopping: usize,
 }
 
 type Waiting = (Batch, Done);
@@ -216,7 +221,8 @@ impl Thread {
         let (queue, commands) = mpsc::channel(bound);
         let (status_sender, status) = watch::channel(WriterStatus::Running);
         let (folds, trims) = (VecDeque::new(), VecDeque::new());
-        let thread = Self { journal, commands, status: status_sender, bound, folds, trims, purging: true };
+        let thread =
+            Self { journal, commands, status: status_sender, bound, folds, trims, purging: true, purged_stopping: 0 };
         (WriterHandle { queue, status }, thread)
     }
 
@@ -252,8 +258,16 @@ impl Thread {
         // One part even under load, so that what was deleted goes at last, and that no more trims wait than come.
         self.purge();
         self.trim();
-        while self.commands.is_empty() && (self.fold() || self.trim() || self.purge()) {}
+        while self.commands.is_empty() && (self.fold() || self.trim() || self.may_purge() && self.purge()) {}
         self.commands.blocking_recv()
+    }
+
+    /// Whether there is time to purge: a writer that stops leaves most of it to the next start.
+    fn may_purge(&mut self) -> bool {
+        if self.commands.is_closed() {
+            self.purged_stopping += 1;
+        }
+        self.purged_stopping <= PURGED_STOPPING_MAX
     }
 
     /// Folds one part. Whether there was one.

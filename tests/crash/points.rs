@@ -109,12 +109,12 @@ impl Workload {
         server: &Server,
         key: &'static str,
         input: &str,
-        conversation: Option<String>,
+        place: Option<(&str, String)>,
     ) -> Option<()> {
         let tools = json!([{"type": "function", "name": "look", "x_midstream": {"idempotent": true}}]);
         let mut body = json!({"input": input, "background": true, "tools": tools});
-        if let Some(conversation) = conversation {
-            body["conversation"] = json!(conversation);
+        if let Some((field, id)) = place {
+            body[field] = json!(id);
         }
         let ask = Ask { operation: "create", path: "/v1/responses", key, conversation: None, input: Some(input), body };
         self.once(server, key, &ask).await?;
@@ -156,7 +156,8 @@ impl Workload {
         let (conversation, first) = (self.conversation("c1"), self.id("c1", "id"));
         self.some(server, &conversation, 6).await?;
         self.steer(server, "s1", [&conversation, &first], "I changed my mind").await?;
-        let successor = Some(self.id("s1", "successor_id")).filter(|id| !id.is_empty()).unwrap_or(first);
+        let successor =
+            Some(self.id("s1", "successor_id")).filter(|id| !id.is_empty()).unwrap_or_else(|| first.clone());
         self.begins(conversation.clone(), successor.clone());
         self.create(server, "d1", "look", None).await?;
         self.some(server, &conversation, 20).await?;
@@ -164,6 +165,8 @@ impl Workload {
         let (place, body) = (Some(conversation.as_str()), json!({}));
         let cancel = Ask { operation: "cancel", path: &path, key: "x1", conversation: place, input: None, body };
         self.once(server, "x1", &cancel).await?;
+        // Another way to go on behind the response that was cut.
+        self.create(server, "f1", "rain elsewhere", Some(("previous_response_id", first))).await?;
         self.tools(server).await?;
         let begun = std::mem::take(&mut self.begun).into_iter();
         let begun: Vec<_> = begun.filter(|(conversation, _)| !self.witness.is_deleting(conversation)).collect();
@@ -182,7 +185,7 @@ impl Workload {
         if !successor.is_empty() {
             self.witness.until_ended(server, &other, &successor).await.then_some(())?;
         }
-        self.create(server, "d2", "look again", Some(other.clone())).await?;
+        self.create(server, "d2", "look again", Some(("conversation", other.clone()))).await?;
         let again = self.id("d2", "id");
         if !again.is_empty() {
             self.call(server, &other, &again).await?;
@@ -255,6 +258,8 @@ async fn counted() -> BTreeMap<String, u64> {
     let server = site.try_start(&[("MIDSTREAM_CRASH_LOG", &path)]).await.unwrap();
     let mut workload = Workload::default();
     workload.run(&server).await.expect("nothing disturbs it");
+    let (fork, parent) = (workload.conversation("f1"), workload.conversation("c1"));
+    assert!(!fork.is_empty() && fork != parent, "an older response is gone on from in a fork");
     // What is folded is folded behind the last acknowledgement.
     server.terminate().await;
     let mut counts = BTreeMap::new();
@@ -332,7 +337,7 @@ async fn dead_three_times_in_its_recovery_it_recovers() {
 }
 
 /// The oldest event that can be read, once that is not the first.
-async fn trimmed(server: &Server, conversation: &str) -> u64 {
+pub(crate) async fn trimmed(server: &Server, conversation: &str) -> u64 {
     loop {
         let mut frames = server.follow(&format!("/v1/conversations/{conversation}/events")).await;
         let oldest_seq = frames.next().await.unwrap()["oldest_seq"].as_u64().unwrap();

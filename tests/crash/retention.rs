@@ -1,4 +1,5 @@
-//! Ten thousand finished conversations: what is kept stays within what the settings say, in memory and on disk.
+//! Ten thousand finished conversations, with their index and keys: what is kept stays within what the settings say, in
+//! memory and on disk.
 
 use std::fmt::Write;
 use std::fs;
@@ -6,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::points::trimmed;
 use crate::support::Site;
 
 const CONVERSATIONS: usize = 10_000;
@@ -18,9 +20,12 @@ const GROWTH_KIB: u64 = 16 << 10;
 /// The bytes of a compacted journal for each byte of events.
 const JOURNAL_OVERHEAD: u64 = 4;
 
-/// The lines of one conversation with the ids of another.
+/// The lines of one conversation with the ids and the keys of another.
 fn renamed(lines: &str, number: usize) -> String {
     let mut text = lines.to_owned();
+    for key in ["first", "second"] {
+        text = text.replace(&format!("\"key\":\"{key}\""), &format!("\"key\":\"{key} {number}\""));
+    }
     for kind in ["conv_", "resp_", "item_"] {
         let mut parts = text.split(kind);
         let mut with = parts.next().unwrap_or_default().to_owned();
@@ -55,25 +60,58 @@ fn resident_kib(process: u32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-#[tokio::test]
-async fn ten_thousand_finished_conversations_stay_within_what_is_kept() {
+/// What the clients of each conversation asked for, in order.
+const QUESTIONS: [&str; 2] = ["how are you?", "and how is the weather?"];
+
+/// The dump of a finished conversation: its header and its lines.
+async fn template() -> (String, String) {
     let site = Site::scripted(&json!([{"deltas": ["fine"]}]));
     let server = site.start().await;
-    let (response, conversation) = server.begin("1", json!({"input": "how are you?"})).await;
+    let (response, conversation) = server.begin("first", json!({"input": QUESTIONS[0]})).await;
+    server.until_ended(&conversation, &response, 0).await;
+    let (response, _) = server.begin("second", json!({"input": QUESTIONS[1], "conversation": conversation})).await;
     server.until_ended(&conversation, &response, 0).await;
     server.terminate().await;
     let dump = String::from_utf8(site.run(&["conversations", "dump"], b"")).unwrap();
     let (head, rest) = dump.split_once('\n').unwrap();
-    let events: Vec<&str> = rest.split_inclusive('\n').filter(|line| line.contains("\"event\":")).collect();
-    let events = events.concat();
-    let all: String = (0..CONVERSATIONS).map(|number| renamed(&events, number)).collect();
+    (head.to_owned(), rest.to_owned())
+}
+
+/// The place of a conversation among all, from its id.
+fn number(id: &str) -> usize {
+    usize::from_str_radix(&id[id.len() - 8..], 16).unwrap()
+}
+
+fn lines_with(dump: &str, field: &str) -> usize {
+    dump.lines().filter(|line| line.contains(field)).count()
+}
+
+#[tokio::test]
+async fn ten_thousand_finished_conversations_stay_within_what_is_kept() {
+    stay_within("").await;
+}
+
+#[tokio::test]
+async fn ten_thousand_finished_conversations_stay_within_what_is_kept_without_their_old_events() {
+    stay_within("conversation_events_bytes_max = 1\n").await;
+}
+
+async fn stay_within(trimming: &str) {
+    let (head, lines) = template().await;
+    let records = lines_with(&lines, "\"record\":");
+    assert_eq!((records, lines_with(&lines, "\"scope\":")), (4, 2), "two responses and their keys");
+    let (events, records) =
+        lines.split_at(lines.find("\"record\":").map_or(0, |at| lines[..at].rfind('\n').unwrap() + 1));
+    let all =
+        [events, records].map(|lines| (0..CONVERSATIONS).map(|number| renamed(lines, number)).collect::<String>());
 
     let site = Site::scripted(&json!([{"deltas": ["fine"]}]));
     let settings = site.path().join("settings.toml");
-    fs::write(&settings, format!("retention_bytes = {KEPT_BYTES}\nconversations_live_max = {LIVE}\n")).unwrap();
+    let bounds = format!("retention_bytes = {KEPT_BYTES}\nconversations_live_max = {LIVE}\n{trimming}");
+    fs::write(&settings, bounds).unwrap();
     let settings = settings.display().to_string();
     let site = site.with(&["--config", &settings]);
-    site.run(&["conversations", "load"], format!("{head}\n{all}").as_bytes());
+    site.run(&["conversations", "load"], format!("{head}\n{}", all.concat()).as_bytes());
     let before = listed(&site);
     assert_eq!(before.len(), CONVERSATIONS);
     let size = before[0]["event_bytes"].as_u64().unwrap();
@@ -86,6 +124,14 @@ async fn ten_thousand_finished_conversations_stay_within_what_is_kept() {
     let server = site.start_until_logged("conversations were deleted").await;
     let found = server.get(&format!("/v1/conversations/{}", gone.last().unwrap())).await;
     assert_eq!(found["error"]["code"], "conversation_not_found", "the oldest go first");
+    if !trimming.is_empty() {
+        // The last one is trimmed last.
+        trimmed(&server, left.last().unwrap()).await;
+    }
+    server.terminate().await;
+    // What was deleted takes memory while it is removed; here only what conversations take counts.
+    site.run(&["conversations", "compact"], b"");
+    let server = site.start().await;
     let mut first = 0;
     for (place, id) in left.iter().enumerate() {
         assert_eq!(server.get(&format!("/v1/conversations/{id}")).await["id"], *id);
@@ -95,11 +141,22 @@ async fn ten_thousand_finished_conversations_stay_within_what_is_kept() {
     }
     let last = resident_kib(server.process());
     assert!(last < first + GROWTH_KIB, "{first} KiB with {LIVE} conversations read, {last} KiB with {}", left.len());
+    for id in left.iter().step_by(kept / 8) {
+        let key = format!("first {}", number(id));
+        assert_eq!(server.begin(&key, json!({"input": QUESTIONS[0]})).await.1, *id, "its key is known");
+    }
     server.terminate().await;
+    left_behind(&site, kept, !trimming.is_empty());
+}
 
-    let after = listed(&site);
+/// What is on disk when the server has stopped.
+fn left_behind(site: &Site, kept: usize, is_trimmed: bool) {
+    let after = listed(site);
     let bytes: u64 = after.iter().map(|line| line["event_bytes"].as_u64().unwrap()).sum();
     assert!(bytes <= KEPT_BYTES && after.len() == kept, "{} conversations with {bytes} bytes", after.len());
+    let dump = String::from_utf8(site.run(&["conversations", "dump"], b"")).unwrap();
+    assert_eq!([lines_with(&dump, "\"record\":"), lines_with(&dump, "\"scope\":")], [4 * kept, 2 * kept]);
+    assert_eq!(lines_with(&dump, "\"kept\":{\"seq\":1,"), if is_trimmed { kept } else { 0 });
     site.run(&["conversations", "compact"], b"");
     let on_disk = bytes_below(&site.path().join("data/journal"));
     assert!(on_disk < JOURNAL_OVERHEAD * KEPT_BYTES, "{on_disk} bytes on disk for {bytes}");

@@ -16,7 +16,7 @@ use midstream::store::{EventRetention, ExpiredEvents, KeyScope, WriterHandle, ex
 use serde_json::{Map, Value, json};
 
 use crate::dice::Dice;
-use crate::requests::{Ask, How, Place, Request, answered, cancelled, claimed, intervened, replayed};
+use crate::requests::{Ask, How, Place, Request, answered, cancelled, claimed, injected, intervened, replayed};
 use crate::world::World;
 
 /// Whose conversations these are.
@@ -119,6 +119,12 @@ impl Client {
                 let done = handle.answer_call(call(id), output.clone(), false, claim).await?;
                 self.created(conversation, done.successor_id);
                 Ok(answered(conversation, id, &done))
+            }
+            Ask::Inject { response, results, .. } => {
+                let items = results.iter().map(|(call_id, output)| result(call_id, output)).collect();
+                let done = handle.answer_calls(*response, items, claim).await?;
+                self.created(conversation, done.successor_id);
+                Ok(injected(conversation, results, &done))
             }
             _ => {
                 handle.change(change(&request.what)).await?;

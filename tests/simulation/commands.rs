@@ -135,7 +135,8 @@ fn named(client: &Client, id: ConversationId, state: &State, dice: &mut Dice) ->
     let some = if dice.chance(80) && !open.is_empty() { &open } else { &calls };
     let call = some.get(dice.place(some.len())).cloned();
     match dice.below(100) {
-        0..38 => {
+        0..8 => inject(client, id, state, &call?, dice),
+        8..38 => {
             let output = format!("result {}", client.world.number());
             Some(Ask::Result { conversation: id, call: call?, output })
         }
@@ -165,6 +166,15 @@ fn named(client: &Client, id: ConversationId, state: &State, dice: &mut Dice) ->
         }
         _ => Some(Ask::Delete { conversation: id }),
     }
+}
+
+/// Results together for the calls of one response, mostly those that wait.
+fn inject(client: &Client, id: ConversationId, state: &State, call: &CallId, dice: &mut Dice) -> Option<Ask> {
+    let response = state.call(call)?.response_id;
+    let calls = state.calls.iter().filter(|call| call.response_id == response);
+    let calls = calls.filter(|call| dice.chance(if call.status.is_open() { 90 } else { 10 }));
+    let results = calls.map(|call| (call.call_id.clone(), format!("result {}", client.world.number()))).collect();
+    Some(Ask::Inject { conversation: id, response, results })
 }
 
 /// Goes on behind the response that made a call, with results for some of its calls, as a client does that sends what

@@ -38,12 +38,14 @@ pub(crate) const ROWS: &[&str] = &[
     "4a fork: calls without a result, or answered anew",
     "4a disconnect policy cancel",
     "4a pause",
+    "4a pause: a steer cuts a paused response",
     "4a DELETE of an active conversation",
     "4a DELETE of an active response",
     "4a items added or deleted while running",
     "4a timers across a restart",
     "6 a result for a closed call is discarded",
     "6 another result conflicts",
+    "6 results injected together",
     "6 a call times out",
     "6 a lease ends",
     "7 max_unattended_tokens",
@@ -191,7 +193,13 @@ impl Coverage {
             "response_created" if event["input"].as_array().unwrap().iter().any(result) => {
                 self.hit("4a create with function_call_output");
             }
-            "response_paused" => self.hit("4a pause"),
+            "response_paused" => {
+                before.paused.insert(event["response_id"].to_string());
+                self.hit("4a pause");
+            }
+            "response_resumed" => {
+                before.paused.remove(&event["response_id"].to_string());
+            }
             "cancel_requested" => self.hit("4a cancel recorded, not yet effective"),
             "tool_result_discarded" => self.hit("6 a result for a closed call is discarded"),
             "tool_call_requested" if event["attempt"].as_u64() > Some(1) => {
@@ -264,6 +272,9 @@ impl Coverage {
             "intervention_superseded" => self.hit("4 a steer replaces others"),
             "intervention_withdrawn" => self.hit("4 a steer is withdrawn"),
             "intervention_committed" => {
+                if !event["cut"].is_null() && before.paused.contains(&event["response_id"].to_string()) {
+                    self.hit("4a pause: a steer cuts a paused response");
+                }
                 let successor = event["successor_id"].to_string();
                 let merged = before.committed.replace((successor.clone(), when.clone()));
                 if merged.is_some_and(|(with, other)| with == successor && other != when) {
@@ -282,6 +293,9 @@ impl Coverage {
     fn count_answer(&mut self, operation: &str, answer: &Value) {
         if operation == "cancel" && answer["outcome"] == "already_cancelled" {
             self.hit("4a cancel recorded: a second one joins");
+        }
+        if operation == "answer_calls" && answer["calls"].as_array().is_some_and(|calls| calls.len() > 1) {
+            self.hit("6 results injected together");
         }
     }
 
@@ -305,6 +319,8 @@ impl Coverage {
 #[derive(Default)]
 struct Before {
     ended: BTreeSet<String>,
+    /// Responses that were paused and have not gone on.
+    paused: BTreeSet<String>,
     /// Instructions, and where they cut.
     accepted: BTreeMap<String, String>,
     /// The last commit: to which successor, and where it cut.

@@ -24,6 +24,7 @@ pub(crate) enum Ask {
     Cancel { conversation: ConversationId, response: Option<ResponseId>, cascade: bool },
     Claim { conversation: ConversationId, call: CallId, lease_ms: u64 },
     Result { conversation: ConversationId, call: CallId, output: String },
+    Inject { conversation: ConversationId, response: ResponseId, results: Vec<(CallId, String)> },
     Withdraw { conversation: ConversationId, intervention: InterventionId },
     Interrupt { conversation: ConversationId, response: ResponseId },
     AddItem { conversation: ConversationId, text: String },
@@ -59,7 +60,7 @@ impl Request {
             Ask::Intervene { .. } | Ask::Think { .. } => Operation::Intervene,
             Ask::Cancel { .. } => Operation::Cancel,
             Ask::Claim { .. } => Operation::ClaimCall,
-            Ask::Result { .. } => Operation::AnswerCall,
+            Ask::Result { .. } | Ask::Inject { .. } => Operation::AnswerCall,
             _ => return None,
         })
     }
@@ -73,6 +74,7 @@ impl Request {
             Ask::Cancel { .. } => "cancel",
             Ask::Claim { .. } => "claim_call",
             Ask::Result { .. } => "answer_call",
+            Ask::Inject { .. } => "answer_calls",
             Ask::Withdraw { .. } => "withdraw",
             Ask::Interrupt { .. } => "interrupt",
             Ask::AddItem { .. } | Ask::DeleteItem { .. } => "items",
@@ -91,6 +93,7 @@ impl Request {
             | Ask::Cancel { conversation, .. }
             | Ask::Claim { conversation, .. }
             | Ask::Result { conversation, .. }
+            | Ask::Inject { conversation, .. }
             | Ask::Withdraw { conversation, .. }
             | Ask::Interrupt { conversation, .. }
             | Ask::AddItem { conversation, .. }
@@ -158,6 +161,12 @@ pub(crate) fn answered(conversation: ConversationId, call: &CallId, answered: &A
     })
 }
 
+pub(crate) fn injected(conversation: ConversationId, results: &[(CallId, String)], done: &AnsweredCall) -> Value {
+    let mut answer = answered(conversation, &CallId(String::new()), done);
+    answer["calls"] = results.iter().map(|(call, _)| call.to_string()).collect();
+    answer
+}
+
 /// The first answer again, in the form in which it was given.
 pub(crate) fn replayed(request: &Request, answer: &KeyedAnswer) -> Value {
     let call = match &request.what {
@@ -178,7 +187,10 @@ pub(crate) fn replayed(request: &Request, answer: &KeyedAnswer) -> Value {
         }
         KeyedAnswer::Answered { conversation, accepted_seq, open_calls, successor: successor_id } => {
             let again = AnsweredCall { accepted_seq, open_calls, successor_id, replayed: true };
-            answered(conversation, &call, &again)
+            match &request.what {
+                Ask::Inject { results, .. } => injected(conversation, results, &again),
+                _ => answered(conversation, &call, &again),
+            }
         }
     }
 }

@@ -114,7 +114,11 @@ mod tests {
             ("[{}]", "missing field `deltas`", "line 1"),
             ("{\"replies\": [], \"reply\": 1}", "unknown field `reply`", "line 1"),
             ("{\"replies\": [{\"deltas\": [], \"finish\": \"done\"}]}", "unknown variant `done`", "line 1"),
-            ("{\"tool_format\": \"x\", \"replies\": []}", "unknown variant `x`", "line 1"),
+            (
+                "{\"tool_format\": \"x\", \"replies\": []}",
+                "no tool format is called x; there are: none, hermes",
+                "line 1",
+            ),
             ("nonsense", "expected", "line 1"),
         ];
         for (json, what, place) in cases {

@@ -11,26 +11,32 @@ pub(super) struct Arguments {
     text: Vec<u8>,
     /// Bytes that are not white space.
     solid: usize,
-    seen: bool,
     /// Whether the value is an object and can be passed on as it comes.
     streams: bool,
     complete: bool,
+    /// Whether nothing was written: null or an empty string.
+    null: bool,
 }
 
 impl Arguments {
     pub(super) fn new() -> Self {
         let scanner = JsonScanner::new();
-        Self { scanner, text: Vec::new(), solid: 0, seen: false, streams: false, complete: false }
+        Self { scanner, text: Vec::new(), solid: 0, streams: false, complete: false, null: false }
     }
 
     /// The arguments of a call that has none.
     pub(super) fn empty() -> Self {
-        Self { text: b"{}".to_vec(), complete: true, ..Self::new() }
+        Self { text: b"{}".to_vec(), streams: true, complete: true, ..Self::new() }
     }
 
     /// Whether the call can be announced: from the first byte behind the opening bracket.
     pub(super) fn is_ready(&self) -> bool {
-        self.complete || self.streams && self.solid > 1
+        self.streams && (self.complete || self.solid > 1)
+    }
+
+    /// Whether what was written says that there are none.
+    pub(super) fn is_null(&self) -> bool {
+        self.null
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -39,7 +45,7 @@ impl Arguments {
 
     /// Whether an object was written, as itself or in a string.
     pub(super) fn is_object(&self) -> bool {
-        self.seen && self.streams
+        self.solid > 0 && self.streams
     }
 
     /// Passes on what is known to belong to the announced call.
@@ -48,7 +54,8 @@ impl Arguments {
         self.text.clear();
     }
 
-    /// Takes a byte; one that ends or breaks the value from behind is not part of it.
+    /// Takes a byte; one that ends or breaks the value from behind is not part of it. A value that is no object is
+    /// invalid.
     pub(super) fn push(&mut self, byte: u8) -> Scan {
         let in_string = self.scanner.in_string();
         let scan = self.scanner.push(byte);
@@ -57,17 +64,19 @@ impl Arguments {
         }
         if matches!(scan, Scan::Done | Scan::DoneBefore) {
             self.end();
+            if !self.streams && !self.null {
+                return Scan::Invalid;
+            }
         }
         scan
     }
 
     fn take(&mut self, byte: u8, in_string: bool) {
         let white = matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
-        if !self.seen {
+        if self.solid == 0 {
             if white {
                 return;
             }
-            self.seen = true;
             self.streams = byte == b'{';
         }
         self.solid += usize::from(!white);
@@ -84,8 +93,9 @@ impl Arguments {
         if self.streams {
             return;
         }
-        if self.text == b"null" {
-            self.text = b"{}".to_vec();
+        if matches!(&self.text[..], b"null" | b"\"\"") {
+            self.null = true;
+            return;
         }
         // Some models write the object as a string.
         let Ok(text) = serde_json::from_slice::<String>(&self.text) else {

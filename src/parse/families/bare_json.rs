@@ -1,6 +1,7 @@
 //! An answer that is nothing but a call object, bare or in a fence, naming a tool that was declared.
 //!
 //! Nothing marks it as a call, so it is one only when it is the whole answer: it is announced at the end.
+//! What has another key than calls have, or no name for long, is an answer in JSON and given back at once.
 
 use super::call_object::{CallObject, ObjectStep};
 use super::{CallParser, Step};
@@ -42,7 +43,8 @@ impl BareJson {
             return self.object(byte);
         }
         if byte == b'\n' {
-            let known = [&b"```"[..], b"```json", b"```tool_call"].contains(&line.trim_ascii_end());
+            let known =
+                [&b"```"[..], b"```json", b"```tool_call"].contains(&&line.trim_ascii_end().to_ascii_lowercase()[..]);
             self.state = State::Object;
             self.fenced = true;
             return if known { Step::Held } else { Step::NotACall };
@@ -57,7 +59,7 @@ impl BareJson {
 
     fn object(&mut self, byte: u8) -> Step {
         let step = self.object.push(byte);
-        if self.object.name().is_some_and(|name| !self.tools.knows(name)) {
+        if self.object.is_rather_json() || self.object.name().is_some_and(|name| !self.tools.knows(name)) {
             return Step::NotACall;
         }
         match step {

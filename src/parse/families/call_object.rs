@@ -6,6 +6,10 @@ use crate::parse::json_scanner::{JsonScanner, Scan};
 
 /// Longer keys and names belong to no call.
 const NAME_BYTES_MAX: usize = 256;
+/// An object that nothing marks as a call has its name within so many bytes,
+const UNNAMED_BYTES_MAX: usize = 256;
+/// or, where its arguments come first, within so many.
+const ARGUMENTS_FIRST_BYTES_MAX: usize = 1 << 18;
 
 /// What a byte did to the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +24,7 @@ pub(super) enum ObjectStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Name,
+    Id,
     Arguments,
     Other,
 }
@@ -50,13 +55,37 @@ pub(super) struct CallObject {
     /// The raw JSON string of the name while it is read.
     name_raw: Vec<u8>,
     name: Option<String>,
+    /// The same of the id.
+    id_raw: Vec<u8>,
+    /// The id that the model gives the call, if it does so in front of the arguments.
+    id: Option<String>,
     arguments: Option<Arguments>,
     announced: bool,
+    /// Bytes read.
+    read: usize,
+    /// Whether it has a key that calls do not have.
+    foreign: bool,
 }
 
 impl CallObject {
     pub(super) fn new() -> Self {
-        Self { state: State::Open, name_raw: Vec::new(), name: None, arguments: None, announced: false }
+        Self {
+            state: State::Open,
+            name_raw: Vec::new(),
+            name: None,
+            id_raw: Vec::new(),
+            id: None,
+            arguments: None,
+            announced: false,
+            read: 0,
+            foreign: false,
+        }
+    }
+
+    /// Whether this, where nothing marks it as a call, is rather an answer in JSON: it is not to be held any longer.
+    pub(super) fn is_rather_json(&self) -> bool {
+        let most = if self.arguments.is_some() { ARGUMENTS_FIRST_BYTES_MAX } else { UNNAMED_BYTES_MAX };
+        self.foreign || self.name.is_none() && self.read > most
     }
 
     /// The name, once it is known.
@@ -85,7 +114,7 @@ impl CallObject {
             && arguments.is_ready()
         {
             if !self.announced {
-                calls.start(name);
+                calls.start_with_id(name, self.id.as_deref());
                 self.announced = true;
             }
             arguments.pass(calls);
@@ -93,11 +122,17 @@ impl CallObject {
     }
 
     pub(super) fn push(&mut self, byte: u8) -> ObjectStep {
+        self.read += 1;
+        self.step(byte)
+    }
+
+    fn step(&mut self, byte: u8) -> ObjectStep {
         let white = matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
         match &mut self.state {
             State::Key(text) => {
                 if byte == b'"' && !text.escaped {
                     let field = field(&text.raw);
+                    self.foreign |= field == Field::Other && !matches!(&text.raw[..], b"type" | b"function");
                     return self.go(State::Colon(field));
                 }
                 text.escaped = byte == b'\\' && !text.escaped;
@@ -118,7 +153,7 @@ impl CallObject {
             State::KeyOrEnd | State::NextKey if byte == b'"' => self.go(State::Key(Text::default())),
             State::Colon(field) if byte == b':' => {
                 let field = *field;
-                if field == Field::Arguments && self.arguments.is_none() {
+                if field == Field::Arguments && self.arguments.as_ref().is_none_or(Arguments::is_null) {
                     self.arguments = Some(Arguments::new());
                     return self.go(State::Arguments);
                 }
@@ -140,6 +175,10 @@ impl CallObject {
         if names && scan != Scan::DoneBefore {
             self.name_raw.push(byte);
         }
+        let identifies = field == Field::Id && self.id.is_none() && self.id_raw.len() <= NAME_BYTES_MAX;
+        if identifies && scan != Scan::DoneBefore {
+            self.id_raw.push(byte);
+        }
         match scan {
             Scan::Invalid => ObjectStep::Invalid,
             Scan::More if self.name_raw.len() > NAME_BYTES_MAX => ObjectStep::Invalid,
@@ -148,8 +187,12 @@ impl CallObject {
                 if names && !self.end_name() {
                     return ObjectStep::Invalid;
                 }
+                if identifies {
+                    self.id = serde_json::from_slice::<String>(&self.id_raw).ok().filter(|id| !id.is_empty());
+                    self.id_raw.clear();
+                }
                 self.state = State::CommaOrEnd;
-                if scan == Scan::DoneBefore { self.push(byte) } else { ObjectStep::More }
+                if scan == Scan::DoneBefore { self.step(byte) } else { ObjectStep::More }
             }
         }
     }
@@ -163,7 +206,9 @@ impl CallObject {
         if self.name.is_none() {
             return ObjectStep::Invalid;
         }
-        self.arguments.get_or_insert_with(Arguments::empty);
+        if self.arguments.as_ref().is_none_or(Arguments::is_null) {
+            self.arguments = Some(Arguments::empty());
+        }
         ObjectStep::Complete
     }
 }
@@ -171,6 +216,7 @@ impl CallObject {
 fn field(key: &[u8]) -> Field {
     match key {
         b"name" => Field::Name,
+        b"id" => Field::Id,
         b"arguments" | b"parameters" | b"args" => Field::Arguments,
         _ => Field::Other,
     }

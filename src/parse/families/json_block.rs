@@ -63,7 +63,7 @@ impl JsonBlock {
 
     /// A block of calls of these tools only, where nothing else shows that it is one.
     pub(super) fn of_tools(form: Form, tools: Tools) -> Self {
-        Self { only: Some(tools).filter(|tools| !tools.is_empty()), ..Self::new(form) }
+        Self { only: Some(tools), ..Self::new(form) }
     }
 
     fn before(&mut self, byte: u8, space: usize, calls: &mut Calls) -> Step {
@@ -89,7 +89,8 @@ impl JsonBlock {
     fn object(&mut self, byte: u8, calls: &mut Calls) -> Step {
         let step = self.object.push(byte);
         let foreign = |tools: &Tools| self.object.name().is_some_and(|name| !tools.knows(name));
-        if self.only.as_ref().is_some_and(foreign) {
+        let json = self.only.is_some() && self.object.is_rather_json() && !self.object.is_announced();
+        if json || self.only.as_ref().is_some_and(foreign) {
             return Step::NotACall;
         }
         self.object.pass(calls);

@@ -7,7 +7,7 @@ const FORM: Form = Form { close: None, separator: Some(b';'), array: false };
 
 pub(super) static FAMILY: Family = Family {
     name: "llama3_json",
-    aliases: &["llama3", "llama_3", "llama3_1", "llama3_2"],
+    aliases: &["llama3", "llama_3", "llama3_1", "llama3_2", "llama4_json"],
     open: &["<|python_tag|>"],
     inner: &[],
     bare: b"{",

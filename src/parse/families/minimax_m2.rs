@@ -20,7 +20,7 @@ static TAGS: Tags = Tags {
 
 pub(super) static FAMILY: Family = Family {
     name: "minimax_m2",
-    aliases: &["minimax", "minimax_m2_5"],
+    aliases: &["minimax_m2_5"],
     open: &["<minimax:tool_call>"],
     inner: &["</minimax:tool_call>"],
     bare: &[],

@@ -123,6 +123,11 @@ impl Elements {
         String::from_utf8(tag).map(Some).map_err(|_| ())
     }
 
+    /// What has been read of a tag.
+    fn partial(&self) -> Vec<u8> {
+        self.tag.map_or_else(Vec::new, |begin| self.kept[begin..].to_vec())
+    }
+
     fn clear(&mut self) {
         self.kept.clear();
         self.tag = None;
@@ -338,14 +343,22 @@ impl CallParser for Elements {
 
     fn finish(&mut self, cut: bool, calls: &mut Calls) -> bool {
         if !calls.is_open() {
-            return self.state == State::After;
+            // The beginning of the block's end is framing, any other is text.
+            return self.state == State::After && FAMILY.inner[1].as_bytes().starts_with(&self.partial());
         }
         let mut complete = false;
         match self.state {
             State::Broken => self.output.extend(self.until.kept()),
+            // What has been read of the tag behind it must be the beginning of a closing one.
             State::Closing => {
+                let around = self.stack.iter().rev().nth(1).map_or("invoke", |element| element.name.as_str());
+                let partial = self.partial();
+                let closes = format!("{MARK}</{around}>").as_bytes().starts_with(&partial);
                 self.close();
-                complete = self.stack.is_empty();
+                complete = closes && self.stack.is_empty();
+                if !closes {
+                    self.output.extend(partial);
+                }
             }
             // Between two arguments nothing is missing but the end.
             _ if self.stack.is_empty() => complete = true,

@@ -166,11 +166,13 @@ impl Family {
     /// A parser for an answer that begins with this byte and may be a call without markers: the family's own form,
     /// or an answer that as a whole is a call object.
     pub(super) fn open_bare(&self, first: u8, tools: &Tools) -> Option<Box<dyn CallParser>> {
+        if tools.is_empty() {
+            return None;
+        }
         if self.bare.contains(&first) {
             return self.open(&Opening { marker: "", tools });
         }
-        let whole = matches!(first, b'{' | b'`') && !tools.is_empty();
-        whole.then(|| Box::new(bare_json::BareJson::new(tools.clone())) as Box<dyn CallParser>)
+        matches!(first, b'{' | b'`').then(|| Box::new(bare_json::BareJson::new(tools.clone())) as Box<dyn CallParser>)
     }
 
     /// All texts of its form.

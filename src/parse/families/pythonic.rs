@@ -122,7 +122,7 @@ impl Python {
                 return Step::NotACall;
             };
             // Prose may begin with a bracket: without a marker only declared tools count.
-            if self.close.is_none() && !self.tools.is_empty() && !self.tools.knows(&name) {
+            if self.close.is_none() && !self.tools.knows(&name) {
                 return Step::NotACall;
             }
             self.state = State::Arguments(Keywords::new(property_names(self.tools.schema(&name))));

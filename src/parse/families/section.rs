@@ -34,7 +34,7 @@ enum State {
     /// Between calls; how much white space has passed.
     Between(usize),
     Header(Vec<u8>),
-    /// The line of the name and the fence; how many line ends were in it.
+    /// The line of the name, and the fence behind it, as far as they have been read.
     Lines(Vec<u8>),
     Call(NamedCall),
     /// Behind the arguments; how much of the closing fence has been seen.

@@ -324,7 +324,8 @@ impl Tagged {
                     Chosen::Whole(tag) => {
                         let closing = [Closing::Value, Closing::CallAlone, Closing::BlockAlone][tag];
                         self.expect(closing);
-                        if closing == Closing::BlockAlone {
+                        // What is read from here on may be the beginning of something else: it is held by itself.
+                        if closing != Closing::CallAlone {
                             return Step::Taken;
                         }
                     }
@@ -332,6 +333,11 @@ impl Tagged {
             }
             _ => match self.choose(byte) {
                 Chosen::Part => {}
+                // Value and call are closed: whatever comes now is behind the call.
+                Chosen::No if self.closing == Closing::Call => {
+                    self.end_call(calls);
+                    return Step::NotACall;
+                }
                 Chosen::No => return self.no_close_again(calls),
                 Chosen::Whole(tag) => return self.closes(tag, calls),
             },
@@ -349,8 +355,10 @@ impl Tagged {
         self.closing = closing;
         let block = if self.block { tags.block_close } else { "" };
         self.choice = Choice::new(match closing {
+            // Where calls are closed by their block alone, another block closes this one too.
+            Closing::Value if tags.call_close.is_empty() => [tags.value_open, tags.block_open, block],
             Closing::Value => [tags.value_open, tags.call_close, block],
-            Closing::Call => [block, tags.call_open, ""],
+            Closing::Call => [block, tags.call_open, tags.block_open],
             Closing::CallAlone => [block, "", ""],
             _ => [tags.block_open, "", ""],
         });
@@ -365,7 +373,15 @@ impl Tagged {
                 self.kept.clear();
                 Step::Held
             }
-            // What is read from here on may be the beginning of something else, so it is held by itself.
+            // The next block is not part of this one.
+            (Closing::Call, 2) | (Closing::BlockAlone, _) => {
+                self.end_call(calls);
+                Step::NotACall
+            }
+            (Closing::Value, 1) if self.tags.call_close.is_empty() => {
+                self.end_call(calls);
+                Step::NotACall
+            }
             (Closing::Value, 1) if self.block => {
                 self.expect(Closing::Call);
                 Step::Taken
@@ -382,11 +398,6 @@ impl Tagged {
             (Closing::CallAlone, _) => {
                 self.expect(Closing::BlockAlone);
                 Step::Taken
-            }
-            // The next block is not part of this one.
-            (Closing::BlockAlone, _) => {
-                self.end_call(calls);
-                Step::NotACall
             }
             _ => {
                 self.end_call(calls);
@@ -438,6 +449,26 @@ impl Tagged {
         calls.append(&self.output);
         self.output.clear();
         calls.done(self.sound);
+    }
+
+    /// The output ends behind a closing tag, perhaps inside another tag: whether what is held belongs to the call.
+    fn finish_closed(&mut self, cut: bool, calls: &mut Calls) -> bool {
+        let partial = self.kept.split_off(self.kept.len() - self.choice.matched);
+        let begins = |tag: &&str| tag.as_bytes().starts_with(&partial) && !tag.is_empty();
+        let expected = || self.choice.tags.iter().filter(|tag| partial.is_empty() || begins(tag));
+        let closes = |tag: &&str| [self.tags.call_close, self.tags.block_close].contains(tag);
+        let (closed, more) = (expected().any(closes), expected().any(|tag| *tag == self.tags.value_open));
+        self.end_value();
+        if closed || !more {
+            self.output.push(b'}');
+        } else {
+            self.output.extend(partial);
+            self.sound = false;
+        }
+        calls.append(&self.output);
+        self.output.clear();
+        calls.done(self.sound && !cut);
+        closed || more
     }
 
     /// The call goes on like none: all of it is raw up to its end.
@@ -510,10 +541,7 @@ impl CallParser for Tagged {
                 self.typed.cut(&mut self.output);
                 self.sound = false;
             }
-            State::Value => {
-                self.end_value();
-                self.output.push(b'}');
-            }
+            State::Value => return self.finish_closed(cut, calls),
             State::Broken(until) => {
                 self.output.extend(until.kept());
                 self.sound = false;

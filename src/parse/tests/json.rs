@@ -62,6 +62,45 @@ fn llama_needs_no_marker_for_a_declared_tool() {
 }
 
 #[test]
+fn arguments_that_are_no_object_make_no_call_and_null_is_as_good_as_none() {
+    let call = |fields: &str| format!("<tool_call>{{\"name\":\"f\",{fields}}}</tool_call>");
+    for fields in ["\"arguments\":[1]", "\"arguments\":1", "\"arguments\":\"Oslo\"", "\"arguments\":true"] {
+        check("hermes", "none", &call(fields), &[&format!("T:{}", call(fields))]);
+    }
+    for fields in [
+        "\"parameters\":null,\"arguments\":{\"a\":1}",
+        "\"arguments\":{\"a\":1},\"parameters\":null",
+        "\"arguments\":\"\",\"args\":{\"a\":1}",
+    ] {
+        check("hermes", "none", &call(fields), &["C:f({\"a\":1})"]);
+    }
+    check("hermes", "none", &call("\"arguments\":\"\""), &["C:f({})"]);
+    check("hermes", "none", &call("\"arguments\":null"), &["C:f({})"]);
+}
+
+#[test]
+fn without_declared_tools_nothing_unmarked_is_a_call() {
+    for (format, output) in
+        [("llama3_json", "{\"name\": \"f\", \"parameters\": {\"a\": 1}}"), ("pythonic", "[f(a=1)]"), ("pythonic", "[x")]
+    {
+        let config = PipelineConfig { tool_format: format.parse().unwrap(), ..PipelineConfig::default() };
+        assert_eq!(run(&config, output, false), [format!("T:{output}")]);
+    }
+}
+
+#[test]
+fn ids_in_front_of_the_arguments_are_kept() {
+    let call = |id: &str| format!("{{\"name\":\"f\",\"id\":{id},\"arguments\":{{}}}}");
+    let output = format!("[TOOL_CALLS][{},{},{}]", call("\"abcDEF123\""), call("7"), call("\"\""));
+    let config = PipelineConfig { tool_format: "mistral".parse().unwrap(), ..PipelineConfig::default() };
+    let ids = pieces(config, std::iter::once(output.as_bytes()), false).0.into_iter().filter_map(|piece| match piece {
+        Piece::ToolCallStarted { id, .. } => Some(id),
+        _ => None,
+    });
+    assert_eq!(ids.collect::<Vec<_>>(), [Some("abcDEF123".to_owned()), None, None]);
+}
+
+#[test]
 fn mistral_names_stand_in_front_of_the_arguments() {
     let two = ["C:f({\"a\": \"[TOOL_CALLS]\"})", "C:g({})"];
     check("mistral", "none", "[TOOL_CALLS]f{\"a\": \"[TOOL_CALLS]\"}[TOOL_CALLS]g{}", &two);

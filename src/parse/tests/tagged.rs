@@ -94,6 +94,42 @@ fn qwen3_coder_tolerates_what_is_missing_at_the_end_and_nothing_else() {
 }
 
 #[test]
+fn a_block_that_is_not_closed_ends_at_the_next_and_at_prose() {
+    let call = |value: &str| format!("<function=f>\n<parameter=s>{value}</parameter>\n</function>\n");
+    let (block, calls) = (|call: &str| format!("<tool_call>\n{call}"), ["C:f({\"s\":\"a\"})", "C:f({\"s\":\"b\"})"]);
+    for format in ["qwen3_coder", "hermes"] {
+        let two = format!("{}\n{}</tool_call>", block(&call("a")), block(&call("b")));
+        check(format, &two, &calls);
+        check(format, &format!("{}Done, ok.", block(&call("a"))), &[calls[0], "T:\nDone, ok."]);
+        check(format, &format!("{}<tool", block(&call("a"))), &[calls[0], "T:\n<tool"]);
+        check(format, &format!("{}</tool", block(&call("a"))), &calls[..1]);
+    }
+    let invoke = |value: &str| {
+        format!("<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"s\">{value}</parameter>\n</invoke>\n")
+    };
+    check("minimax_m2", &format!("{}{}</minimax:tool_call>", invoke("a"), invoke("b")), &calls);
+    check("minimax_m2", &format!("{}Done.", invoke("a")), &[calls[0], "T:\nDone."]);
+    let glm = |value: &str| format!("<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>{value}</arg_value>\n");
+    check("glm47", &format!("{}{}</tool_call>", glm("a"), glm("b")), &calls);
+    check("glm47", &format!("{}<tool_", glm("a")), &[calls[0], "T:\n<tool_"]);
+}
+
+#[test]
+fn an_answer_that_ends_inside_the_tag_of_another_argument_is_no_whole_call() {
+    check(
+        "qwen3_coder",
+        "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n<param",
+        &["C!:f({\"s\":\"x\"<param)"],
+    );
+    check("glm47", "<tool_call>f<arg_key>s</arg_key><arg_value>x</arg_value><ar", &["C!:f({\"s\":\"x\"<ar)"]);
+    let m = "]<]minimax[>[";
+    let open = format!("{m}<tool_call>{m}<invoke name=\"f\">{m}<s>x{m}</s>");
+    check("minimax_m3", &format!("{open}{m}<n"), &[&format!("C!:f({{\"s\":\"x\"{m}<n)")]);
+    check("minimax_m3", &format!("{open}{m}</inv"), &["C:f({\"s\":\"x\"})"]);
+    check("minimax_m3", &format!("{open}{m}</invoke>{m}<inv"), &["C:f({\"s\":\"x\"})", &format!("T:{m}<inv")]);
+}
+
+#[test]
 fn glm_calls_may_have_line_ends_or_none() {
     check("glm47", "<tool_call>f</tool_call>", &["C:f({})"]);
     check("glm47", "<tool_call>f\n</tool_call>\n<tool_call>g</tool_call>", &["C:f({})", "C:g({})"]);

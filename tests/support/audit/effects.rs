@@ -116,6 +116,9 @@ impl Check<'_> {
             "create" if turn.is_none() => Some(format!("the response {response} was acknowledged")),
             "create" => (!was_said).then(|| format!("{response} was acknowledged with the input {said:?}")),
             "claim_call" | "answer_call" => story.missing_of_call(text(request, "operation"), answer),
+            "answer_calls" => list(answer, "calls")
+                .iter()
+                .find_map(|call| story.missing_of_call("answer_call", &json!({"call": call}))),
             "withdraw" => {
                 let steer = story.steers.get(text(answer, "intervention"));
                 let withdrawn = steer.is_some_and(|steer| steer.outcome == Some("withdrawn"));
