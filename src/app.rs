@@ -3,7 +3,8 @@
 //! Start: listener, journal, engines, actors, recovery, then ready. Stop: no new requests, running responses get
 //! their time, then the conversations (what still runs stays in the journal), the sockets, and last the journal.
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,10 @@ use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterSt
 /// Milliseconds that open sockets get to take their last bytes once everything else has stopped.
 const SOCKETS_CLOSE_MS: u64 = 2_000;
 
+/// Milliseconds for which an address that is in use is tried again, and between two tries.
+const LISTEN_PATIENCE_MS: u64 = 2_000;
+const LISTEN_PAUSE_MS: u64 = 50;
+
 /// Serves until the process is told to stop.
 pub fn run(prepared: Prepared) -> anyhow::Result<()> {
     start_log();
@@ -45,9 +50,22 @@ pub(crate) fn start_log() {
     let _ = log.with_ansi(false).try_init();
 }
 
+/// Binds the address. A process that was killed a moment ago may hold it a little longer.
+async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let until = tokio::time::Instant::now() + Duration::from_millis(LISTEN_PATIENCE_MS);
+    loop {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tokio::time::Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(LISTEN_PAUSE_MS)).await;
+            }
+            done => return done,
+        }
+    }
+}
+
 async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
     let mut stops = Stops::new()?;
-    let listener = TcpListener::bind(config.listen)
+    let listener = listen(config.listen)
         .await
         .with_context(|| format!("listening on {}; is another server running there?", config.listen))?;
     let address = listener.local_addr()?;
@@ -260,5 +278,21 @@ impl Stops {
             why = sync_failed => Some(why),
             () = root.failed() => Some("the directory of conversations failed; restart the server".to_owned()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_is_freed_in_a_moment_is_waited_for_and_another_servers_is_not() {
+        let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = held.local_addr().unwrap();
+        assert_eq!(listen(address).await.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let waiting = tokio::spawn(listen(address));
+        tokio::task::yield_now().await;
+        drop(held);
+        assert_eq!(waiting.await.unwrap().unwrap().local_addr().unwrap(), address);
     }
 }

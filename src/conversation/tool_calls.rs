@@ -49,7 +49,7 @@ impl Draft {
             CallStatus::Claimed { lease_until_ms } => {
                 let text = format!("the call {call_id} is another worker's until its lease ends");
                 let reject = Reject::new(Code::ToolCallClaimed, text).detail("attempt", attempt);
-                return Err(reject.detail("lease_until_ms", lease_until_ms));
+                return Err(reject.detail("lease_until", lease_until_ms));
             }
             _ => return Err(self.closed_call(&call_id)),
         }

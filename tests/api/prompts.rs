@@ -70,6 +70,9 @@ async fn what_cannot_be_rendered_is_refused_by_its_field() {
         }
     }
     server.post("/v1/tokenize", json!({"model": "x", "prompt": "a"})).await.assert_error(404, "model_not_found");
+    // The scripted model has a token per byte. What no context could hold is not counted to its end.
+    let hopeless = "a".repeat((1 << 20) + 1);
+    server.post("/v1/tokenize", json!({"prompt": hopeless})).await.assert_error(400, "context_length_exceeded");
 }
 
 #[tokio::test]

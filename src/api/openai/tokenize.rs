@@ -12,8 +12,9 @@ use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create;
 use crate::api::errors::{OpenAiError, invalid};
 use crate::conversation::Reject;
-use crate::engine::Engine;
 use crate::engine::tokenizer::Tokenizer;
+use crate::engine::{Engine, ModelInfo};
+use crate::error::Code;
 use crate::parse::ends_in_reasoning;
 use crate::prompt::Built;
 use crate::protocol::tokenize::{Detokenize, Detokenized, RenderedChat, Tokenize, Tokenized};
@@ -29,6 +30,7 @@ pub(crate) async fn tokenize(
     let tokens = match (&request.prompt, has_conversation(&body)) {
         (Some(prompt), false) => {
             let (prompt, begins) = (prompt.clone(), request.add_special_tokens.unwrap_or(true));
+            refuse_hopeless(engine.model(), prompt.len())?;
             let engine = engine.clone();
             app.directory.compute(move || encode(&engine.model().tokenizer, &prompt, begins)).await?
         }
@@ -84,6 +86,19 @@ pub(crate) async fn detokenize(
     }
     let bytes: Vec<u8> = request.tokens.iter().flat_map(|&id| spelled(tokenizer, id)).copied().collect();
     Ok(Json(Detokenized { prompt: String::from_utf8_lossy(&bytes).into_owned() }))
+}
+
+/// What is certain to be longer than the context is not worth the memory that counting takes.
+fn refuse_hopeless(model: &ModelInfo, bytes: usize) -> Result<(), Reject> {
+    let tokens_min = bytes / model.tokenizer.longest_token_bytes().max(1);
+    if tokens_min <= model.context_length as usize {
+        return Ok(());
+    }
+    let text = format!(
+        "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {}; count it in parts",
+        model.context_length
+    );
+    Err(Reject::new(Code::ContextLengthExceeded, text).param("prompt"))
 }
 
 fn has_conversation(body: &Value) -> bool {
