@@ -208,7 +208,7 @@ fn an_answer_that_ends_anywhere_completes_no_call_inside_the_tag_of_its_next_arg
     for form in forms() {
         run(form, 32, |parts, other, cuts| {
             let output = form.answer(&parts, other);
-            let all = if output.len() <= BYTES_MAX { 0..=output.len() } else { 1..=0 };
+            let all = (0..=output.len()).take(if output.len() <= BYTES_MAX { BYTES_MAX + 1 } else { 0 });
             let some = cuts.iter().map(|cut| cut.index(output.len() + 1));
             let meant = meant(&parts).into_iter().filter(|seen| matches!(seen, Seen::Call { .. })).collect::<Vec<_>>();
             for at in all.chain(some).filter(|at| output.is_char_boundary(*at)) {
