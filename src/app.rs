@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use crate::api::{self, App, Limits, Phase};
 use crate::cli::Prepared;
-use crate::clock::Clock;
+use crate::clock::{Clock, monotonic};
 use crate::config::Config;
 use crate::crash;
 use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine, ScriptedEngine};
@@ -52,10 +52,10 @@ pub(crate) fn start_log() {
 
 /// Binds the address. A process that was killed a moment ago may hold it a little longer.
 async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let until = tokio::time::Instant::now() + Duration::from_millis(LISTEN_PATIENCE_MS);
+    let until = monotonic() + Duration::from_millis(LISTEN_PATIENCE_MS);
     loop {
         match TcpListener::bind(address).await {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tokio::time::Instant::now() < until => {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && monotonic() < until => {
                 tokio::time::sleep(Duration::from_millis(LISTEN_PAUSE_MS)).await;
             }
             done => return done,
