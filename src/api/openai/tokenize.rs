@@ -95,7 +95,8 @@ fn refuse_hopeless(model: &ModelInfo, bytes: usize) -> Result<(), Reject> {
         return Ok(());
     }
     let text = format!(
-        "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {}; count it in parts",
+        "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {}; count it in \
+         parts",
         model.context_length
     );
     Err(Reject::new(Code::ContextLengthExceeded, text).param("prompt"))
