@@ -10,8 +10,8 @@ pub(super) struct Prose {
     line: Line,
     /// The run of fence characters or backticks that is being read.
     run: (u8, usize),
-    /// Whether the last byte is an opening quotation mark.
-    quoted: bool,
+    /// The last byte, if it is an opening quotation mark.
+    quoted: Option<u8>,
     /// Whether a quotation mark now would open.
     opens: bool,
 }
@@ -34,7 +34,7 @@ const FENCE_MIN: usize = 3;
 
 impl Prose {
     pub(super) fn new() -> Self {
-        Self { fence: None, span: 0, line: Line::Start(0), run: (0, 0), quoted: false, opens: true }
+        Self { fence: None, span: 0, line: Line::Start(0), run: (0, 0), quoted: None, opens: true }
     }
 
     /// Whether what begins here is spoken of, not said.
@@ -49,7 +49,17 @@ impl Prose {
             },
             _ => self.span,
         };
-        self.quoted || self.fence.is_some() || fence_begins || span > 0
+        self.quoted.is_some() || self.fence.is_some() || fence_begins || span > 0
+    }
+
+    /// What closes the quotation or the code span that opens directly in front of this place.
+    pub(super) fn opened(&self) -> Option<u8> {
+        let spans =
+            |length| self.fence.is_none() && self.span == 0 && (self.line == Line::Inside || length < FENCE_MIN);
+        match self.run {
+            (b'`', length) if spans(length) => Some(b'`'),
+            _ => self.quoted,
+        }
     }
 
     pub(super) fn push(&mut self, text: &str) {
@@ -61,7 +71,7 @@ impl Prose {
     fn byte(&mut self, byte: u8) {
         if self.run.1 > 0 && byte == self.run.0 {
             self.run.1 += 1;
-            self.quoted = false;
+            self.quoted = None;
             return;
         }
         if self.run.1 > 0 {
@@ -78,7 +88,7 @@ impl Prose {
             b' ' | b'\t' | b'\r' => {}
             _ => self.line = Line::Inside,
         }
-        self.quoted = matches!(byte, b'"' | b'\'') && self.opens;
+        self.quoted = Some(byte).filter(|byte| matches!(byte, b'"' | b'\'') && self.opens);
         self.opens = matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'(' | b'[' | b'{' | b'=' | b':' | b',');
     }
 

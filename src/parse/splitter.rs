@@ -164,7 +164,11 @@ impl Splitter {
     /// Whether the text can become a marker here.
     fn may_become_marker(&self, text: &str) -> bool {
         let quoted = self.prose.quotes();
-        self.markers().any(|marker| marker.starts_with(text) && !(quoted && self.opens_call(marker)))
+        // What closes reasoning is spoken of only where a quotation opens directly in front of it: a stray quotation
+        // mark must not make the whole answer reasoning.
+        let named = self.in_reasoning() && self.prose.opened().is_some();
+        let spoken_of = |marker: &str| if self.opens_call(marker) { quoted } else { named };
+        self.markers().any(|marker| marker.starts_with(text) && !spoken_of(marker))
     }
 
     fn take_character(&mut self, character: char, sink: &mut Sink<'_>) -> Taken {

@@ -1,9 +1,11 @@
 //! Outputs that consist of messages, each with a header that says what it is: reasoning, text or a call.
 //!
-//! A header that breaks is text, and so is a message that should be a call and is none.
+//! A header that breaks is text, and so is a message that should be a call and is none, and so is a marker in a
+//! quotation that opens directly in front of it, up to the quotation's end or the line's.
 
 use super::message_call::MessageCall;
 use super::{CallParser as _, Setup, Step, StreamParser};
+use crate::parse::prose::Prose;
 use crate::parse::reread::{self, Budget, Reader, Taken};
 use crate::parse::sink::Sink;
 
@@ -65,6 +67,9 @@ pub(super) struct Channels {
     state: State,
     /// Whether anything but white space was read.
     begun: bool,
+    prose: Prose,
+    /// What closes the quotation in which a marker was spoken of.
+    quotation: Option<u8>,
     budget: Budget,
 }
 
@@ -74,7 +79,7 @@ impl Channels {
             Some(true) if setup.reasoning => State::Body { reasoning: true, partial: String::new(), raw: false },
             _ => State::Header(String::new()),
         };
-        Self { form, setup, state, begun: false, budget: Budget::default() }
+        Self { form, setup, state, begun: false, prose: Prose::new(), quotation: None, budget: Budget::default() }
     }
 
     fn header(&mut self, character: char, sink: &mut Sink<'_>) -> Taken {
@@ -104,6 +109,8 @@ impl Channels {
     fn text(&mut self, held: &str, sink: &mut Sink<'_>) -> Taken {
         self.state = State::Body { reasoning: false, partial: String::new(), raw: false };
         let first = held.chars().next().map_or(0, char::len_utf8);
+        (self.prose, self.quotation) = (Prose::new(), None);
+        self.prose.push(&held[..first]);
         sink.text(&held[..first]);
         Taken::Again(self.again(held[first..].to_owned(), sink))
     }
@@ -118,6 +125,7 @@ impl Channels {
     }
 
     fn begin(&mut self, header: &str, sink: &mut Sink<'_>) {
+        (self.prose, self.quotation) = (Prose::new(), None);
         let body = |reasoning, raw| State::Body { reasoning, partial: String::new(), raw };
         self.state = match (self.form.message)(header) {
             Message::Text => body(false, false),
@@ -138,7 +146,10 @@ impl Channels {
         let State::Body { reasoning, partial, raw } = &mut self.state else {
             return Taken::Again(String::new());
         };
-        let show = |text: &str, sink: &mut Sink<'_>| {
+        let (prose, quotation) = (&mut self.prose, &mut self.quotation);
+        let opened = prose.opened();
+        let mut show = |text: &str, sink: &mut Sink<'_>| {
+            prose.push(text);
             if *reasoning { sink.reasoning(text) } else { sink.text(text) }
         };
         let Some(character) = rest.chars().next() else {
@@ -146,8 +157,19 @@ impl Channels {
         };
         if partial.is_empty() && character != '<' {
             let plain = rest.find('<').unwrap_or(rest.len());
+            let ends = |close: &u8| rest.as_bytes()[..plain].iter().any(|byte| byte == close || *byte == b'\n');
+            if quotation.as_ref().is_some_and(ends) {
+                *quotation = None;
+            }
             show(&rest[..plain], sink);
             return Taken::Bytes(plain);
+        }
+        if partial.is_empty() {
+            *quotation = quotation.or(opened);
+            if quotation.is_some() {
+                show("<", sink);
+                return Taken::Bytes(character.len_utf8());
+            }
         }
         partial.push(character);
         if let Some(end) = self.form.ends.iter().find(|end| **end == partial.as_str()) {

@@ -44,6 +44,8 @@ pub(super) struct JsonBlock {
     in_array: bool,
     /// Whether an object was read.
     any: bool,
+    /// Whether a bracket too many stood behind the last object.
+    surplus: bool,
     /// Only calls of these are calls, where it matters.
     only: Option<Tools>,
 }
@@ -57,6 +59,7 @@ impl JsonBlock {
             close: form.close.map(Literal::new),
             in_array: false,
             any: false,
+            surplus: false,
             only: None,
         }
     }
@@ -80,6 +83,7 @@ impl JsonBlock {
                 self.state = State::Object;
                 self.object = CallObject::new();
                 self.any = true;
+                self.surplus = false;
                 self.object(byte, calls)
             }
             _ => Step::NotACall,
@@ -141,6 +145,10 @@ impl JsonBlock {
             self.state = State::Before(0);
             return Step::Held;
         }
+        if byte == b'}' && closed && !self.in_array && !in_close && self.close.is_some() && !self.surplus {
+            self.surplus = true;
+            return Step::Held;
+        }
         if let Some(step) = self.close(byte, calls) {
             return step;
         }
@@ -195,7 +203,8 @@ impl CallParser for JsonBlock {
 
     fn finish(&mut self, cut: bool, calls: &mut Calls) -> bool {
         if !calls.is_open() {
-            return false;
+            // A separator behind the last object is framing.
+            return self.any && self.form.separator.is_some() && matches!(self.state, State::Before(_));
         }
         match &self.state {
             State::After { closed } => calls.done(*closed && !cut),

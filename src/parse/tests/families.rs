@@ -196,6 +196,45 @@ fn an_answer_cut_anywhere_completes_no_call_that_was_not_whole_and_streams_json(
     }
 }
 
+/// Whether a text ends inside an opening tag, far enough for it to be no closing one.
+fn ends_in_opening_tag(text: &str) -> bool {
+    let tail = text.rfind('<').map_or("", |at| &text[at + 1..]);
+    tail.starts_with(char::is_alphabetic) && !tail.contains('>')
+}
+
+#[test]
+fn an_answer_that_ends_anywhere_completes_no_call_inside_the_tag_of_its_next_argument() {
+    const BYTES_MAX: usize = 500;
+    for form in forms() {
+        run(form, 32, |parts, other, cuts| {
+            let output = form.answer(&parts, other);
+            let all = (0..=output.len()).take(if output.len() <= BYTES_MAX { BYTES_MAX + 1 } else { 0 });
+            let some = cuts.iter().map(|cut| cut.index(output.len() + 1));
+            let meant = meant(&parts).into_iter().filter(|seen| matches!(seen, Seen::Call { .. })).collect::<Vec<_>>();
+            for at in all.chain(some).filter(|at| output.is_char_boundary(*at)) {
+                let answer = &output[..at];
+                let got = seen(&pieces(config(form, &parts), std::iter::once(answer.as_bytes()), false).0);
+                let got = got.into_iter().filter(|seen| matches!(seen, Seen::Call { .. })).collect::<Vec<_>>();
+                prop_assert!(got.len() <= meant.len(), "{:?} of {}", got, answer);
+                for (got, meant) in got.iter().zip(&meant) {
+                    let (
+                        Seen::Call { name, arguments: Value::Object(given), complete: true },
+                        Seen::Call { name: meant_name, arguments: Value::Object(meant), .. },
+                    ) = (got, meant)
+                    else {
+                        continue;
+                    };
+                    prop_assert_eq!(name, meant_name);
+                    prop_assert!(given.keys().all(|key| meant.contains_key(key)), "{:?} of {}", given, answer);
+                    let whole = given.len() == meant.len();
+                    prop_assert!(whole || !ends_in_opening_tag(answer), "{:?} of {}", given, answer);
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
 #[test]
 fn damaged_answers_are_read_the_same_however_they_are_cut() {
     for form in forms() {

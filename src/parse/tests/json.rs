@@ -89,6 +89,43 @@ fn without_declared_tools_nothing_unmarked_is_a_call() {
 }
 
 #[test]
+fn what_is_left_over_behind_a_call_is_not_text() {
+    let call = "{\"name\": \"f\", \"parameters\": {}}";
+    check("llama3_json", "none", &format!("{call};"), &["C:f({})"]);
+    check("llama3_json", "none", &format!("{call}; no"), &["C:f({})", "T:; no"]);
+    check("hermes", "none", &format!("<tool_call>\n{call}}}\n</tool_call>\nOk."), &["C:f({})", "T:\nOk."]);
+    check("hermes", "none", &format!("<tool_call>{call}}}}}</tool_call>"), &["C:f({})", "T:}}</tool_call>"]);
+}
+
+#[test]
+fn markers_that_are_quoted_in_a_message_or_in_reasoning_are_text() {
+    for said in [
+        "Use `<|end|>` to end.",
+        "say \"<|channel|>analysis<|message|>\" first",
+        "\"<|start|>assistant<|channel|>final<|message|>\" it is",
+    ] {
+        let output =
+            format!("<|channel|>analysis<|message|>{said}<|end|><|start|>assistant<|channel|>final<|message|>");
+        check(
+            "harmony",
+            "gpt_oss",
+            &format!("{output}{said}<|return|>"),
+            &[&format!("R:{said}"), &format!("T:{said}")],
+        );
+    }
+    let stray = "a ` b<|end|><|start|>assistant<|channel|>commentary to=functions.f<|message|>{}<|call|>";
+    check("harmony", "gpt_oss", &format!("<|channel|>final<|message|>{stray}"), &["T:a ` b", "C:f({})"]);
+    let fence = "```\nx\n```<|end|><|start|>assistant<|channel|>final<|message|>b";
+    check("harmony", "gpt_oss", &format!("<|channel|>commentary<|message|>{fence}"), &["T:```\nx\n```b"]);
+    check(
+        "hermes",
+        "qwen3",
+        "<think>it writes \"</think>\" or `</think>` a ` b</think>c",
+        &["R:it writes \"</think>\" or `</think>` a ` b", "T:c"],
+    );
+}
+
+#[test]
 fn ids_in_front_of_the_arguments_are_kept() {
     let call = |id: &str| format!("{{\"name\":\"f\",\"id\":{id},\"arguments\":{{}}}}");
     let output = format!("[TOOL_CALLS][{},{},{}]", call("\"abcDEF123\""), call("7"), call("\"\""));
