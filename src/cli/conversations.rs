@@ -215,7 +215,8 @@ fn repair(folder: &Path, apply: bool) -> anyhow::Result<()> {
         let kept = kept.display();
         writeln!(
             io::stderr(),
-            "repaired; readers of what was cut are told with conversation.rewound, and the journal as it was is {kept}"
+            "repaired; readers of what was cut are told with conversation.rewound; the journal as it was is kept as \
+             {kept}"
         )?;
     } else {
         anyhow::bail!("nothing was changed; repair it with --apply, which keeps the journal as it is");
