@@ -228,8 +228,8 @@ fn say_damage(found: &DamageReport, out: &mut dyn Write) -> io::Result<()> {
     if let Some(lost) = &found.lost {
         writeln!(
             out,
-            "{lost}: any conversation may end earlier than a client has seen, or be back though it was deleted; a repair \
-             goes on with what is left and tells the readers of all"
+            "{lost}: any conversation may end earlier than a client has seen, or be back though it was deleted; a \
+             repair goes on with what is left and tells the readers of all"
         )?;
     }
     for damage in &found.conversations {
