@@ -17,11 +17,11 @@ use tokio::sync::watch;
 use crate::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use crate::api::{self, App, Limits, Phase};
 use crate::cli::Prepared;
-use crate::clock::Clock;
+use crate::clock::{Clock, monotonic};
 use crate::config::Config;
 use crate::crash;
 use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine, ScriptedEngine};
-use crate::prompt::{builtin_template, builtin_template_names};
+use crate::prompt::{ChatTemplate, builtin_template, builtin_template_names};
 use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterStatus};
 
 /// Milliseconds that open sockets get to take their last bytes once everything else has stopped.
@@ -52,10 +52,10 @@ pub(crate) fn start_log() {
 
 /// Binds the address. A process that was killed a moment ago may hold it a little longer.
 async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let until = tokio::time::Instant::now() + Duration::from_millis(LISTEN_PATIENCE_MS);
+    let until = monotonic() + Duration::from_millis(LISTEN_PATIENCE_MS);
     loop {
         match TcpListener::bind(address).await {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tokio::time::Instant::now() < until => {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && monotonic() < until => {
                 tokio::time::sleep(Duration::from_millis(LISTEN_PAUSE_MS)).await;
             }
             done => return done,
@@ -198,10 +198,13 @@ pub(crate) fn template_text(name: &str) -> anyhow::Result<String> {
     if let Some(source) = builtin_template(name) {
         return Ok(source.to_owned());
     }
-    std::fs::read_to_string(name).with_context(|| {
+    let source = std::fs::read_to_string(name).with_context(|| {
         let known: Vec<_> = builtin_template_names().collect();
         format!("reading the chat template {name}, which is a file or one of {}", known.join(", "))
-    })
+    })?;
+    // Else loading would blame the model's file.
+    ChatTemplate::new(&source, "", "").with_context(|| format!("the chat template {name} cannot be used"))?;
+    Ok(source)
 }
 
 fn limits(config: &Config) -> Limits {

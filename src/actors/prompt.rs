@@ -11,7 +11,9 @@ use crate::conversation::{Create, Event, NewResponse, Response, State, messages_
 use crate::engine::ModelInfo;
 use crate::ids::ResponseId;
 use crate::parse::ends_in_reasoning;
-use crate::prompt::{Built, Message, PrefixReport, Rendering, Side, build, compare, template_kwargs};
+use crate::prompt::{
+    Built, Message, PrefixReport, Rendering, Side, TemplateError, build_within, compare, template_kwargs,
+};
 
 /// The prompt that was built last in this conversation.
 #[derive(Default)]
@@ -158,7 +160,11 @@ fn build_messages(
         now_unix_ms: state.template_ms,
         strip_preamble: settings.strip_preamble && turn.config.strip_preamble,
     };
-    build(&model.template, &model.tokenizer, &rendering, held).map_err(|error| Unrendered::Template(error.to_string()))
+    let context = model.context_length as usize;
+    build_within(&model.template, &model.tokenizer, &rendering, held, context).map_err(|error| match error {
+        TemplateError::TooLong { .. } => Unrendered::TooLong(error.to_string()),
+        error => Unrendered::Template(error.to_string()),
+    })
 }
 
 /// The messages and the prompt that a request would be given in a conversation of its own, by a generation's way.
@@ -180,8 +186,8 @@ pub(super) fn preview(
     Ok((messages, built))
 }
 
-/// Refuses what is certain to be too long before it is tokenised: megabytes of text take seconds, and more memory
-/// than they are worth.
+/// Refuses what is certain to be too long before it is rendered: megabytes of text take more memory than they are
+/// worth. What a template may leave out, such as reasoning, tools and arguments, is counted once it is rendered.
 fn refuse_hopeless(messages: &[Message], model: &ModelInfo) -> Result<(), Unrendered> {
     let bytes: usize = messages.iter().map(|message| message.content.len()).sum();
     let tokens_min = bytes / model.tokenizer.longest_token_bytes().max(1);

@@ -1,17 +1,19 @@
 //! `midstream doctor`: what is known of the models that `serve` would serve, with the same flags and settings.
 //!
-//! Reads the models' files without their weights; starts nothing.
+//! Reads the models' files without their weights, and scripts; serves nothing.
 
 use std::io::{self, Write};
 
-use super::serve::{self, Arguments};
+use super::serve::{self, Arguments, Prepared};
 use crate::app::load_options;
-use crate::engine::read_file_facts;
+use crate::engine::{Engine, ScriptedEngine, read_file_facts};
 
 /// Says it, model by model.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let prepared = serve::prepare(arguments)?;
-    let mut out = io::stdout().lock();
+    describe(&serve::prepare(arguments)?, &mut io::stdout().lock())
+}
+
+fn describe(prepared: &Prepared, out: &mut impl Write) -> anyhow::Result<()> {
     for file in &prepared.models {
         let options = load_options(&prepared.config, &file.id)?;
         let facts = read_file_facts(&file.path, &options)?;
@@ -33,5 +35,36 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         writeln!(out, "  tool format    {}, {}", model.tool_format, chosen(options.tool_format.is_some()))?;
         writeln!(out, "  reasoning      {}, {}", model.reasoning, chosen(options.reasoning.is_some()))?;
     }
+    if let Some(path) = &prepared.config.scripted {
+        let engine = ScriptedEngine::from_file(path)?;
+        let model = engine.model();
+        writeln!(out, "{}", model.id)?;
+        writeln!(out, "  file           {}, a script", path.display())?;
+        writeln!(out, "  context        {} tokens", model.context_length)?;
+        writeln!(out, "  tokenizer      bytes; {} tokens", model.tokenizer.vocab_size())?;
+        writeln!(out, "  tool format    {}, by the script", model.tool_format)?;
+        writeln!(out, "  reasoning      {}, by the script", model.reasoning)?;
+    }
     Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_script_is_described_like_a_model_and_a_broken_one_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("script.json");
+        let describe = |script: &str| {
+            std::fs::write(&path, script).unwrap();
+            let config = Config { scripted: Some(path.clone()), ..Config::default() };
+            let mut out = Vec::new();
+            describe(&Prepared { config, models: Vec::new() }, &mut out).map(|()| String::from_utf8(out).unwrap())
+        };
+        let said = describe(r#"{"tool_format": "hermes", "replies": [{"deltas": ["a"]}]}"#).unwrap();
+        assert!(said.starts_with("scripted\n") && said.contains("tool format    hermes, by the script"), "{said}");
+        assert!(format!("{:#}", describe("[").unwrap_err()).contains("script.json"));
+    }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::tokenize::{Model, standard_input};
 use crate::actors::preview_prompt;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Flags};
 use crate::engine::ModelInfo;
 use crate::prompt::{Message, Side, ToolDefinition, compare};
 
@@ -34,6 +34,9 @@ pub(super) struct Arguments {
     /// Do not end where the answer begins
     #[arg(long)]
     no_generation_prompt: bool,
+    /// Read settings from this file [default: midstream.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Leave out a billing line at the head of the system text
     #[arg(long)]
     strip_preamble: bool,
@@ -55,11 +58,13 @@ impl Prompt {
 
 /// Does what is asked.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let model = arguments.model.read()?;
-    let prompt = render(arguments, &model, arguments.request.as_deref(), !arguments.no_generation_prompt)?;
+    let config = Config::load(arguments.config.as_deref(), super::serve::variables(), Flags::default())?;
+    let model = arguments.model.read(&config)?;
+    let render = |request, ends| render(arguments, &config, &model, request, ends);
+    let prompt = render(arguments.request.as_deref(), !arguments.no_generation_prompt)?;
     let mut out = io::stdout().lock();
     if let Some(before) = &arguments.after {
-        let held = render(arguments, &model, Some(before), false)?;
+        let held = render(Some(before), false)?;
         let report = compare(&model.tokenizer, model.template.capabilities(), held.side(), prompt.side());
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else if arguments.tokens {
@@ -73,19 +78,47 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-fn render(arguments: &Arguments, model: &ModelInfo, request: Option<&Path>, ends: bool) -> anyhow::Result<Prompt> {
+fn render(
+    arguments: &Arguments,
+    config: &Config,
+    model: &ModelInfo,
+    request: Option<&Path>,
+    ends: bool,
+) -> anyhow::Result<Prompt> {
     let name = request.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let read = |path| std::fs::read_to_string(path).with_context(|| format!("reading {name}"));
     let text = request.map_or_else(standard_input, read)?;
     let mut body: Value = serde_json::from_str(&text).with_context(|| format!("{name} is not JSON"))?;
-    anyhow::ensure!(body.is_object(), "{name} must hold a JSON object: the body of a chat completion or of a response");
+    check(&name, &body)?;
     if arguments.strip_preamble {
         body["strip_preamble"] = json!(true);
     }
     let refused = |message: String| anyhow::anyhow!("{name}: {message}");
     let create = crate::api::request_to_render(model, &body).map_err(|reject| refused(reject.message))?;
     let tools = create.config.tools.clone();
-    let (messages, built) = preview_prompt(create, Clock::System.unix_ms(), model, &Config::default(), ends)
+    let (messages, built) = preview_prompt(create, Clock::System.unix_ms(), model, config, ends)
         .map_err(|reject| refused(reject.message))?;
     Ok(Prompt { tokens: built.tokens, text: built.text, messages, tools })
+}
+
+/// Whether there is anything to render; what a server refuses is refused here.
+fn check(name: &str, body: &Value) -> anyhow::Result<()> {
+    anyhow::ensure!(body.is_object(), "{name} must hold a JSON object: the body of a chat completion or of a response");
+    let given = |field: &str| body.get(field).is_some_and(|value| !value.is_null());
+    anyhow::ensure!(given("messages") || given("input"), "{name} has neither messages nor input: nothing to render");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_without_a_conversation_is_refused() {
+        for body in [json!([]), json!({}), json!({"foo": 1}), json!({"messages": null})] {
+            let refused = check("a.json", &body).unwrap_err().to_string();
+            assert!(refused.starts_with("a.json "), "{refused}");
+        }
+        assert!(check("a.json", &json!({"input": "hi"})).is_ok());
+    }
 }

@@ -58,14 +58,17 @@ pub(super) fn prepare(arguments: Arguments) -> anyhow::Result<Prepared> {
     let Arguments { listen, data_dir, models, scripted, threads, .. } = arguments;
     let Arguments { chat_template, tool_format, reasoning, config, .. } = arguments;
     let flags = Flags { listen, data_dir, models, scripted, threads, chat_template, tool_format, reasoning };
-    let variables =
-        std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
-    let config = Config::load(config.as_deref(), variables, flags)?;
+    let config = Config::load(config.as_deref(), variables(), flags)?;
     if let Some(scripted) = config.scripted.as_ref().filter(|path| !path.is_file()) {
         anyhow::bail!("the scripted file {} does not exist", scripted.display());
     }
     let models = resolve(&config)?;
     Ok(Prepared { config, models })
+}
+
+/// The variables of the environment.
+pub(super) fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)))
 }
 
 /// The configured models' files; the default model where nothing at all was named.

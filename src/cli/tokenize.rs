@@ -9,6 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::app::template_text;
+use crate::config::Config;
 use crate::engine::{LoadOptions, ModelInfo, read_model_info};
 use crate::models::{self, DEFAULT_MODEL, Fetcher};
 
@@ -24,10 +25,11 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Reads everything but the weights.
-    pub(super) fn read(&self) -> anyhow::Result<ModelInfo> {
+    /// Reads everything but the weights, with the chat template that is named here, else in the settings.
+    pub(super) fn read(&self, config: &Config) -> anyhow::Result<ModelInfo> {
         let file = models::resolve(&self.model, &Fetcher::for_user()?)?;
-        let template = self.chat_template.as_deref().map(template_text).transpose()?;
+        let template = self.chat_template.as_deref().or_else(|| config.chat_template_of(&file.id));
+        let template = template.map(template_text).transpose()?;
         let options = LoadOptions { id: Some(file.id), template, ..LoadOptions::default() };
         Ok(read_model_info(&file.path, &options)?)
     }
@@ -52,7 +54,7 @@ pub(super) struct Arguments {
 /// Does what is asked.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let text = arguments.text.clone().map_or_else(standard_input, Ok)?;
-    let model = arguments.model.read()?;
+    let model = arguments.model.read(&Config::default())?;
     let tokens = model.tokenizer.encode(&text, !arguments.plain);
     let mut out = io::stdout().lock();
     if arguments.tokens {
@@ -91,5 +93,8 @@ mod tests {
         assert_eq!(template_text(path.to_str().unwrap()).unwrap(), "{{ 1 }}");
         let refused = format!("{:#}", template_text("no-such-template").unwrap_err());
         assert!(refused.contains("no-such-template, which is a file or one of chatml, hermes"), "{refused}");
+        std::fs::write(&path, "{% if %}").unwrap();
+        let refused = format!("{:#}", template_text(path.to_str().unwrap()).unwrap_err());
+        assert!(refused.contains("own.jinja cannot be used: the chat template does not compile"), "{refused}");
     }
 }

@@ -1,6 +1,6 @@
 //! From a conversation to prompt tokens, going on behind tokens that are already held.
 
-use super::guard::Guard;
+use super::guard::{Guard, delimiters};
 use super::values::visit_texts;
 use super::{ChatTemplate, Rendering, TemplateError};
 use crate::engine::tokenizer::{Segment, Tokenizer};
@@ -28,20 +28,38 @@ pub fn build(
     rendering: &Rendering<'_>,
     held: Option<&[u32]>,
 ) -> Result<Built, TemplateError> {
-    let guard = Guard::new(tokenizer, texts(template, rendering).into_iter());
+    build_within(template, tokenizer, rendering, held, usize::MAX)
+}
+
+/// As [`build`], but refuses a text that cannot have `tokens_max` tokens or fewer before it is encoded: to encode
+/// megabytes takes seconds.
+pub fn build_within(
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    rendering: &Rendering<'_>,
+    held: Option<&[u32]>,
+    tokens_max: usize,
+) -> Result<Built, TemplateError> {
+    let delimiters = delimiters(tokenizer, template.source());
+    let guard = Guard::new(tokenizer, &delimiters, texts(template, rendering).into_iter());
     let rendered = template.render_guarded(rendering, guard)?;
     let pieces = pieces(tokenizer, &rendered, guard);
+    let tokens_min = tokens_min(tokenizer, &pieces);
+    if tokens_min > tokens_max {
+        return Err(TemplateError::TooLong { bytes: rendered.len(), tokens_min, tokens_max });
+    }
     let text = guard.map_or_else(|| rendered.clone(), |guard| guard.strip(&rendered));
     let place = held.map_or(Place::default(), |held| agreement(tokenizer, &pieces, held));
     let mut tokens = held.map_or_else(Vec::new, |held| held[..place.tokens].to_vec());
     for (index, piece) in pieces.iter().enumerate().skip(place.piece) {
         match piece {
             Piece::Control(id) => tokens.push(*id),
-            Piece::Text { spelled, prefixed } => {
+            Piece::Text { spelled, prefixed, breaks } => {
                 let from = if index == place.piece { place.offset } else { 0 };
                 // The encoder sets the space in front itself when it stands behind a special token.
                 let from = if from == 0 { usize::from(*prefixed) } else { from };
-                tokenizer.append_segments(&[Segment::Text(&spelled[from..])], &mut tokens);
+                let breaks: Vec<usize> = breaks.iter().filter_map(|place| place.checked_sub(from)).collect();
+                tokenizer.append_text(&spelled[from..], &breaks, &mut tokens);
             }
         }
     }
@@ -56,6 +74,8 @@ enum Piece {
         spelled: String,
         /// `spelled` begins with a space that is not in the text but in its tokens.
         prefixed: bool,
+        /// Places in `spelled` across which no delimiter lies, whatever the text looks like.
+        breaks: Vec<usize>,
     },
 }
 
@@ -65,10 +85,13 @@ fn pieces(tokenizer: &Tokenizer, rendered: &str, guard: Option<Guard<'_>>) -> Ve
         pieces.push(match segment {
             Segment::Control(id) => Piece::Control(id),
             Segment::Text(text) => {
-                let text = guard.map_or_else(|| text.to_owned(), |guard| guard.strip(text));
                 let prefixed = tokenizer.space_prefix();
-                let spelled = if prefixed { format!(" {text}") } else { text };
-                Piece::Text { spelled, prefixed }
+                let text = if prefixed { format!(" {text}") } else { text.to_owned() };
+                let (spelled, breaks) = match guard {
+                    Some(guard) => guard.strip_with_breaks(&text),
+                    None => (text, Vec::new()),
+                };
+                Piece::Text { spelled, prefixed, breaks }
             }
         });
     }
@@ -78,6 +101,16 @@ fn pieces(tokenizer: &Tokenizer, rendered: &str, guard: Option<Guard<'_>>) -> Ve
         pieces.insert(0, Piece::Control(bos));
     }
     pieces
+}
+
+/// Fewer tokens than this cannot spell the pieces, however their texts are cut.
+fn tokens_min(tokenizer: &Tokenizer, pieces: &[Piece]) -> usize {
+    let longest = tokenizer.longest_token_bytes().max(1);
+    let of_piece = |piece: &Piece| match piece {
+        Piece::Control(_) => 1,
+        Piece::Text { spelled, .. } => spelled.len() / longest,
+    };
+    pieces.iter().map(of_piece).sum()
 }
 
 /// A border between tokens that is a border between characters too.

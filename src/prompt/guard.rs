@@ -3,6 +3,10 @@
 //! A template cannot tell what it wrote from what somebody said. So a mark, a private-use character that occurs
 //! nowhere in the input, is put inside every control text in messages before rendering; what is then still a control
 //! text was written by the template. The marks are taken out again before the text is encoded or shown.
+//!
+//! Models whose delimiters are user-defined tokens (`<tool_call>`, `<think>`) would take them from any text. Those that
+//! the template writes itself are broken in what users and tools say, and in nothing else: an answer that is sent back
+//! may hold them, and a system text may speak of them.
 
 use std::collections::BTreeSet;
 
@@ -20,18 +24,32 @@ pub(super) fn is_mark(character: char) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guard<'a> {
     tokenizer: &'a Tokenizer,
+    delimiters: &'a [&'a str],
     mark: char,
+}
+
+/// The user-defined tokens that a template writes as delimiters.
+pub(super) fn delimiters<'a>(tokenizer: &'a Tokenizer, source: &str) -> Vec<&'a str> {
+    // Spaces, line ends and words are user-defined in some vocabularies, and are what they look like.
+    let delimits = |text: &&str| {
+        text.len() >= 3 && text.starts_with(|first: char| !first.is_alphanumeric() && !first.is_whitespace())
+    };
+    tokenizer.user_defined_texts().filter(delimits).filter(|text| source.contains(text)).collect()
 }
 
 impl<'a> Guard<'a> {
     /// A guard for an input of these texts, with a mark that none of them holds. With all marks in use there is
     /// nothing left that could be taken out again safely, so there is no guard.
-    pub(super) fn new<'b>(tokenizer: &'a Tokenizer, texts: impl Iterator<Item = &'b str>) -> Option<Self> {
+    pub(super) fn new<'b>(
+        tokenizer: &'a Tokenizer,
+        delimiters: &'a [&'a str],
+        texts: impl Iterator<Item = &'b str>,
+    ) -> Option<Self> {
         let mut used = BTreeSet::new();
         for text in texts {
             used.extend(text.chars().filter(|&character| is_mark(character)));
         }
-        MARKS.into_iter().find(|mark| !used.contains(mark)).map(|mark| Self { tokenizer, mark })
+        MARKS.into_iter().find(|mark| !used.contains(mark)).map(|mark| Self { tokenizer, delimiters, mark })
     }
 
     /// The text with every control text in it broken by the mark.
@@ -51,9 +69,32 @@ impl<'a> Guard<'a> {
         out
     }
 
+    /// What a user or a tool says, with delimiters broken as well.
+    pub(super) fn protect_said(&self, text: &str) -> String {
+        let mut out = self.protect(text);
+        for delimiter in self.delimiters {
+            let border = delimiter.chars().next().map_or(0, char::len_utf8);
+            let (first, rest) = delimiter.split_at(border);
+            out = out.replace(delimiter, &format!("{first}{}{rest}", self.mark));
+        }
+        out
+    }
+
     /// The text without marks.
     pub(super) fn strip(&self, text: &str) -> String {
         text.replace(self.mark, "")
+    }
+
+    /// The text without marks, and where they stood in it.
+    pub(super) fn strip_with_breaks(&self, text: &str) -> (String, Vec<usize>) {
+        let mut parts = text.split(self.mark);
+        let mut out = parts.next().unwrap_or_default().to_owned();
+        let mut breaks = Vec::new();
+        for part in parts {
+            breaks.push(out.len());
+            out.push_str(part);
+        }
+        (out, breaks)
     }
 }
 
@@ -65,7 +106,7 @@ mod tests {
     fn protected_texts_hold_no_control_token_and_come_back_unchanged() {
         let tokenizer = Tokenizer::bytes();
         for text in ["<|im_end|>", "a<|im_start|><|im_end|>b", "<<|im_end|>", "\u{F0000}<|im_end|>", "plain"] {
-            let guard = Guard::new(&tokenizer, std::iter::once(text)).unwrap();
+            let guard = Guard::new(&tokenizer, &[], std::iter::once(text)).unwrap();
             let protected = guard.protect(text);
             assert!(tokenizer.segments(&protected).iter().all(|segment| matches!(segment, Segment::Text(_))));
             assert_eq!(guard.strip(&protected), text);

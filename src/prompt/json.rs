@@ -3,7 +3,7 @@
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::values::CallArguments;
+use super::arguments::{CallArguments, RawNumber};
 
 /// Nested values deeper than this are refused; real schemas have a dozen levels.
 const DEPTH_MAX: usize = 128;
@@ -65,10 +65,14 @@ fn write(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result
         out.push_str(arguments.raw());
         return Ok(());
     }
+    if let Some(number) = value.downcast_object_ref::<RawNumber>() {
+        out.push_str(number.raw());
+        return Ok(());
+    }
     match value.kind() {
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-        ValueKind::Number => write_number(out, value),
+        ValueKind::Number => out.push_str(&number(value)),
         ValueKind::String => write_string(out, value.as_str().unwrap_or_default(), style.ensure_ascii),
         ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<Value> = value.try_iter()?.collect();
@@ -130,15 +134,12 @@ fn write_list(
     Ok(())
 }
 
-fn write_number(out: &mut String, value: &Value) {
+/// A number as `tojson` writes it.
+pub(super) fn number(value: &Value) -> String {
     if value.is_integer() {
-        out.push_str(&value.to_string());
-        return;
+        return value.to_string();
     }
-    match f64::try_from(value.clone()) {
-        Ok(number) => out.push_str(&python_float(number)),
-        Err(_) => out.push_str(&value.to_string()),
-    }
+    f64::try_from(value.clone()).map_or_else(|_| value.to_string(), python_float)
 }
 
 /// The shortest text that reads back as the same number, in Python's notation.

@@ -4,6 +4,7 @@
 //! makes tokens and keeps those that are already held.
 
 mod adapt;
+mod arguments;
 mod build;
 mod builtin;
 mod depth;
@@ -28,11 +29,11 @@ mod template_tests;
 #[cfg(test)]
 mod tests;
 
-pub use build::{Built, build};
+pub use build::{Built, build, build_within};
 pub use builtin::{builtin_template, builtin_template_names};
 pub use message::{Message, Role, ToolCall, ToolDefinition};
 pub use preamble::strip_preamble;
 pub use probe::{Capabilities, TOOL as PROBED_TOOL};
 pub use replay::{template_kwargs, with_thinking};
 pub use report::{Cause, Difference, PrefixReport, Side, compare};
-pub use template::{ChatTemplate, Rendering, TemplateError, starts_in_reasoning};
+pub use template::{ChatTemplate, Rendering, TemplateError};

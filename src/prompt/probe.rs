@@ -7,7 +7,7 @@ use std::cell::Cell;
 use minijinja::Value;
 use serde_json::{Map, Value as Json, json};
 
-use super::template::{ChatTemplate, Input, TemplateError, starts_in_reasoning};
+use super::template::{ChatTemplate, Input, TemplateError};
 use super::values::{self, Arguments, ContentForm, ReasoningForm, Shape};
 use super::{Message, Role, ToolCall, ToolDefinition};
 
@@ -74,16 +74,12 @@ pub struct Capabilities {
     pub reasoning_field: Option<&'static str>,
     /// Takes reasoning as a list: the reasoning in front of each call, then what comes behind the last.
     pub reasoning_segments: bool,
-    /// Writes the reasoning of calls whose turn is not over.
-    pub keeps_reasoning_of_calls: bool,
     /// Writes the reasoning of answers and calls before the last user message.
     pub keeps_earlier_reasoning: bool,
     /// Variables with which it keeps earlier reasoning, where it does not without them.
     pub keeps_reasoning_with: Vec<(&'static str, bool)>,
     /// The variable that switches thinking, where one does.
     pub thinking_switch: Option<&'static str>,
-    /// The prompt ends inside reasoning unless variables say otherwise.
-    pub generation_prompt_ends_in_reasoning: bool,
     /// How an assistant's call is written, from behind the assistant's header on; for the choice of a parser.
     pub tool_call_sample: Option<String>,
 }
@@ -108,11 +104,9 @@ impl Capabilities {
             call_takes_both: true,
             reasoning_field: Some("reasoning_content"),
             reasoning_segments: false,
-            keeps_reasoning_of_calls: true,
             keeps_earlier_reasoning: true,
             keeps_reasoning_with: Vec::new(),
             thinking_switch: None,
-            generation_prompt_ends_in_reasoning: false,
             tool_call_sample: None,
         }
     }
@@ -148,7 +142,7 @@ pub(super) fn probe(template: &ChatTemplate) -> Capabilities {
         probe.order();
     }
     probe.reasoning();
-    probe.generation_prompt();
+    probe.switch();
     probe.found
 }
 
@@ -256,7 +250,6 @@ impl Probe<'_> {
             self.shows(&with_call(), REASONING) || self.shows(&plain(), REASONING)
         });
         self.found.reasoning_field = field;
-        self.found.keeps_reasoning_of_calls = field.is_some() && self.shows(&with_call(), REASONING);
         self.found.keeps_earlier_reasoning = field.is_some() && self.keeps_earlier();
         if field.is_some() && !self.found.keeps_earlier_reasoning {
             self.find_what_keeps();
@@ -301,22 +294,16 @@ impl Probe<'_> {
         rendered.is_ok_and(|text| in_order(&text, &[REASONING, VALUE, ANSWER, OTHER_VALUE, RESULT]))
     }
 
-    fn generation_prompt(&mut self) {
-        let prompt = |probe: &Self| probe.render_with(&[user(USER)], &[], true);
-        let without = prompt(self);
-        self.found.generation_prompt_ends_in_reasoning = without.as_deref().is_some_and(starts_in_reasoning);
-        self.found.thinking_switch = THINKING.into_iter().find(|name| {
-            self.template.source().contains(name) && {
-                let mut prompts = [true, false].into_iter().map(|value| {
-                    self.kwargs = Map::from_iter([((*name).to_owned(), Json::Bool(value))]);
-                    prompt(self)
-                });
-                let (on, off) = (prompts.next().flatten(), prompts.next().flatten());
-                drop(prompts);
-                self.kwargs.clear();
-                on != off
-            }
-        });
+    fn switch(&mut self) {
+        let named = |name: &&str| self.template.source().contains(*name);
+        let known: Vec<_> = THINKING.into_iter().filter(named).collect();
+        let mut prompt = |name: &str, value: bool| {
+            self.kwargs = Map::from_iter([(name.to_owned(), Json::Bool(value))]);
+            self.render_with(&[user(USER)], &[], true)
+        };
+        let switch = known.into_iter().find(|name| prompt(name, true) != prompt(name, false));
+        self.kwargs.clear();
+        self.found.thinking_switch = switch;
     }
 
     fn shows(&self, messages: &[Message], text: &str) -> bool {

@@ -116,13 +116,13 @@ pub fn compare(tokenizer: &Tokenizer, can: &Capabilities, held: Side<'_>, prompt
         held: excerpt(&texts.held, shown),
         prompt: excerpt(&texts.prompt, shown),
         cause,
-        explanation: cause.explanation().to_owned(),
+        explanation: cause.explanation(held.tools, prompt.tools).to_owned(),
     });
     report
 }
 
 impl Cause {
-    fn explanation(self) -> &'static str {
+    fn explanation(self, held: &[ToolDefinition], prompt: &[ToolDefinition]) -> &'static str {
         match self {
             Self::Timestamp => {
                 "a date or time in the prompt has changed; put it behind the conversation, or leave it out"
@@ -131,6 +131,14 @@ impl Cause {
                 "the client's billing line has changed; with strip_preamble it does not come into the prompt"
             }
             Self::ToolsReordered => "the same tools come in another order; send them in one order always",
+            Self::ToolsChanged if prompt.is_empty() => {
+                "the tools that were offered before are left out, and they stand at the beginning; keep them for a \
+                 conversation"
+            }
+            Self::ToolsChanged if held.is_empty() => {
+                "tools are offered and before there were none, and they stand at the beginning; offer them from the \
+                 first request of a conversation on"
+            }
             Self::ToolsChanged => {
                 "other tools are offered than before, and they stand at the beginning; keep them for a conversation"
             }
@@ -310,12 +318,18 @@ fn dates_differ(held: &str, prompt: &str, byte: usize) -> bool {
     })
 }
 
-/// Whether a text holds a date or a time: digits with the signs of one between them, or with the name of a month.
+/// Whether a text holds a date or a time: a clock, three numbers joined as those of a date, or the name of a month.
 fn is_date(text: &str) -> bool {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let digits = text.bytes().filter(u8::is_ascii_digit).count();
-    let signs = text.as_bytes().windows(3).any(|window| {
-        window[0].is_ascii_digit() && matches!(window[1], b':' | b'-' | b'/') && window[2].is_ascii_digit()
-    });
-    digits >= 3 && (signs || MONTHS.iter().any(|month| text.contains(month)))
+    let clock = text
+        .as_bytes()
+        .windows(3)
+        .any(|window| window[0].is_ascii_digit() && window[1] == b':' && window[2].is_ascii_digit());
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    // A single sign stands in versions and ranges too.
+    let date = text
+        .split(|letter: char| !letter.is_ascii_digit() && !matches!(letter, '-' | '/'))
+        .any(|word| ['-', '/'].into_iter().any(|sign| word.split(sign).count() == 3 && word.split(sign).all(number)));
+    digits >= 3 && (clock || date || MONTHS.iter().any(|month| text.contains(month)))
 }

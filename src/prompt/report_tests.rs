@@ -91,6 +91,14 @@ fn a_clock_in_the_system_text_is_a_timestamp() {
 }
 
 #[test]
+fn a_version_is_no_timestamp() {
+    let (mut held, mut prompt) = (usual(), usual());
+    held.messages[0].content = "Be v 1.2.3-4 kind.".to_owned();
+    prompt.messages[0].content = "Be v 1.2.3-5 kind.".to_owned();
+    check(HERMES, &held, &prompt, Cause::SystemChanged, Some(0));
+}
+
+#[test]
 fn another_system_text_is_named_with_its_byte() {
     let (held, mut prompt) = (usual(), usual());
     prompt.messages[0].content = "Be rude.".to_owned();
@@ -110,7 +118,14 @@ fn a_billing_line_is_named() {
 fn tools_in_another_order_are_told_from_other_tools() {
     let with = |names: &[&str]| Talk { tools: names.iter().map(|name| tool(name)).collect(), ..usual() };
     check(HERMES, &with(&["a", "b"]), &with(&["b", "a"]), Cause::ToolsReordered, None);
-    check(HERMES, &with(&["a", "b"]), &with(&["a", "c"]), Cause::ToolsChanged, None);
+    for (before, after, words) in [
+        (&["a", "b"][..], &["a", "c"][..], "other tools are offered"),
+        (&["a"], &[], "are left out"),
+        (&[], &["a"], "before there were none"),
+    ] {
+        let report = check(HERMES, &with(before), &with(after), Cause::ToolsChanged, None);
+        assert!(report.difference.unwrap().explanation.contains(words), "{words}");
+    }
 }
 
 #[test]

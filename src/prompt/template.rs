@@ -28,6 +28,19 @@ pub enum TemplateError {
     /// The template takes too many steps.
     #[error("the chat template does not come to an end for this conversation")]
     TooExpensive,
+    /// The text cannot have as few tokens as it may.
+    #[error(
+        "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {tokens_max}; \
+         shorten the input"
+    )]
+    TooLong {
+        /// Bytes of the text.
+        bytes: usize,
+        /// Tokens that it has at least.
+        tokens_min: usize,
+        /// Tokens that it may have.
+        tokens_max: usize,
+    },
 }
 
 /// What is rendered.
@@ -103,11 +116,6 @@ impl ChatTemplate {
     /// What the template supports, and how it wants its input.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
-    }
-
-    /// Whether the template writes tools itself. Where it does not, calls come in the Hermes format.
-    pub fn knows_tools(&self) -> bool {
-        self.capabilities.tools
     }
 
     /// Whether the template reads the reasoning of messages.
@@ -235,16 +243,6 @@ fn fuel(input: &Input) -> u64 {
     let fuel = FUEL_BASE + messages.saturating_mul(FUEL_PER_MESSAGE) + input.size as u64;
     fuel.min(FUEL_MAX)
 }
-
-/// Whether a rendered prompt ends inside the model's reasoning, so that the answer begins there.
-pub fn starts_in_reasoning(text: &str) -> bool {
-    let text = text.trim_end();
-    OPEN_REASONING.iter().any(|open| text.ends_with(open))
-}
-
-/// What opens reasoning in known models' formats.
-const OPEN_REASONING: [&str; 7] =
-    ["<think>", "[THINK]", "<mm:think>", "<seed:think>", "◁think▷", "<|START_THINKING|>", "<|open|>think<|sep|>"];
 
 fn convert(error: &minijinja::Error) -> TemplateError {
     if error.kind() == ErrorKind::OutOfFuel {

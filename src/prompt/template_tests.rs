@@ -91,20 +91,19 @@ fn the_probe_finds_who_knows_tools_and_how_arguments_come() {
 
 #[test]
 fn the_probe_finds_where_reasoning_is_read_and_what_keeps_it() {
-    for (name, field, of_calls, earlier) in [
-        ("drops_earlier_reasoning", Some("reasoning_content"), true, false),
-        ("keeps_reasoning_when_told", Some("reasoning_content"), true, false),
-        ("wants_text_arguments", None, false, false),
-        ("channels", Some("thinking"), true, false),
-        ("thinking_parts", Some("content"), true, true),
-        ("segments", Some("reasoning_content"), true, true),
-        ("pairs_of_arguments", Some("reasoning_content"), true, false),
-        ("hermes", Some("reasoning_content"), true, true),
-        ("llama3", None, false, false),
+    for (name, field, earlier) in [
+        ("drops_earlier_reasoning", Some("reasoning_content"), false),
+        ("keeps_reasoning_when_told", Some("reasoning_content"), false),
+        ("wants_text_arguments", None, false),
+        ("channels", Some("thinking"), false),
+        ("thinking_parts", Some("content"), true),
+        ("segments", Some("reasoning_content"), true),
+        ("pairs_of_arguments", Some("reasoning_content"), false),
+        ("hermes", Some("reasoning_content"), true),
+        ("llama3", None, false),
     ] {
         let can = can(name);
-        let found = (can.reasoning_field, can.keeps_reasoning_of_calls, can.keeps_earlier_reasoning);
-        assert_eq!(found, (field, of_calls, earlier), "{name}");
+        assert_eq!((can.reasoning_field, can.keeps_earlier_reasoning), (field, earlier), "{name}");
         assert_eq!(can.reasoning_segments, name == "segments", "{name}");
     }
     let told = can("keeps_reasoning_when_told");
@@ -114,16 +113,15 @@ fn the_probe_finds_where_reasoning_is_read_and_what_keeps_it() {
 }
 
 #[test]
-fn the_probe_finds_how_the_answer_begins() {
-    for (name, open, switch) in [
-        ("drops_earlier_reasoning", false, Some("enable_thinking")),
-        ("keeps_reasoning_when_told", true, Some("enable_thinking")),
-        ("wants_text_arguments", true, None),
-        ("hermes", false, Some("enable_thinking")),
-        ("chatml", false, None),
+fn the_probe_finds_what_switches_thinking() {
+    for (name, switch) in [
+        ("drops_earlier_reasoning", Some("enable_thinking")),
+        ("keeps_reasoning_when_told", Some("enable_thinking")),
+        ("wants_text_arguments", None),
+        ("hermes", Some("enable_thinking")),
+        ("chatml", None),
     ] {
-        let can = can(name);
-        assert_eq!((can.generation_prompt_ends_in_reasoning, can.thinking_switch), (open, switch), "{name}");
+        assert_eq!(can(name).thinking_switch, switch, "{name}");
     }
 }
 
@@ -188,6 +186,36 @@ fn a_steer_behind_a_result_and_long_call_ids_do_not_fail() {
 }
 
 #[test]
+fn a_call_without_arguments_or_with_cut_ones_fails_no_later_prompt() {
+    for (name, template) in all() {
+        for arguments in ["", "null", "[1]", "{\"a\": \"\\ud83d\"}", "{\"path\": \"x"] {
+            let turns = [says(Role::User, "a"), calls("1", arguments), result("1", "r"), says(Role::User, "go on")];
+            let rendered = render(&template, &turns, &json!({}));
+            assert!(rendered.as_ref().is_ok_and(|text| text.contains("go on")), "{name} {arguments}: {rendered:?}");
+        }
+    }
+}
+
+#[test]
+fn the_mistral_prompt_only_grows() {
+    let template = template("mistral");
+    let mut turns = vec![says(Role::System, "Be kind."), says(Role::User, "a")];
+    let tools = tools();
+    let kwargs = Map::new();
+    let text = |messages: &[Message]| {
+        let (kwargs, tools) = (&kwargs, &tools[..]);
+        let rendering =
+            Rendering { messages, tools, add_generation_prompt: true, kwargs, now_unix_ms: 0, strip_preamble: false };
+        template.render(&rendering).unwrap()
+    };
+    let before = text(&turns);
+    turns.extend([says(Role::Assistant, "b"), says(Role::User, "c")]);
+    let after = text(&turns);
+    assert!(before.contains("[AVAILABLE_TOOLS]") && before.contains("Be kind."), "{before}");
+    assert!(after.starts_with(&before), "{before}\n{after}");
+}
+
+#[test]
 fn interleaved_reasoning_stays_in_front_of_its_call_where_the_template_can_say_so() {
     let turns = [
         says(Role::User, "a"),
@@ -204,7 +232,7 @@ fn interleaved_reasoning_stays_in_front_of_its_call_where_the_template_can_say_s
         let can = template.capabilities();
         let rendered = render(&template, &turns, &json!({})).unwrap();
         let place = |text: &str| rendered.find(text).unwrap_or_else(|| panic!("{name}: {text}: {rendered}"));
-        if can.keeps_reasoning_of_calls || can.reasoning_field.is_none() && !rendered.contains("｜") {
+        if can.reasoning_field.is_some() || !rendered.contains("｜") {
             assert!(place("first") < place("second"), "{name}");
         }
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value as Json, json};
 
 use super::{Built, ChatTemplate, Message, Rendering, Role, TemplateError, ToolCall, ToolDefinition};
-use super::{build, starts_in_reasoning};
+use super::{build, build_within};
 use crate::engine::tokenizer::Tokenizer;
 
 /// A template of the Qwen kind: tools and calls as JSON, reasoning only behind the last user message.
@@ -101,7 +101,7 @@ fn spell(tokens: &[u32]) -> String {
 #[test]
 fn the_built_in_template_is_chatml_with_tools_in_the_system_message() {
     let template = ChatTemplate::chatml().unwrap();
-    assert!(!template.knows_tools());
+    assert!(!template.capabilities().tools);
     let plain = template.render(&user("hi").rendering()).unwrap();
     assert_eq!(plain, "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
     let with_tool = template.render(&user("hi").with_tool().rendering()).unwrap();
@@ -111,7 +111,7 @@ fn the_built_in_template_is_chatml_with_tools_in_the_system_message() {
 
 #[test]
 fn templates_that_know_tools_get_them_as_json() {
-    assert!(template(WITH_TOOLS).knows_tools());
+    assert!(template(WITH_TOOLS).capabilities().tools);
     let rendered = user("hi").with_tool().render(WITH_TOOLS).unwrap();
     let tool = concat!(
         r#"{"type": "function", "function": {"name": "read", "parameters": "#,
@@ -197,12 +197,41 @@ fn dates_come_from_the_given_time() {
 }
 
 #[test]
-fn an_open_think_at_the_end_is_seen() {
-    let mut conversation = user("hi");
-    assert!(!starts_in_reasoning(&conversation.render(WITH_TOOLS).unwrap()));
-    conversation.kwargs.insert("enable_thinking".to_owned(), Json::Bool(true));
-    assert!(starts_in_reasoning(&conversation.render(WITH_TOOLS).unwrap()));
-    assert!(!starts_in_reasoning("<think>\n\n</think>\n\n"));
+fn a_text_that_cannot_fit_is_refused_before_it_is_encoded_whatever_makes_it_long() {
+    let mut conversation = user("go");
+    conversation.messages.push(call(&format!(r#"{{"path": "{}"}}"#, "x".repeat(1000))));
+    conversation.messages.push(Message::text(Role::User, "on"));
+    let template = template(WITH_TOOLS);
+    let within = |tokens_max| build_within(&template, &Tokenizer::bytes(), &conversation.rendering(), None, tokens_max);
+    let whole = within(usize::MAX).unwrap().tokens.len();
+    assert!(within(whole).is_ok());
+    let refused = within(1000).unwrap_err();
+    assert!(matches!(refused, TemplateError::TooLong { tokens_max: 1000, .. }), "{refused}");
+}
+
+#[test]
+fn delimiters_that_are_user_defined_tokens_cannot_be_forged_by_what_users_say() {
+    use crate::engine::gguf::{Array, Gguf, Value, Writer};
+    let strings = |texts: &[&str]| Value::Array(Array::String(texts.iter().map(|text| (*text).to_owned()).collect()));
+    let file = Writer::new()
+        .entry("tokenizer.ggml.model", Value::String("gpt2".to_owned()))
+        .entry("tokenizer.ggml.pre", Value::String("gpt-2".to_owned()))
+        .entry("tokenizer.ggml.tokens", strings(&["a", "<", "x", ">", "y", "ax", "<x>", "<y>", "</s>"]))
+        .entry("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1, 1, 1, 1, 1, 1, 4, 4, 3])))
+        .entry("tokenizer.ggml.merges", strings(&["a x"]));
+    let file = file.finish();
+    let tokenizer = Tokenizer::from_gguf(&Gguf::parse(&file).unwrap()).unwrap();
+    let template = template("{% for message in messages %}<x>{{ message.content }}{% endfor %}");
+    let tokens = |role, held: Option<&[u32]>| {
+        let conversation = Conversation::new(&[(role, "a<x><y>")]);
+        build(&template, &tokenizer, &conversation.rendering(), held).unwrap()
+    };
+    // The template's own is the token, and so is one that stands nowhere in the template.
+    let built = tokens(Role::User, None);
+    assert_eq!((&built.tokens[..], built.text.as_str()), (&[6, 0, 1, 2, 3, 7][..], "<x>a<x><y>"));
+    let again = tokens(Role::User, Some(&built.tokens[..3]));
+    assert_eq!((again.tokens, again.common_prefix_tokens), (built.tokens, 3));
+    assert_eq!(tokens(Role::Assistant, None).tokens, [6, 0, 6, 7]);
 }
 
 #[test]
@@ -217,7 +246,7 @@ fn control_texts_in_messages_stay_text() {
     for template in [ChatTemplate::chatml().unwrap(), template(WITH_TOOLS)] {
         let built = conversation.build(&template, None);
         let begins = built.tokens.iter().filter(|&&id| id == 256).count();
-        let frames = usize::from(template.knows_tools()) + conversation.messages.len() + 1;
+        let frames = usize::from(template.capabilities().tools) + conversation.messages.len() + 1;
         assert_eq!(begins, frames, "{}", built.text);
         assert_eq!(spell(&built.tokens), built.text);
         assert_eq!(built.text, template.render(&conversation.rendering()).unwrap());

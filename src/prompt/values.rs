@@ -1,11 +1,9 @@
 //! From messages to the values that a template sees.
 
-use std::sync::Arc;
-
 use minijinja::Value;
-use minijinja::value::{Enumerator, Object, ObjectRepr};
 use serde_json::{Map, Value as Json, json};
 
+use super::arguments::mapping;
 use super::guard::Guard;
 use super::{Message, Role, ToolCall, ToolDefinition};
 
@@ -41,34 +39,6 @@ pub(super) struct Shape {
     pub(super) empty_call_content_is_none: bool,
 }
 
-/// The arguments of a call: a mapping that remembers how it was written, so that `tojson` gives back exactly what
-/// the model generated and the prompt goes on where the answer ended.
-#[derive(Debug)]
-pub(super) struct CallArguments {
-    raw: String,
-    fields: Value,
-}
-
-impl CallArguments {
-    pub(super) fn raw(&self) -> &str {
-        &self.raw
-    }
-}
-
-impl Object for CallArguments {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Map
-    }
-
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        self.fields.get_item(key).ok().filter(|value| !value.is_undefined())
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.fields.try_iter().map(Iterator::collect).unwrap_or_default())
-    }
-}
-
 /// The template's value of JSON, unprotected.
 pub(super) fn plain(json: &Json) -> Value {
     to_value(json, None)
@@ -92,7 +62,7 @@ pub(super) fn to_value(json: &Json, guard: Option<Guard<'_>>) -> Value {
     }
 }
 
-fn protect(text: &str, guard: Option<Guard<'_>>) -> String {
+pub(super) fn protect(text: &str, guard: Option<Guard<'_>>) -> String {
     guard.map_or_else(|| text.to_owned(), |guard| guard.protect(text))
 }
 
@@ -144,10 +114,14 @@ fn assemble<'a>(
         Role::Tool => "tool",
     };
     let calls: Vec<Value> = calls.map(|call| call_value(call, shape.arguments, guard)).collect();
+    let said = match (message.role, guard) {
+        (Role::User | Role::Tool, Some(guard)) => guard.protect_said(&message.content),
+        _ => protect(&message.content, guard),
+    };
     let thought = reasoning.clone().filter(|_| shape.reasoning == ReasoningForm::Parts);
     let content = match thought {
         None if message.content.is_empty() && !calls.is_empty() && shape.empty_call_content_is_none => Value::from(()),
-        thought => content(protect(&message.content, guard), thought, shape.content),
+        thought => content(said, thought, shape.content),
     };
     let mut fields = vec![("role", Value::from(role)), ("content", content)];
     if let (Some(reasoning), ReasoningForm::Field(name)) = (reasoning, shape.reasoning) {
@@ -185,23 +159,16 @@ fn content(text: String, reasoning: Option<Value>, form: ContentForm) -> Value {
 }
 
 fn call_value(call: &ToolCall, arguments_as: Arguments, guard: Option<Guard<'_>>) -> Value {
-    let arguments = arguments(&call.arguments, arguments_as, guard);
+    let arguments = match arguments_as {
+        Arguments::Mapping => mapping(&call.arguments, guard),
+        Arguments::Text => Value::from(protect(&call.arguments, guard)),
+    };
     let function = [("name", Value::from(protect(&call.name, guard))), ("arguments", arguments)];
     Value::from_pairs([
         ("id", Value::from(protect(&call.id, guard))),
         ("type", Value::from("function")),
         ("function", Value::from_pairs(function)),
     ])
-}
-
-fn arguments(raw: &str, arguments_as: Arguments, guard: Option<Guard<'_>>) -> Value {
-    match (arguments_as, serde_json::from_str::<Map<String, Json>>(raw)) {
-        (Arguments::Mapping, Ok(fields)) => {
-            let fields = to_value(&Json::Object(fields), guard);
-            Value::from_object(CallArguments { raw: protect(raw, guard), fields })
-        }
-        _ => Value::from(protect(raw, guard)),
-    }
 }
 
 /// A tool in `OpenAI`'s shape, as templates expect it.

@@ -15,7 +15,7 @@ use crate::conversation::Reject;
 use crate::engine::tokenizer::Tokenizer;
 use crate::engine::{Engine, ModelInfo};
 use crate::error::Code;
-use crate::parse::ends_in_reasoning;
+use crate::parse::{ReasoningFormat, ends_in_reasoning};
 use crate::prompt::Built;
 use crate::protocol::tokenize::{Detokenize, Detokenized, RenderedChat, Tokenize, Tokenized};
 
@@ -62,7 +62,7 @@ pub(crate) async fn render_chat(
     Ok(Json(RenderedChat {
         object: "chat.render",
         model: model.id.clone(),
-        starts_in_reasoning: ends_in_reasoning(model.reasoning, &text).unwrap_or_default(),
+        starts_in_reasoning: starts_in_reasoning(model.reasoning, &text),
         prompt: text,
         count: tokens.len(),
         max_model_len: model.context_length,
@@ -88,6 +88,11 @@ pub(crate) async fn detokenize(
     Ok(Json(Detokenized { prompt: String::from_utf8_lossy(&bytes).into_owned() }))
 }
 
+/// Whether the answer to a prompt begins inside reasoning: its end says so, else the format.
+fn starts_in_reasoning(format: ReasoningFormat, prompt: &str) -> bool {
+    ends_in_reasoning(format, prompt).unwrap_or(format.starts_inside())
+}
+
 /// What is certain to be longer than the context is not worth the memory that counting takes.
 fn refuse_hopeless(model: &ModelInfo, bytes: usize) -> Result<(), Reject> {
     let tokens_min = bytes / model.tokenizer.longest_token_bytes().max(1);
@@ -95,7 +100,8 @@ fn refuse_hopeless(model: &ModelInfo, bytes: usize) -> Result<(), Reject> {
         return Ok(());
     }
     let text = format!(
-        "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {}; count it in parts",
+        "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {}; count it in \
+         parts",
         model.context_length
     );
     Err(Reject::new(Code::ContextLengthExceeded, text).param("prompt"))
@@ -129,4 +135,22 @@ fn asked_strings(request: &Tokenize, tokenizer: &Tokenizer, tokens: &[u32]) -> O
 
 fn spelled(tokenizer: &Tokenizer, id: u32) -> &[u8] {
     tokenizer.special_text(id).map_or_else(|| tokenizer.token_bytes(id), str::as_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::starts_in_reasoning;
+
+    #[test]
+    fn an_answer_begins_in_reasoning_where_its_format_does_unless_the_prompt_says_otherwise() {
+        for (format, prompt, inside) in [
+            ("deepseek_r1", "<|assistant|>", true),
+            ("deepseek_r1", "<|assistant|><think>\n\n</think>\n\n", false),
+            ("qwen3", "<|assistant|>", false),
+            ("qwen3", "<|assistant|><think>\n", true),
+            ("none", "<|assistant|><think>\n", false),
+        ] {
+            assert_eq!(starts_in_reasoning(format.parse().unwrap(), prompt), inside, "{format} {prompt}");
+        }
+    }
 }

@@ -117,9 +117,26 @@ impl Tokenizer {
         for segment in segments {
             match *segment {
                 Segment::Control(id) => out.push(id),
-                Segment::Text(text) => self.encode_plain(text, out),
+                Segment::Text(text) => self.append_text(text, &[], out),
             }
         }
+    }
+
+    /// Appends the ids of a text in which no user-defined token may lie across one of the breaks: places in the text,
+    /// in order. So a text that looks like such a token can be spelled by others.
+    pub fn append_text(&self, text: &str, breaks: &[usize], out: &mut Vec<u32>) {
+        let (mut at, mut from) = (0, 0);
+        while let Some(found) = self.user_defined.find(text, from) {
+            let behind = breaks.partition_point(|&place| place <= found.start);
+            if breaks.get(behind).is_some_and(|&place| place < found.end) {
+                from = found.start + 1;
+                continue;
+            }
+            self.encode_piece(&text[at..found.start], out);
+            out.push(found.id);
+            (at, from) = (found.end, found.end);
+        }
+        self.encode_piece(&text[at..], out);
     }
 
     /// Cuts a text at the control tokens in it, the longest first where several begin.
@@ -137,16 +154,6 @@ impl Tokenizer {
             segments.push(Segment::Text(&text[at..]));
         }
         segments
-    }
-
-    fn encode_plain(&self, text: &str, out: &mut Vec<u32>) {
-        let mut at = 0;
-        while let Some(found) = self.user_defined.find(text, at) {
-            self.encode_piece(&text[at..found.start], out);
-            out.push(found.id);
-            at = found.end;
-        }
-        self.encode_piece(&text[at..], out);
     }
 
     fn encode_piece(&self, text: &str, out: &mut Vec<u32>) {
@@ -171,6 +178,11 @@ impl Tokenizer {
     /// exist have none.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.vocabulary.bytes(id)
+    }
+
+    /// The texts of user-defined tokens: they are cut out of every text, as control tokens are not.
+    pub fn user_defined_texts(&self) -> impl Iterator<Item = &str> {
+        self.vocabulary.of_kind(Kind::UserDefined).map(|(_, text)| text)
     }
 
     /// The text of a control token.

@@ -7,7 +7,8 @@
 //! A value is text without any escapes, so it may hold what looks like a tag. A closing tag closes it only when what
 //! follows is what may follow there, up to the next value or the end of the block; else it is part of the value. What
 //! is kept back meanwhile is the tags and the white space between them. Closing tags that are missing at the end of
-//! the output, or in front of the next block, are tolerated.
+//! the output, or in front of the next block, are tolerated, and so is a value's in front of an argument that is
+//! required and still missing.
 
 use super::literal::Until;
 use super::{CallParser, Opening, Step};
@@ -103,6 +104,8 @@ enum Closing {
     No,
     /// The first tag.
     First,
+    /// None, but the beginning of another value's opening tag.
+    Missing,
     /// The value's closing tag has been read.
     Value,
     /// The call's closing tag too.
@@ -141,7 +144,8 @@ pub(super) struct Tagged {
     /// What was read and not passed on.
     kept: Vec<u8>,
     name: String,
-    arguments: usize,
+    /// The arguments of the call so far.
+    given: Vec<String>,
     typed: Typed,
     /// The value is to begin: a line end here is framing.
     value_begins: bool,
@@ -162,7 +166,7 @@ impl Tagged {
             choice: Choice::new(["", "", ""]),
             kept: Vec::new(),
             name: String::new(),
-            arguments: 0,
+            given: Vec::new(),
             typed: Typed::new(Kinds::STRING),
             value_begins: false,
             closing: Closing::No,
@@ -187,7 +191,7 @@ impl Tagged {
     fn header(&mut self) {
         self.state = State::Header;
         self.kept.clear();
-        self.arguments = 0;
+        self.given.clear();
         self.sound = true;
     }
 
@@ -283,11 +287,11 @@ impl Tagged {
         if !calls.is_open() {
             calls.start(&self.name);
         }
-        self.output.extend(if self.arguments == 0 { b"{\"" } else { b",\"" });
+        self.output.extend(if self.given.is_empty() { b"{\"" } else { b",\"" });
         name.bytes().for_each(|byte| escape(byte, &mut self.output));
         self.output.extend(b"\":");
-        self.arguments += 1;
         let kinds = kinds.unwrap_or_else(|| Kinds::of_parameter(self.tools.schema(&self.name), &name));
+        self.given.push(name);
         self.typed = Typed::new(kinds);
         self.value_begins = self.tags.framed;
         self.closing = Closing::No;
@@ -320,6 +324,7 @@ impl Tagged {
                 self.kept.push(byte);
                 match self.choice.push(byte) {
                     Chosen::Part => {}
+                    Chosen::No if self.opens_another() => self.closing = Closing::Missing,
                     Chosen::No => return self.no_close_again(calls),
                     Chosen::Whole(tag) => {
                         let closing = [Closing::Value, Closing::CallAlone, Closing::BlockAlone][tag];
@@ -329,6 +334,20 @@ impl Tagged {
                             return Step::Taken;
                         }
                     }
+                }
+            }
+            Closing::Missing => {
+                self.kept.push(byte);
+                let due = self.is_due();
+                if !self.opens_another() || due == Some(false) {
+                    return self.no_close_again(calls);
+                }
+                if due.is_some() {
+                    self.end_value();
+                    self.state = State::ValueHeader;
+                    self.kept.drain(..=self.tags.value_open.len());
+                    self.kept.pop();
+                    return self.in_value_header(byte, calls);
                 }
             }
             _ => match self.choose(byte) {
@@ -347,6 +366,24 @@ impl Tagged {
         } else {
             Step::Held
         }
+    }
+
+    /// Whether what is kept may be another value's opening tag in a line of its own.
+    fn opens_another(&self) -> bool {
+        let (tag, open) = (self.kept.strip_prefix(b"\n").unwrap_or_default(), self.tags.value_open.as_bytes());
+        let fits = tag.starts_with(open) || open.starts_with(tag);
+        let one = tag.len() > 1 && !tag[1..].iter().any(|byte| matches!(byte, b'\n' | b'<'));
+        self.tags.framed && fits && one && self.kept.len() < KEPT_BYTES_MAX
+    }
+
+    /// Once what is kept is a whole opening tag: whether the call must have that argument and has not.
+    fn is_due(&self) -> Option<bool> {
+        let header =
+            self.kept.get(self.tags.value_open.len() + 1..)?.strip_suffix(self.tags.value_open_end.as_bytes())?;
+        let argument = std::str::from_utf8(header).ok().and_then(self.tags.argument);
+        let required = self.tools.schema(&self.name).and_then(|schema| schema.get("required")?.as_array());
+        let due = |name: &String| required.is_some_and(|names| names.iter().any(|due| due == name));
+        Some(argument.is_some_and(|Argument { name, .. }| due(&name) && !self.given.contains(&name)))
     }
 
     /// Which tags may follow the closing tags read so far.
@@ -445,7 +482,7 @@ impl Tagged {
         if !calls.is_open() {
             calls.start(&self.name);
         }
-        self.output.extend(if self.arguments == 0 { &b"{}"[..] } else { b"}" });
+        self.output.extend(if self.given.is_empty() { &b"{}"[..] } else { b"}" });
         calls.append(&self.output);
         self.output.clear();
         calls.done(self.sound);
@@ -534,7 +571,7 @@ impl CallParser for Tagged {
             return matches!(self.state, State::After) && self.choice.alive & 1 != 0;
         }
         match &self.state {
-            State::Value if matches!(self.closing, Closing::No | Closing::First) => {
+            State::Value if matches!(self.closing, Closing::No | Closing::First | Closing::Missing) => {
                 for byte in std::mem::take(&mut self.kept) {
                     self.data(byte);
                 }

@@ -1,5 +1,6 @@
-//! Arbitrary bytes, rich in what the formats are made of, through every pair of formats: nothing panics, nothing is
-//! lost, no cut changes anything, and the work stays linear.
+//! Arbitrary bytes, rich in what the formats are made of, through every pair of formats: nothing panics, no cut changes
+//! anything, and what is read again stays linear. Where no format is looked for, nothing is lost; that of the others is
+//! for the tests of answers from the grammar.
 
 use proptest::prelude::*;
 

@@ -130,6 +130,28 @@ fn an_answer_that_ends_inside_the_tag_of_another_argument_is_no_whole_call() {
 }
 
 #[test]
+fn a_required_argument_that_is_missing_ends_a_value_without_closing_tag() {
+    let parameters = json!({"type": "object", "required": ["s", "n"], "properties": {
+        "s": {"type": "string"}, "n": {"type": "integer"}, "b": {"type": "boolean"},
+    }});
+    let tools = vec![DeclaredTool { name: "f".to_owned(), parameters }];
+    let config = PipelineConfig { tools, ..config("qwen3_coder") };
+    for (values, arguments) in [
+        ("<parameter=s>\nOslo\n<parameter=n>\n3", r#"{"s":"Oslo","n":3}"#),
+        ("<parameter=n>\n3\n<parameter=s>\nOslo", r#"{"n":3,"s":"Oslo"}"#),
+        ("<parameter=s>\na\n<parameter=b>\ntrue", r#"{"s":"a\n<parameter=b>\ntrue"}"#),
+        ("<parameter=s>\na\n<parameter=s>\nb", r#"{"s":"a\n<parameter=s>\nb"}"#),
+        ("<parameter=s>\na <parameter=n>\n3", r#"{"s":"a <parameter=n>\n3"}"#),
+        ("<parameter=s>\na\n<parameter=\n<param", r#"{"s":"a\n<parameter=\n<param"}"#),
+    ] {
+        let output = format!("<tool_call>\n<function=f>\n{values}\n</parameter>\n</function>\n</tool_call>");
+        assert_eq!(run(&config, &output, false), [format!("C:f({arguments})")], "{values}");
+    }
+    let open = "<tool_call>\n<function=f>\n<parameter=s>\na\n<parameter=n";
+    assert_eq!(run(&config, open, false), ["C!:f({\"s\":\"a\\n<parameter=n)"]);
+}
+
+#[test]
 fn glm_calls_may_have_line_ends_or_none() {
     check("glm47", "<tool_call>f</tool_call>", &["C:f({})"]);
     check("glm47", "<tool_call>f\n</tool_call>\n<tool_call>g</tool_call>", &["C:f({})", "C:g({})"]);
