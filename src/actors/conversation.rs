@@ -14,7 +14,7 @@ use super::checkpoints::Checkpoints;
 use super::effects::Work;
 use super::keys::{KeyClaim, keyed_answer};
 use super::reader::{Fanout, Tail, replay, store_reject};
-use super::shared::Parts;
+use super::shared::{Parts, RunningGuard};
 use super::unflushed::Unflushed;
 use crate::conversation::decide;
 use crate::conversation::{Answer, Effect, Event, FlushPolicy, Input, Now, Recorded, Reject, State};
@@ -40,8 +40,9 @@ pub(super) enum ConversationMsg {
     Look { reply: oneshot::Sender<Result<State, Reject>> },
     /// Somebody waits for a response to end.
     WaitEnd { response_id: ResponseId, reply: oneshot::Sender<Result<State, Reject>> },
-    /// News of a generation. The pump sends the next only when this is taken.
-    Generation { generation: u64, input: Input, taken: oneshot::Sender<()> },
+    /// News of a generation. The pump sends the next only when this is taken. The last has the guard with it: a server
+    /// that stops when nothing runs any more does not stop in front of an answer's end.
+    Generation { generation: u64, input: Input, running: Option<RunningGuard>, taken: oneshot::Sender<()> },
     /// The server stops.
     Stop,
     /// A reader is gone.
@@ -175,7 +176,9 @@ impl Actor for ConversationActor {
             }
             // What was on its way when the conversation was deleted.
             ConversationMsg::Generation { .. } if live.state.deleted => {}
-            ConversationMsg::Generation { generation, input, taken } => {
+            ConversationMsg::Generation { generation, input, running, taken } => {
+                // Who waits for the end may count on it that nothing runs any more.
+                drop(running);
                 if matches!(input, Input::GenerationEnded { .. }) {
                     live.work.ended(generation);
                 }

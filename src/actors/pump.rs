@@ -127,10 +127,9 @@ async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
         Ok(Begun { pump, prompt_tokens }) => pump.carry(&mut courier, prompt_tokens).await,
         Err(end) => Some(Ended { outputs: Vec::new(), tail_tokens: Vec::new(), end }),
     };
-    // No longer running before the conversation hears of it: who waits for the end may count on it.
-    drop(running);
     if let Some(Ended { outputs, tail_tokens, end }) = end {
-        courier.send(Input::GenerationEnded { generation, outputs, tail_tokens, end }).await;
+        let last = Input::GenerationEnded { generation, outputs, tail_tokens, end };
+        courier.send_with(last, Some(running)).await;
     }
 }
 
@@ -494,12 +493,16 @@ struct Courier {
 
 impl Courier {
     async fn send(&mut self, input: Input) {
+        self.send_with(input, None).await;
+    }
+
+    async fn send_with(&mut self, input: Input, running: Option<RunningGuard>) {
         self.taken().await;
         if self.gone {
             return;
         }
         let (taken, outstanding) = oneshot::channel();
-        let message = ConversationMsg::Generation { generation: self.generation, input, taken };
+        let message = ConversationMsg::Generation { generation: self.generation, input, running, taken };
         // A conversation that is gone drops the message, and its receipt says so.
         let _ = self.to.cast(message);
         self.outstanding = Some(outstanding);
