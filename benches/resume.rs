@@ -15,7 +15,7 @@ use reqwest::{Client, Response};
 use serde_json::{Value, json};
 
 /// Tokens of history, and how many conversations with them.
-const SIZES: [(usize, usize); 3] = [(512, 5), (2_048, 5), (8_192, 5)];
+const SIZES: [(usize, usize); 3] = [(512, 5), (2_048, 5), (8_192, 2)];
 
 /// Tokens of the first answer, of the next turn's question with the template around it, and of its answer.
 const FIRST_ANSWER: usize = 16;
