@@ -23,9 +23,8 @@ pub(crate) struct Disk {
     pub(crate) durable: MemoryJournal,
     written: Mutex<Vec<Batch>>,
     damaged: Mutex<BTreeSet<ConversationId>>,
-    /// The journals of deleted conversations, as they were at last: the server cannot read them any more, the auditor
-    /// can.
-    pub(crate) deleted: Mutex<Vec<(ConversationId, Vec<Recorded>)>>,
+    /// The journals of conversations that were, or were to be, deleted.
+    deleting: Mutex<BTreeMap<ConversationId, Vec<Recorded>>>,
     /// The events that were trimmed, as they were.
     pub(crate) trimmed: Mutex<BTreeMap<ConversationId, Vec<Recorded>>>,
     /// Trims that changed a state.
@@ -53,6 +52,14 @@ impl Disk {
         let mut all = self.trimmed.lock().unwrap().get(&id).cloned().unwrap_or_default();
         all.extend(self.durable.read(id, all.len() as u64, usize::MAX).unwrap());
         all
+    }
+
+    /// The journals of deleted conversations, as they were at last: the server cannot read them any more, the auditor
+    /// can.
+    pub(crate) fn deleted(&self) -> Vec<(ConversationId, Vec<Recorded>)> {
+        let mut all = self.deleting.lock().unwrap().clone();
+        all.retain(|id, _| self.durable.is_deleted(*id).unwrap());
+        all.into_iter().collect()
     }
 
     /// Fails from the next append on.
@@ -94,15 +101,14 @@ impl Journal for Disk {
         let ends = |batch: &&Batch| {
             batch.events.last().is_some_and(|recorded| matches!(recorded.event, Event::ConversationDeleted {}))
         };
-        let mut gone = Vec::new();
         for batch in batches.iter().filter(ends) {
             let before = self.all(batch.conversation);
             let of_it = batches.iter().filter(|other| other.conversation == batch.conversation);
-            gone.push((batch.conversation, before.into_iter().chain(of_it.flat_map(|it| it.events.clone())).collect()));
+            let all = before.into_iter().chain(of_it.flat_map(|it| it.events.clone())).collect();
+            // Also where the write fails: what was not flushed may be on disk after the crash.
+            self.deleting.lock().unwrap().insert(batch.conversation, all);
         }
-        self.durable.append(batches)?;
-        self.deleted.lock().unwrap().append(&mut gone);
-        Ok(())
+        self.durable.append(batches)
     }
 
     fn purge(&self) -> Result<bool, Error> {

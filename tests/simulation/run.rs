@@ -101,7 +101,7 @@ pub(crate) fn run(seed: u64) -> Run {
     let mut text = Vec::new();
     dump(&world.disk.durable, &mut text).unwrap();
     let deleted: String =
-        world.disk.deleted.lock().unwrap().iter().map(|(conversation, events)| lines(*conversation, events)).collect();
+        world.disk.deleted().iter().map(|(conversation, events)| lines(*conversation, events)).collect();
     run.stored = String::from_utf8(text).unwrap() + &deleted;
     run.dump = untrimmed(&run.stored, &world.disk.trimmed.lock().unwrap());
     run
