@@ -173,14 +173,10 @@ impl JsonBlock {
     }
 
     fn broken(&mut self, byte: u8, calls: &mut Calls) -> Step {
-        let State::Broken(until) = &mut self.state else {
-            return Step::NotACall;
-        };
-        if until.push(byte, |bytes| calls.append(bytes)) {
-            calls.done(false);
-            return Step::Ended;
+        match &mut self.state {
+            State::Broken(until) => until.take_broken(byte, calls),
+            _ => Step::NotACall,
         }
-        if until.kept().is_empty() { Step::Taken } else { Step::Held }
     }
 }
 

@@ -1,4 +1,7 @@
-//! Finds one literal in a stream of bytes.
+//! Finds literals in a stream of bytes, and gives a call that broke what is in front of one. Knows no family.
+
+use super::Step;
+use crate::parse::calls::Calls;
 
 /// What a byte did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +107,15 @@ impl Until {
     /// Takes a byte; gives what is certain to be in front of the closing literal. True: the literal is whole.
     pub(super) fn push(&mut self, byte: u8, give: impl FnMut(&[u8])) -> bool {
         self.push_which(byte, give).is_some()
+    }
+
+    /// Takes a byte of a call that broke: what is in front of the closing literal is the call's, as it is.
+    pub(super) fn take_broken(&mut self, byte: u8, calls: &mut Calls) -> Step {
+        if self.push(byte, |bytes| calls.append(bytes)) {
+            calls.done(false);
+            return Step::Ended;
+        }
+        if self.kept().is_empty() { Step::Taken } else { Step::Held }
     }
 
     /// Takes a byte like [`Until::push`]; says which literal is whole.

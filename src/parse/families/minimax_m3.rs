@@ -244,7 +244,7 @@ impl Elements {
                 calls.append(&self.output);
                 self.output.clear();
                 self.state = State::Broken;
-                let steps = kept.iter().map(|&byte| self.broken(byte, calls));
+                let steps = kept.iter().map(|&byte| self.until.take_broken(byte, calls));
                 return steps.last().unwrap_or(Step::Taken);
             }
         }
@@ -318,14 +318,6 @@ impl Elements {
         self.clear();
         Step::Taken
     }
-
-    fn broken(&mut self, byte: u8, calls: &mut Calls) -> Step {
-        if self.until.push(byte, |bytes| calls.append(bytes)) {
-            calls.done(false);
-            return Step::Ended;
-        }
-        if self.until.kept().is_empty() { Step::Taken } else { Step::Held }
-    }
 }
 
 impl CallParser for Elements {
@@ -334,7 +326,7 @@ impl CallParser for Elements {
             State::Before | State::After => self.outside(byte),
             State::Call => self.inside(byte, calls),
             State::Closing => self.closing(byte, calls),
-            State::Broken => self.broken(byte, calls),
+            State::Broken => self.until.take_broken(byte, calls),
         };
         calls.append(&self.output);
         self.output.clear();

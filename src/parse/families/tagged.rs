@@ -525,14 +525,10 @@ impl Tagged {
     fn in_broken(&mut self, byte: u8, calls: &mut Calls) -> Step {
         calls.append(&self.output);
         self.output.clear();
-        let State::Broken(until) = &mut self.state else {
-            return Step::NotACall;
-        };
-        if until.push(byte, |bytes| calls.append(bytes)) {
-            calls.done(false);
-            return Step::Ended;
+        match &mut self.state {
+            State::Broken(until) => until.take_broken(byte, calls),
+            _ => Step::NotACall,
         }
-        if until.kept().is_empty() { Step::Taken } else { Step::Held }
     }
 
     /// The call is whole; this belongs to the block around it or to nothing.
