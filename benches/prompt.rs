@@ -89,7 +89,7 @@ fn turn(messages: &mut Vec<Message>, number: usize) {
     messages.push(Message::text(Role::User, format!("Question {number}: why does the build of part {number} fail?")));
     let id = format!("call{number:09}");
     let arguments = format!(r#"{{"path": "src/part_{number}.rs", "from": {number}, "lines": 40}}"#);
-    let call = ToolCall { id: id.clone(), name: "read_file".to_owned(), arguments };
+    let call = ToolCall::new(&id, "read_file", arguments);
     messages.push(Message {
         reasoning_content: Some(format!("I have to look at part {number} first, then at what it imports.")),
         tool_calls: vec![call],

@@ -23,6 +23,8 @@ mod unflushed;
 #[cfg(test)]
 mod fork_tests;
 #[cfg(test)]
+mod native_id_tests;
+#[cfg(test)]
 mod retention_tests;
 #[cfg(test)]
 mod tests;

@@ -524,7 +524,8 @@ mod tests {
         play.say(&[2], call());
         let (dialect, steer) = noted(&mut play, id, "shorter");
         play.input(steer);
-        play.say(&[3], vec![Piece::ToolCallDone { index: 0, arguments: "{}".to_owned(), complete: true }]);
+        let arguments = "{}".to_owned();
+        play.say(&[3], vec![Piece::ToolCallDone { index: 0, id: None, arguments, complete: true }]);
         let frames = told(&dialect, &play);
         assert_eq!(types(&frames), ["response.steer.accepted", "end", "response.steer.pending"]);
         assert_eq!(frames[2]["required_input"][0]["name"], "weather");

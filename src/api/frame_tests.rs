@@ -112,7 +112,7 @@ fn whole_conversation() -> Play {
     play.say(&[4], vec![Piece::ToolCallStarted { index: 0, id: None, name: "weather".to_owned() }]);
     play.say(&[5], vec![Piece::ToolCallArguments { index: 0, fragment: r#"{"city":"Oslo"}"#.to_owned() }]);
     let arguments = r#"{"city":"Oslo"}"#.to_owned();
-    play.say(&[6], vec![Piece::ToolCallDone { index: 0, arguments, complete: true }]);
+    play.say(&[6], vec![Piece::ToolCallDone { index: 0, id: None, arguments, complete: true }]);
     play.end(GenerationEnd::Stop);
     let call_id: CallId = play.state.calls[0].call_id.clone();
     let body = ItemBody::FunctionCallOutput { call_id, output: "rain".to_owned(), synthetic: false, is_error: false };

@@ -75,6 +75,7 @@ fn item_body(wire: &InputItem, path: &str) -> Result<Option<ItemBody>, Reject> {
         }
         "function_call" => Ok(Some(ItemBody::FunctionCall {
             call_id: CallId(needed(&wire.call_id, "call_id")?),
+            native_id: None,
             name: needed(&wire.name, "name")?,
             arguments: needed(&wire.arguments, "arguments")?,
         })),
@@ -179,6 +180,7 @@ fn assistant_bodies(message: &ChatMessage, text: String, path: &str) -> Result<V
         let function = function.ok_or_else(|| invalid(at.clone(), format!("{at} is missing")))?;
         bodies.push(ItemBody::FunctionCall {
             call_id: CallId(call.id.clone()),
+            native_id: None,
             name: function.name.clone(),
             arguments: function.arguments.clone(),
         });

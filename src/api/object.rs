@@ -120,7 +120,7 @@ pub(crate) fn item(item: &Item) -> WireItem {
             encrypted_content: None,
             status,
         },
-        ItemBody::FunctionCall { call_id, name, arguments } => WireItem::FunctionCall {
+        ItemBody::FunctionCall { call_id, name, arguments, .. } => WireItem::FunctionCall {
             id,
             call_id: call_id.to_string(),
             name: name.clone(),

@@ -82,9 +82,10 @@ fn raw(piece: &Piece) -> Value {
         Piece::ToolCallArguments { index, fragment } => {
             json!({"type": "tool_call_arguments", "index": index, "fragment": fragment})
         }
-        Piece::ToolCallDone { index, arguments, complete } => {
-            json!({"type": "tool_call_done", "index": index, "arguments": arguments, "complete": complete})
-        }
+        Piece::ToolCallDone { index, id, arguments, complete } => json!({
+            "type": "tool_call_done", "index": index, "id": call_id(*index, id.as_deref()),
+            "arguments": arguments, "complete": complete,
+        }),
         Piece::Stopped { stop } => json!({"type": "stopped", "stop": stop}),
     }
 }
@@ -98,7 +99,7 @@ fn call_id(index: u32, id: Option<&str>) -> String {
 fn joined(pieces: Vec<Piece>) -> Vec<Value> {
     let mut events: Vec<Value> = Vec::new();
     let mut stretch: Option<(&str, String)> = None;
-    let mut call = (String::new(), String::new());
+    let mut called = String::new();
     for piece in pieces {
         let (kind, text) = match piece {
             Piece::Reasoning(text) => ("reasoning", text),
@@ -106,9 +107,9 @@ fn joined(pieces: Vec<Piece>) -> Vec<Value> {
             other => {
                 events.extend(stretch.take().map(|(kind, text)| json!({"type": kind, "text": text})));
                 match other {
-                    Piece::ToolCallStarted { index, id, name } => call = (call_id(index, id.as_deref()), name),
-                    Piece::ToolCallDone { index, arguments, complete } => {
-                        let (id, name) = std::mem::take(&mut call);
+                    Piece::ToolCallStarted { name, .. } => called = name,
+                    Piece::ToolCallDone { index, id, arguments, complete } => {
+                        let (id, name) = (call_id(index, id.as_deref()), std::mem::take(&mut called));
                         events.push(json!({
                             "type": "tool_call", "index": index, "id": id, "name": name,
                             "arguments": arguments, "complete": complete,

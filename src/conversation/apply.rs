@@ -263,9 +263,14 @@ impl State {
                 response.output.push(OutputItem { item, first_token, tokens: Vec::new(), discarded: false });
             }
             Event::OutputDelta { item_id, text, tokens, .. } => response.apply_delta(*item_id, text, tokens),
-            Event::OutputItemDone { item_id, status, .. } => {
+            Event::OutputItemDone { item_id, status, native_id: behind, .. } => {
                 if let Some(output) = response.output_mut(*item_id) {
                     output.item.status = *status;
+                    if let ItemBody::FunctionCall { native_id, .. } = &mut output.item.body
+                        && behind.is_some()
+                    {
+                        native_id.clone_from(behind);
+                    }
                 }
             }
             Event::OutputItemDiscarded { item_id, .. } => {

@@ -197,6 +197,9 @@ pub enum Event {
         item_id: ItemId,
         /// Whole or cut.
         status: ItemStatus,
+        /// The id that the model itself gave the call, where it wrote it behind the arguments.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        native_id: Option<String>,
     },
     /// A partial item was thrown away by an interrupt.
     OutputItemDiscarded {

@@ -59,6 +59,9 @@ pub enum ItemBody {
     FunctionCall {
         /// The id that its result names.
         call_id: CallId,
+        /// The id that the model itself gave it: what its template shows it again. No client sees it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        native_id: Option<String>,
         /// The function's name.
         name: String,
         /// JSON text, as generated.

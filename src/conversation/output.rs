@@ -56,16 +56,16 @@ impl Draft {
                 self.open_text(response_id, Kind::Message, grown)?;
                 grown.push(&text);
             }
-            Piece::ToolCallStarted { name, .. } => {
+            Piece::ToolCallStarted { name, id: native_id, .. } => {
                 let call_id = CallId::draw(&mut self.now.fresh);
-                let body = ItemBody::FunctionCall { call_id, name, arguments: String::new() };
+                let body = ItemBody::FunctionCall { call_id, native_id, name, arguments: String::new() };
                 self.open_item(response_id, body, grown)?;
             }
             Piece::ToolCallArguments { fragment, .. } => grown.push(&fragment),
-            Piece::ToolCallDone { complete, .. } => {
+            Piece::ToolCallDone { id, complete, .. } => {
                 grown.own_group();
                 self.flush(response_id, grown);
-                self.end_call(response_id, complete);
+                self.end_call(response_id, id, complete);
                 return self.boundary(response_id);
             }
             Piece::Stopped { .. } => {}
@@ -119,13 +119,15 @@ impl Draft {
         }
     }
 
-    fn end_call(&mut self, response_id: ResponseId, complete: bool) {
+    fn end_call(&mut self, response_id: ResponseId, id: Option<String>, complete: bool) {
         let open = self.state.response(response_id).and_then(Response::open_item);
-        let Some(ItemBody::FunctionCall { call_id, .. }) = open.map(|output| output.item.body.clone()) else {
+        let Some(ItemBody::FunctionCall { call_id, native_id, .. }) = open.map(|output| output.item.body.clone())
+        else {
             return;
         };
         let status = if complete { ItemStatus::Completed } else { ItemStatus::Incomplete };
-        self.close_item_as(response_id, status);
+        // What stood in front of the arguments is in the item already.
+        self.close_item_as(response_id, status, id.filter(|_| native_id.is_none()));
         if complete {
             self.push(Event::ToolCallRequested { response_id, call_id, attempt: 1 });
         }
@@ -135,17 +137,17 @@ impl Draft {
     pub(super) fn close_item(&mut self, response_id: ResponseId, status: ItemStatus) {
         let open = self.state.response(response_id).and_then(Response::open_item);
         let is_call = open.is_some_and(|output| Kind::of(&output.item.body) == Kind::Call);
-        self.close_item_as(response_id, if is_call { ItemStatus::Incomplete } else { status });
+        self.close_item_as(response_id, if is_call { ItemStatus::Incomplete } else { status }, None);
     }
 
-    fn close_item_as(&mut self, response_id: ResponseId, status: ItemStatus) {
+    fn close_item_as(&mut self, response_id: ResponseId, status: ItemStatus, native_id: Option<String>) {
         let Some(open) = self.state.response(response_id).and_then(Response::open_item) else { return };
         let (item_id, has_part) = (open.item.id, Kind::of(&open.item.body) != Kind::Call);
         self.push(Event::OutputDone { response_id, item_id });
         if has_part {
             self.push(Event::ContentPartDone { response_id, item_id });
         }
-        self.push(Event::OutputItemDone { response_id, item_id, status });
+        self.push(Event::OutputItemDone { response_id, item_id, status, native_id });
     }
 }
 

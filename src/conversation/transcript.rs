@@ -83,8 +83,9 @@ impl Builder<'_> {
                 let message = self.assistant(|message| message.content.is_empty() && message.tool_calls.is_empty());
                 message.reasoning_content.get_or_insert_default().push_str(text);
             }
-            ItemBody::FunctionCall { call_id, name, arguments } => {
-                let call = ToolCall { id: call_id.0.clone(), name: name.clone(), arguments: arguments.clone() };
+            ItemBody::FunctionCall { call_id, native_id, name, arguments } => {
+                let (id, native_id, name) = (call_id.0.clone(), native_id.clone(), name.clone());
+                let call = ToolCall { id, native_id, name, arguments: arguments.clone() };
                 self.assistant(|_| true).tool_calls.push(call);
             }
             ItemBody::FunctionCallOutput { call_id, output, .. } => {

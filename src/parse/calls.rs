@@ -17,6 +17,7 @@ pub(super) struct Calls {
 #[derive(Debug)]
 struct Open {
     index: u32,
+    id: Option<String>,
     arguments: Vec<u8>,
     /// Bytes of the arguments that are in pieces already.
     passed: usize,
@@ -31,9 +32,18 @@ impl Calls {
     /// Announces a call that has an id of the model's own.
     pub(super) fn start_with_id(&mut self, name: &str, id: Option<&str>) {
         let id = id.filter(|id| self.ids.insert((*id).to_owned())).map(str::to_owned);
-        self.pieces.push(Piece::ToolCallStarted { index: self.next, id, name: name.to_owned() });
-        self.open = Some(Open { index: self.next, arguments: Vec::new(), passed: 0 });
+        self.pieces.push(Piece::ToolCallStarted { index: self.next, id: id.clone(), name: name.to_owned() });
+        self.open = Some(Open { index: self.next, id, arguments: Vec::new(), passed: 0 });
         self.next += 1;
+    }
+
+    /// The model writes the open call's id behind its arguments. The first id counts.
+    pub(super) fn identify(&mut self, id: &str) {
+        if let Some(open) = self.open.as_mut().filter(|open| open.id.is_none())
+            && self.ids.insert(id.to_owned())
+        {
+            open.id = Some(id.to_owned());
+        }
     }
 
     /// More of the open call's arguments; may end inside a character.
@@ -46,9 +56,9 @@ impl Calls {
     /// Closes the open call.
     pub(super) fn done(&mut self, complete: bool) {
         self.flush();
-        if let Some(Open { index, arguments, .. }) = self.open.take() {
+        if let Some(Open { index, id, arguments, .. }) = self.open.take() {
             let arguments = String::from_utf8_lossy(&arguments).into_owned();
-            self.pieces.push(Piece::ToolCallDone { index, arguments, complete });
+            self.pieces.push(Piece::ToolCallDone { index, id, arguments, complete });
         }
     }
 

@@ -13,7 +13,7 @@ pub enum Piece {
     ToolCallStarted {
         /// Position among the calls of this answer, from 0.
         index: u32,
-        /// The id that the model itself gave the call, where its format has one.
+        /// The id that the model itself gave the call, where it stands in front of the arguments.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<String>,
         /// The tool's name.
@@ -30,6 +30,9 @@ pub enum Piece {
     ToolCallDone {
         /// Which call.
         index: u32,
+        /// The id that the model itself gave the call, if it did, wherever it stands.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
         /// The whole JSON text of the arguments.
         arguments: String,
         /// False when the output ended or broke inside the call: it must not be run.

@@ -65,7 +65,7 @@ fn short(pieces: &[Piece]) -> Vec<String> {
                 assert_eq!(open_index, index);
                 arguments.push_str(fragment);
             }
-            Piece::ToolCallDone { index, arguments, complete } => {
+            Piece::ToolCallDone { index, arguments, complete, .. } => {
                 let (open_index, name, fragments) = open.take().expect("only a started call ends");
                 assert_eq!((open_index, &fragments), (*index, arguments));
                 let parsed = serde_json::from_str::<serde_json::Value>(arguments);

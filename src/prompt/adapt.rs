@@ -7,12 +7,12 @@ use std::borrow::Cow;
 
 use super::preamble::strip_preamble;
 use super::probe::Capabilities;
-use super::{Message, Rendering, Role, hermes};
+use super::{Message, Rendering, Role, call_ids, hermes};
 
 /// What stands between two texts that become one.
 const BETWEEN: &str = "\n\n";
 
-type Messages<'a> = Cow<'a, [Message]>;
+pub(super) type Messages<'a> = Cow<'a, [Message]>;
 
 /// The messages as the template can take them.
 pub(super) fn adapt<'a>(rendering: &Rendering<'a>, can: &Capabilities) -> Messages<'a> {
@@ -47,9 +47,7 @@ pub(super) fn adapt<'a>(rendering: &Rendering<'a>, can: &Capabilities) -> Messag
     if !can.user_after_result {
         answer_results(&mut messages);
     }
-    if can.short_call_ids {
-        shorten_call_ids(&mut messages);
-    }
+    call_ids::show(&mut messages, can);
     messages
 }
 
@@ -206,33 +204,4 @@ fn answer_results(messages: &mut Messages<'_>) {
         answered.push(message.clone());
     }
     *messages = Cow::Owned(answered);
-}
-
-/// Gives calls and their results ids of nine letters and digits: the same for the same id, always.
-fn shorten_call_ids(messages: &mut Messages<'_>) {
-    if !messages.iter().any(|message| !message.tool_calls.is_empty() || message.tool_call_id.is_some()) {
-        return;
-    }
-    for message in messages.to_mut() {
-        let ids = message.tool_calls.iter_mut().map(|call| &mut call.id).chain(&mut message.tool_call_id);
-        for id in ids.filter(|id| id.len() != SHORT_ID || !id.bytes().all(|byte| byte.is_ascii_alphanumeric())) {
-            *id = short_id(id);
-        }
-    }
-}
-
-/// Letters and digits of a short id.
-const SHORT_ID: usize = 9;
-
-/// A hash of the id (FNV-1a), in digits and lower-case letters.
-fn short_id(id: &str) -> String {
-    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let mut rest = id.bytes().fold(0xcbf2_9ce4_8422_2325, hash);
-    let digits = (0..SHORT_ID).map(|_| {
-        let digit = DIGITS[(rest % 36) as usize];
-        rest /= 36;
-        char::from(digit)
-    });
-    digits.collect()
 }

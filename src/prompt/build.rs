@@ -165,6 +165,7 @@ fn texts<'a>(template: &'a ChatTemplate, rendering: &Rendering<'a>) -> Vec<&'a s
         texts.extend(optional.into_iter().flatten().map(String::as_str));
         for call in &message.tool_calls {
             texts.extend([call.id.as_str(), call.name.as_str(), call.arguments.as_str()]);
+            texts.extend(call.native_id.as_deref());
         }
     }
     for tool in rendering.tools {

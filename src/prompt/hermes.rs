@@ -92,9 +92,7 @@ mod tests {
     #[test]
     fn calls_and_results_become_text() {
         let mut call = Message::text(Role::Assistant, "");
-        call.tool_calls = ["1", "2"]
-            .map(|id| ToolCall { id: id.to_owned(), name: "f".to_owned(), arguments: r#"{"a":1}"#.to_owned() })
-            .to_vec();
+        call.tool_calls = ["1", "2"].map(|id| ToolCall::new(id, "f", r#"{"a":1}"#)).to_vec();
         let results = ["x", "y"].map(|result| Message::text(Role::Tool, result));
         let messages = [vec![Message::text(Role::User, "go"), call], results.to_vec()].concat();
         let adapted = adapt(Cow::Owned(messages), &[], &nothing());

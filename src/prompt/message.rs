@@ -57,12 +57,22 @@ impl Message {
 /// A call the assistant made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// The call's id.
+    /// The call's id, which its result names.
     pub id: String,
+    /// The id that the model itself gave the call. The template sees it, for the call and for its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native_id: Option<String>,
     /// The function's name.
     pub name: String,
     /// The arguments as JSON text, exactly as generated.
     pub arguments: String,
+}
+
+impl ToolCall {
+    /// A call to which the model gave no id of its own.
+    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
+        Self { id: id.into(), native_id: None, name: name.into(), arguments: arguments.into() }
+    }
 }
 
 /// A tool the model may call.

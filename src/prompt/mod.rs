@@ -7,6 +7,7 @@ mod adapt;
 mod arguments;
 mod build;
 mod builtin;
+mod call_ids;
 mod depth;
 mod environment;
 mod guard;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::template::{ChatTemplate, Input, TemplateError};
 use super::values::{self, Arguments, ContentForm, ReasoningForm, Shape};
-use super::{Message, Role, ToolCall, ToolDefinition};
+use super::{Message, Role, ToolCall, ToolDefinition, call_ids};
 
 const USER: &str = "midstream probe user";
 const OTHER_USER: &str = "midstream probe second user";
@@ -62,6 +62,8 @@ pub struct Capabilities {
     pub user_after_result: bool,
     /// Takes ids of calls with nine letters or digits only.
     pub short_call_ids: bool,
+    /// Writes the id of a call in place of its name, so that the name must stand in it: `functions.NAME:NUMBER`.
+    pub call_ids_name_tools: bool,
     /// Wants the content as a list of parts.
     pub content_as_parts: bool,
     /// Wants the arguments of calls as JSON text instead of a mapping.
@@ -98,6 +100,7 @@ impl Capabilities {
             consecutive_assistants: true,
             user_after_result: true,
             short_call_ids: false,
+            call_ids_name_tools: false,
             content_as_parts: false,
             arguments_as_text: false,
             call_content_is_none: false,
@@ -217,13 +220,26 @@ impl Probe<'_> {
         self.found.tool_calls = best.is_some();
         self.found.tool_results = self.shows(&turn, RESULT);
         if self.found.tool_calls {
+            self.found.call_ids_name_tools = self.names_by_id();
             self.found.tool_call_sample = self.sample();
         }
     }
 
+    /// Whether a call's name stands in its id alone, or the template makes such an id of the name.
+    fn names_by_id(&self) -> bool {
+        let shown = self.render(&[user(USER), call(ARGUMENTS)]).filter(|text| text.contains(VALUE));
+        let made = call_ids::naming(TOOL, "");
+        shown.is_some_and(|text| text.contains(CALL_ID) && !text.contains(TOOL) || text.contains(&made))
+    }
+
     /// What a call looks like, behind what the prompt for an answer ends with.
     fn sample(&self) -> Option<String> {
-        let turn = [user(USER), call(ARGUMENTS), result()];
+        let mut turn = [user(USER), call(ARGUMENTS), result()];
+        if self.found.call_ids_name_tools {
+            let id = call_ids::naming(TOOL, "0");
+            turn[1].tool_calls.iter_mut().for_each(|call| call.id.clone_from(&id));
+            turn[2].tool_call_id = Some(id);
+        }
         let whole = self.render(&turn[..2]).or_else(|| {
             let whole = self.render(&turn)?;
             let end = whole.find(RESULT).unwrap_or(whole.len());
@@ -349,8 +365,7 @@ const CALL_ID: &str = "probe0001";
 const LONG_CALL_ID: &str = "callprobe0000000000000000001";
 
 fn call(arguments: &str) -> Message {
-    let (id, name, arguments) = (CALL_ID.to_owned(), TOOL.to_owned(), arguments.to_owned());
-    Message { tool_calls: vec![ToolCall { id, name, arguments }], ..Message::text(Role::Assistant, "") }
+    Message { tool_calls: vec![ToolCall::new(CALL_ID, TOOL, arguments)], ..Message::text(Role::Assistant, "") }
 }
 
 fn result() -> Message {

@@ -163,7 +163,7 @@ fn an_answer_that_the_template_writes_otherwise_and_a_changed_history_are_told_a
 #[test]
 fn reasoning_between_calls_is_named_where_the_template_has_no_place_for_it() {
     let call = |id: &str| {
-        let call = ToolCall { id: id.to_owned(), name: "a".to_owned(), arguments: "{}".to_owned() };
+        let call = ToolCall::new(id, "a", "{}");
         Message { tool_calls: vec![call], ..thought("", &format!("why {id}")) }
     };
     let mut messages = usual().messages[..2].to_vec();

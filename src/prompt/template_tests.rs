@@ -10,7 +10,7 @@ use super::{
 };
 use crate::engine::tokenizer::Tokenizer;
 
-const FIXTURES: [(&str, &str); 9] = [
+const FIXTURES: [(&str, &str); 10] = [
     ("drops_earlier_reasoning", include_str!("fixtures/drops_earlier_reasoning.jinja")),
     ("keeps_reasoning_when_told", include_str!("fixtures/keeps_reasoning_when_told.jinja")),
     ("wants_text_arguments", include_str!("fixtures/wants_text_arguments.jinja")),
@@ -19,6 +19,7 @@ const FIXTURES: [(&str, &str); 9] = [
     ("only_parts", include_str!("fixtures/only_parts.jinja")),
     ("segments", include_str!("fixtures/segments.jinja")),
     ("pairs_of_arguments", include_str!("fixtures/pairs_of_arguments.jinja")),
+    ("ids_name_tools", include_str!("fixtures/ids_name_tools.jinja")),
     ("hermes", include_str!("templates/hermes.jinja")),
 ];
 
@@ -49,7 +50,7 @@ fn says(role: Role, text: &str) -> Message {
 }
 
 fn calls(id: &str, arguments: &str) -> Message {
-    let call = ToolCall { id: id.to_owned(), name: "read".to_owned(), arguments: arguments.to_owned() };
+    let call = ToolCall::new(id, "read", arguments);
     Message { tool_calls: vec![call], ..says(Role::Assistant, "") }
 }
 
@@ -75,6 +76,7 @@ fn the_probe_finds_who_knows_tools_and_how_arguments_come() {
         ("channels", true, false, false),
         ("thinking_parts", true, false, false),
         ("pairs_of_arguments", true, false, false),
+        ("ids_name_tools", true, false, false),
         ("llama3", true, false, false),
         ("mistral", true, false, false),
         ("chatml", false, false, false),
@@ -86,7 +88,10 @@ fn the_probe_finds_who_knows_tools_and_how_arguments_come() {
         assert_eq!((can.arguments_as_text, can.call_content_is_none), (text, none), "{name}");
     }
     assert!(can("only_parts").content_as_parts && !can("thinking_parts").content_as_parts);
-    assert!(can("thinking_parts").short_call_ids && !can("mistral").short_call_ids);
+    for (name, _) in all() {
+        assert_eq!(can(name).short_call_ids, ["thinking_parts", "mistral"].contains(&name), "{name}");
+        assert_eq!(can(name).call_ids_name_tools, name == "ids_name_tools", "{name}");
+    }
 }
 
 #[test]
@@ -133,6 +138,7 @@ fn the_probe_shows_a_call_as_the_template_writes_it() {
         ("wants_text_arguments", "<｜tool▁calls▁begin｜>"),
         ("llama3", "{\"name\": \"midstream_probe_tool\", \"parameters\": {"),
         ("mistral", "[TOOL_CALLS] [{\"name\""),
+        ("ids_name_tools", "<|tool_call_begin|>functions.midstream_probe_tool:0<|tool_call_argument_begin|>{"),
         ("channels", "to=functions.midstream_probe_tool<|channel|>commentary json<|message|>{"),
         ("keeps_reasoning_when_told", "<tool_call>\n<function=midstream_probe_tool>\n<parameter=probe_key>"),
         ("pairs_of_arguments", "<tool_call>midstream_probe_tool\n<arg_key>"),
@@ -326,8 +332,16 @@ fn shared(left: &[u32], right: &[u32]) -> usize {
 }
 
 /// These write an answer where it stands, in every turn, and nothing in front of it changes.
-const APPEND_ONLY: [&str; 7] =
-    ["chatml", "hermes", "llama3", "gemma", "segments", "only_parts", "keeps_reasoning_when_told"];
+const APPEND_ONLY: [&str; 8] = [
+    "chatml",
+    "hermes",
+    "llama3",
+    "gemma",
+    "segments",
+    "only_parts",
+    "keeps_reasoning_when_told",
+    "ids_name_tools",
+];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]

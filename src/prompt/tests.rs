@@ -79,8 +79,7 @@ fn template(source: &str) -> ChatTemplate {
 
 fn call(arguments: &str) -> Message {
     let mut message = Message::text(Role::Assistant, "");
-    message.tool_calls =
-        vec![ToolCall { id: "call1".to_owned(), name: "read".to_owned(), arguments: arguments.to_owned() }];
+    message.tool_calls = vec![ToolCall::new("call1", "read", arguments)];
     message
 }
 

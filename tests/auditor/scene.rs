@@ -299,7 +299,7 @@ impl<'a> Talk<'a> {
         let outputs = vec![
             self.output(Piece::ToolCallStarted { index: 0, id: None, name: "look".to_owned() }),
             self.output(Piece::ToolCallArguments { index: 0, fragment: arguments.clone() }),
-            self.output(Piece::ToolCallDone { index: 0, arguments, complete: true }),
+            self.output(Piece::ToolCallDone { index: 0, id: None, arguments, complete: true }),
         ];
         self.decide(Input::Generated { generation: self.generation(), outputs }, None).unwrap();
         self.state.open_calls().last().unwrap().call_id.clone()

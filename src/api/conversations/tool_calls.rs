@@ -89,7 +89,7 @@ pub(super) async fn perform_claim(
     let state = handle.state().await?;
     let outputs = state.response(claimed.response_id).map(|response| response.output.as_slice()).unwrap_or_default();
     let said = outputs.iter().find_map(|output| match &output.item.body {
-        ItemBody::FunctionCall { call_id: id, name, arguments } if *id == call_id => Some((name, arguments)),
+        ItemBody::FunctionCall { call_id: id, name, arguments, .. } if *id == call_id => Some((name, arguments)),
         _ => None,
     });
     let object = json!({

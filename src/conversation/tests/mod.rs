@@ -167,11 +167,17 @@ fn output(token: u32, piece: Piece) -> Output {
 
 /// The pieces of a whole call, a token each.
 fn call(first_token: u32, name: &str, arguments: &str) -> Vec<Output> {
-    let arguments = arguments.to_owned();
+    call_as(first_token, name, arguments, [None, None])
+}
+
+/// The same, with the id that the model itself gave the call: where it begins, and where it ends.
+fn call_as(first_token: u32, name: &str, arguments: &str, ids: [Option<&str>; 2]) -> Vec<Output> {
+    let (name, arguments) = (name.to_owned(), arguments.to_owned());
+    let [begun, id] = ids.map(|id| id.map(str::to_owned));
     vec![
-        output(first_token, Piece::ToolCallStarted { index: 0, id: None, name: name.to_owned() }),
+        output(first_token, Piece::ToolCallStarted { index: 0, id: begun, name }),
         output(first_token + 1, Piece::ToolCallArguments { index: 0, fragment: arguments.clone() }),
-        output(first_token + 2, Piece::ToolCallDone { index: 0, arguments, complete: true }),
+        output(first_token + 2, Piece::ToolCallDone { index: 0, id, arguments, complete: true }),
     ]
 }
 

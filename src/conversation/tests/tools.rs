@@ -68,6 +68,27 @@ fn results_continue_the_conversation_and_the_model_sees_each_once() {
 }
 
 #[test]
+fn the_id_that_the_model_gave_a_call_goes_back_to_its_template_and_results_come_by_our_own() {
+    let (mut talk, _) = Talk::generating(&[]);
+    let own = "functions.weather:0";
+    talk.generated(call_as(1, "weather", "{}", [Some(own), Some(own)]));
+    talk.generated(call_as(4, "time", "{}", [None, Some("behind001")]));
+    talk.generated(call(7, "time", "{}"));
+    talk.ended(GenerationEnd::Stop);
+    let calls: Vec<_> = talk.state.open_calls().map(|call| call.call_id.clone()).collect();
+    let results = calls.iter().map(|call| result(&mut talk.fresh, call, "ok")).collect();
+    talk.create_with(results, None).unwrap();
+    let seen = messages(&talk.state, talk.state.active().unwrap());
+    let shown: Vec<_> = seen[1].tool_calls.iter().map(|call| (&call.id, call.native_id.as_deref())).collect();
+    let ours: Vec<_> = calls.iter().map(|call| &call.0).collect();
+    assert_eq!(shown, [(ours[0], Some(own)), (ours[1], Some("behind001")), (ours[2], None)]);
+    assert_eq!(seen[2..].iter().map(|message| message.tool_call_id.as_ref().unwrap()).collect::<Vec<_>>(), ours);
+    let mut folded = State::default();
+    talk.log.iter().for_each(|recorded| folded.apply_next(recorded));
+    assert_eq!(folded, talk.state);
+}
+
+#[test]
 fn calls_that_a_create_leaves_out_are_closed_with_a_synthetic_result() {
     let (mut talk, _, calls) = two_calls();
     let answer = result(&mut talk.fresh, &calls[1], "12:00");
@@ -101,7 +122,8 @@ fn a_call_cannot_be_answered_twice_in_one_input() {
 
 /// A call as a client brings it along in its own transcript.
 fn brought(fresh: &mut FreshIds, call_id: &str) -> Item {
-    let body = ItemBody::FunctionCall { call_id: CallId(call_id.to_owned()), name: "f".into(), arguments: "{}".into() };
+    let (call_id, name, arguments) = (CallId(call_id.to_owned()), "f".into(), "{}".into());
+    let body = ItemBody::FunctionCall { call_id, native_id: None, name, arguments };
     Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body }
 }
 
@@ -184,7 +206,7 @@ fn a_call_that_the_limit_cut_is_never_requested() {
     talk.generated(call(1, "weather", r#"{"ci"#)[..2].to_vec());
     let outputs = vec![Output {
         tokens: vec![],
-        pieces: vec![Piece::ToolCallDone { index: 0, arguments: r#"{"ci"#.to_owned(), complete: false }],
+        pieces: vec![Piece::ToolCallDone { index: 0, id: None, arguments: r#"{"ci"#.to_owned(), complete: false }],
     }];
     let (generation, tail_tokens, end) = (talk.generation(), vec![], GenerationEnd::Length);
     talk.say(Input::GenerationEnded { generation, outputs, tail_tokens, end }).unwrap();

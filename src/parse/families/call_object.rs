@@ -57,7 +57,7 @@ pub(super) struct CallObject {
     name: Option<String>,
     /// The same of the id.
     id_raw: Vec<u8>,
-    /// The id that the model gives the call, if it does so in front of the arguments.
+    /// The id that the model gives the call.
     id: Option<String>,
     arguments: Option<Arguments>,
     announced: bool,
@@ -108,14 +108,17 @@ impl CallObject {
         self.arguments.as_ref().is_some_and(Arguments::is_complete)
     }
 
-    /// Announces the call as soon as it can be, and passes its arguments on.
+    /// Announces the call as soon as it can be, and passes its arguments on, and its id where that comes behind them.
     pub(super) fn pass(&mut self, calls: &mut Calls) {
         if let (Some(name), Some(arguments)) = (&self.name, &mut self.arguments)
             && arguments.is_ready()
         {
+            let id = self.id.take();
             if !self.announced {
-                calls.start_with_id(name, self.id.as_deref());
+                calls.start_with_id(name, id.as_deref());
                 self.announced = true;
+            } else if let Some(id) = id {
+                calls.identify(&id);
             }
             arguments.pass(calls);
         }

@@ -34,7 +34,7 @@ fn seen(pieces: &[Piece]) -> Vec<Seen> {
                 assert_eq!(*index as usize, names.len());
                 names.push(name.clone());
             }
-            Piece::ToolCallDone { index, arguments, complete } => {
+            Piece::ToolCallDone { index, arguments, complete, .. } => {
                 let arguments = match serde_json::from_str(arguments) {
                     Ok(arguments) => arguments,
                     Err(_) if !complete => Value::from(arguments.as_str()),

@@ -138,6 +138,26 @@ fn ids_in_front_of_the_arguments_are_kept() {
 }
 
 #[test]
+fn ids_behind_the_arguments_come_with_the_end_of_the_call() {
+    let call = |id: &str| format!("{{\"name\":\"f\",\"arguments\":{{\"a\":1}},\"id\":{id}}}");
+    let calls = [call("\"abcDEF123\""), call("7"), call("\"abcDEF123\""), call("\"x\",\"id\":\"y\"")].join(",");
+    let config = PipelineConfig { tool_format: "mistral".parse().unwrap(), ..PipelineConfig::default() };
+    let output = format!("[TOOL_CALLS][{calls}]");
+    for chunk in [1, output.len()] {
+        let pieces = pieces(config.clone(), output.as_bytes().chunks(chunk), false).0;
+        let ids = pieces.into_iter().filter_map(|piece| match piece {
+            Piece::ToolCallStarted { id, .. } => {
+                assert_eq!(id, None);
+                None
+            }
+            Piece::ToolCallDone { id, .. } => Some(id),
+            _ => None,
+        });
+        assert_eq!(ids.collect::<Vec<_>>(), [Some("abcDEF123".to_owned()), None, None, Some("x".to_owned())]);
+    }
+}
+
+#[test]
 fn mistral_names_stand_in_front_of_the_arguments() {
     let two = ["C:f({\"a\": \"[TOOL_CALLS]\"})", "C:g({})"];
     check("mistral", "none", "[TOOL_CALLS]f{\"a\": \"[TOOL_CALLS]\"}[TOOL_CALLS]g{}", &two);

@@ -178,6 +178,7 @@ fn items() -> Vec<Item> {
         ItemBody::Reasoning { text: "The user greets.".into() },
         ItemBody::FunctionCall {
             call_id: CallId("call0123456789abcdefghijklmn".into()),
+            native_id: None,
             name: "weather".into(),
             arguments: r#"{"city":"Bern"}"#.into(),
         },
@@ -209,7 +210,25 @@ fn samples() -> Vec<Event> {
     events.extend(outputs());
     events.extend(endings());
     events.extend(copies());
+    events.extend(native_ids());
     events
+}
+
+/// Calls to which the model itself gave an id: in front of the arguments, and behind them.
+fn native_ids() -> Vec<Event> {
+    let (response_id, item_id) = (response(1), item_id(6));
+    let body = ItemBody::FunctionCall {
+        call_id: CallId("call0123456789abcdefghijklmn".into()),
+        native_id: Some("functions.weather:0".into()),
+        name: "weather".into(),
+        arguments: String::new(),
+    };
+    let item = Item { id: item_id, status: ItemStatus::InProgress, body };
+    let (status, native_id) = (ItemStatus::Completed, Some("aB3dE6gH9".into()));
+    vec![
+        Event::OutputItemAdded { response_id, item, first_token: 3 },
+        Event::OutputItemDone { response_id, item_id, status, native_id },
+    ]
 }
 
 /// A fork's beginning.
@@ -336,7 +355,7 @@ fn outputs() -> Vec<Event> {
         Event::OutputDelta { response_id, item_id, text: "Hel\u{0}lo \u{1F600}".into(), tokens: vec![0, 17, u32::MAX] },
         Event::OutputDone { response_id, item_id },
         Event::ContentPartDone { response_id, item_id },
-        Event::OutputItemDone { response_id, item_id, status: ItemStatus::Incomplete },
+        Event::OutputItemDone { response_id, item_id, status: ItemStatus::Incomplete, native_id: None },
         Event::ToolCallRequested { response_id, call_id: call_id.clone(), attempt: 1 },
         Event::OutputItemDiscarded { response_id, item_id },
         Event::ToolCallClaimed { response_id, call_id: call_id.clone(), attempt: 1, lease_until_ms: 1_764_000_000_000 },

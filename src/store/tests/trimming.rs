@@ -79,7 +79,8 @@ pub(crate) fn talk(conversation: ConversationId, turns: u64) -> Vec<Recorded> {
         }
         push(Event::OutputDone { response_id, item_id });
         push(Event::ContentPartDone { response_id, item_id });
-        push(Event::OutputItemDone { response_id, item_id, status: crate::conversation::ItemStatus::Completed });
+        let status = crate::conversation::ItemStatus::Completed;
+        push(Event::OutputItemDone { response_id, item_id, status, native_id: None });
         push(Event::ResponseEnded { response_id, ending: Ending::Completed, tail_tokens: vec![2] });
     }
     events
