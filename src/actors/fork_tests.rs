@@ -2,23 +2,18 @@
 //! run forward.
 
 use std::fs;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use tokio::sync::mpsc;
 
+use super::teller::{Teller, tokenizer};
 use super::tests::{create, parts, soon};
 use super::{ConversationHandle, DirectoryHandle, Open, Parts, start};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::conversation::{Create, Input, State};
-use crate::engine::gguf::{Array, Gguf, Value, Writer};
-use crate::engine::tokenizer::Tokenizer;
-use crate::engine::{
-    AbortHandle, Catalog, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, LoadOptions,
-    LocalEngine, ModelInfo, tiny::Tiny,
-};
+use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine, ModelInfo, tiny::Tiny};
 use crate::ids::ResponseId;
 use crate::prompt::ChatTemplate;
 use crate::store::MemoryJournal;
@@ -30,52 +25,6 @@ const TEMPLATE: &str = "{{ strftime_now('%Y-%m-%dT%H:%M:%S') }}\
 const END: u32 = 257;
 /// "hihi", a letter each.
 const SAID: [u32; 5] = [258, 259, 258, 259, END];
-
-/// Says "hihi" letter by letter, where a tokeniser would take syllables, and keeps what it was asked.
-struct Speller {
-    model: ModelInfo,
-    prompts: Mutex<Vec<Vec<u32>>>,
-}
-
-/// Bytes, `ChatML`'s tokens, and a syllable with its letters.
-fn syllables() -> Tokenizer {
-    let mut tokens: Vec<String> = (0..=255_u8).map(|byte| format!("<0x{byte:02X}>")).collect();
-    let mut kinds = vec![6; 256];
-    for (text, kind) in [("<|im_start|>", 3), ("<|im_end|>", 3), ("h", 1), ("i", 1), ("hi", 1)] {
-        tokens.push(text.to_owned());
-        kinds.push(kind);
-    }
-    let file = Writer::new()
-        .entry("tokenizer.ggml.model", Value::String("llama".to_owned()))
-        .entry("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; tokens.len()])))
-        .entry("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)))
-        .entry("tokenizer.ggml.token_type", Value::Array(Array::I32(kinds)))
-        .entry("tokenizer.ggml.eos_token_id", Value::U32(END))
-        .entry("tokenizer.ggml.add_bos_token", Value::Bool(false))
-        .entry("tokenizer.ggml.add_space_prefix", Value::Bool(false))
-        .finish();
-    Tokenizer::from_gguf(&Gguf::parse(&file).unwrap()).unwrap()
-}
-
-impl Engine for Speller {
-    fn model(&self) -> &ModelInfo {
-        &self.model
-    }
-
-    fn submit(&self, request: GenerationRequest) -> Result<Generation, EngineError> {
-        self.prompts.lock().unwrap().push(request.prompt.to_vec());
-        let (events, readable) = mpsc::channel(16);
-        let said = SAID.map(EngineEvent::Token);
-        let finished = [EngineEvent::Finished(FinishReason::Stop)];
-        let all = [EngineEvent::Started { cached_tokens: 0 }].into_iter().chain(said).chain(finished);
-        all.for_each(|event| events.try_send(event).unwrap());
-        Ok(Generation { events: readable, abort: AbortHandle::new(|| ()) })
-    }
-
-    fn health(&self) -> Result<(), String> {
-        Ok(())
-    }
-}
 
 /// A conversation and the ids of its responses.
 struct Parent {
@@ -124,47 +73,41 @@ async fn ended(handle: &ConversationHandle, create: Create) -> Arc<State> {
 }
 
 /// A conversation of three turns with the engine that spells, and the time.
-async fn spelled() -> (Parent, Arc<Speller>, Arc<AtomicU64>) {
+async fn spelled() -> (Parent, Arc<Teller>, Arc<AtomicU64>) {
     let journal = Arc::new(MemoryJournal::new());
     let now = Arc::new(AtomicU64::new(1_764_000_000_000));
     let mut parts = parts(&journal, &json!([{"deltas": ["unused"]}]), Config::default());
     let model = parts.catalog.get(None).unwrap().model().clone();
     let template = Arc::new(ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap());
-    let model = ModelInfo { tokenizer: Arc::new(syllables()), template, ..model };
-    let speller = Arc::new(Speller { model, prompts: Mutex::default() });
-    parts.catalog = Arc::new(Catalog::new(vec![speller.clone() as Arc<dyn Engine>]));
+    // Bytes, `ChatML`'s tokens, and a syllable with its letters: a tokeniser takes the syllable.
+    let tokenizer = Arc::new(tokenizer(&["<|im_start|>", "<|im_end|>"], &["h", "i", "hi"]));
+    let teller = Teller::serve(&mut parts, ModelInfo { tokenizer, template, ..model }, vec![SAID.to_vec()]);
     parts.clock = Clock::Manual(now.clone());
-    (Parent::new(parts, 3).await, speller, now)
+    (Parent::new(parts, 3).await, teller, now)
 }
 
-impl Speller {
-    fn prompt(&self, number: usize) -> Vec<u32> {
-        self.prompts.lock().unwrap()[number].clone()
-    }
-
-    /// What the transcript would be if its text were tokenised.
-    fn tokenised_anew(&self, number: usize) -> Vec<u32> {
-        let text = self.model.tokenizer.decode(&self.prompt(number));
-        self.model.tokenizer.encode(&text, true)
-    }
+/// What the transcript would be if its text were tokenised.
+fn tokenised_anew(teller: &Teller, number: usize) -> Vec<u32> {
+    let tokenizer = &teller.model().tokenizer;
+    tokenizer.encode(&tokenizer.decode(&teller.prompts()[number]), true)
 }
 
 #[tokio::test]
 async fn a_fork_has_its_parents_tokens_as_they_were_sampled_whenever_and_however_it_is_kept() {
-    let (parent, speller, now) = spelled().await;
-    assert_ne!(speller.prompt(2), speller.tokenised_anew(2), "else nothing is proven");
+    let (parent, teller, now) = spelled().await;
+    assert_ne!(teller.prompts()[2], tokenised_anew(&teller, 2), "else nothing is proven");
     now.fetch_add(100_000_000, Ordering::SeqCst);
     for (place, store) in [(3, true), (4, false)] {
         parent.fork(1, store).await;
-        assert_eq!(speller.prompt(place), speller.prompt(2), "as the parent's next turn had it: stored {store}");
+        assert_eq!(teller.prompts()[place], teller.prompts()[2], "as the parent's next turn had it: stored {store}");
     }
-    let held: Vec<u32> = speller.prompt(1).into_iter().chain(SAID).collect();
-    assert!(speller.prompt(3).starts_with(&held), "the parent's prompt, and its answer behind it");
+    let held: Vec<u32> = teller.prompts()[1].iter().copied().chain(SAID).collect();
+    assert!(teller.prompts()[3].starts_with(&held), "the parent's prompt, and its answer behind it");
 }
 
 #[tokio::test]
 async fn a_fork_keeps_its_parents_tokens_behind_the_parents_deletion_a_restart_and_a_fork_of_its_own() {
-    let (parent, speller, _) = spelled().await;
+    let (parent, teller, _) = spelled().await;
     let (fork, ..) = parent.fork(1, true).await;
     ended(&parent.handle, turn(&parent.parts, true)).await;
     parent.handle.change(Input::Delete).await.unwrap();
@@ -173,13 +116,13 @@ async fn a_fork_keeps_its_parents_tokens_behind_the_parents_deletion_a_restart_a
     let next = turn(&parent.parts, true);
     let last = next.response_id;
     ended(&fork, next).await;
-    assert_eq!(speller.prompt(5), speller.prompt(4), "as the parent's own turn had it");
+    assert_eq!(teller.prompts()[5], teller.prompts()[4], "as the parent's own turn had it");
     let create = turn(&parent.parts, true);
     let id = create.response_id;
     let (second, _reader) = again.fork("", last, create, None).await.unwrap();
     soon(second.ended(id)).await.unwrap();
-    let held: Vec<u32> = speller.prompt(5).into_iter().chain(SAID).collect();
-    assert!(speller.prompt(6).starts_with(&held), "a fork of the fork");
+    let held: Vec<u32> = teller.prompts()[5].iter().copied().chain(SAID).collect();
+    assert!(teller.prompts()[6].starts_with(&held), "a fork of the fork");
 }
 
 #[tokio::test]

@@ -25,7 +25,11 @@ mod fork_tests;
 #[cfg(test)]
 mod native_id_tests;
 #[cfg(test)]
+mod reading_tests;
+#[cfg(test)]
 mod retention_tests;
+#[cfg(test)]
+mod teller;
 #[cfg(test)]
 mod tests;
 

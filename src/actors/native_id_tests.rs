@@ -1,64 +1,22 @@
 //! The ids that a model gave its calls: its template shows it these again, on calls and on results, in the next turn,
 //! after a restart, in a fork and behind trimmed events; and what was in the prompt stays in front of what is new.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde_json::json;
-use tokio::sync::mpsc;
 
+use super::teller::Teller;
 use super::tests::{create, parts, soon};
 use super::{ConversationHandle, DirectoryHandle, Open, Parts, start};
 use crate::config::Config;
 use crate::conversation::{Create, Item, ItemBody, ItemStatus, State};
-use crate::engine::{
-    AbortHandle, Catalog, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo,
-};
+use crate::engine::ModelInfo;
 use crate::ids::{CallId, FreshIds, ItemId, ResponseId};
 use crate::prompt::{ChatTemplate, Role, builtin_template};
 use crate::store::MemoryJournal;
 
 /// `<|im_end|>` of the tokenizer whose tokens are bytes.
 const END: u32 = 257;
-
-/// Gives one answer after the other, the last again and again, and keeps what it was asked.
-struct Teller {
-    model: ModelInfo,
-    answers: Vec<&'static str>,
-    prompts: Mutex<Vec<Vec<u32>>>,
-}
-
-impl Engine for Teller {
-    fn model(&self) -> &ModelInfo {
-        &self.model
-    }
-
-    fn submit(&self, request: GenerationRequest) -> Result<Generation, EngineError> {
-        let mut prompts = self.prompts.lock().unwrap();
-        let answer = self.answers[prompts.len().min(self.answers.len() - 1)];
-        prompts.push(request.prompt.to_vec());
-        let (events, readable) = mpsc::channel(answer.len() + 3);
-        let said = answer.bytes().map(u32::from).chain([END]).map(EngineEvent::Token);
-        let all = [EngineEvent::Started { cached_tokens: 0 }].into_iter().chain(said);
-        all.chain([EngineEvent::Finished(FinishReason::Stop)]).for_each(|event| events.try_send(event).unwrap());
-        Ok(Generation { events: readable, abort: AbortHandle::new(|| ()) })
-    }
-
-    fn health(&self) -> Result<(), String> {
-        Ok(())
-    }
-}
-
-impl Teller {
-    /// A prompt, counted from the last.
-    fn prompt(&self, from_last: usize) -> Vec<u32> {
-        self.prompts.lock().unwrap().iter().rev().nth(from_last).unwrap().clone()
-    }
-
-    fn text(&self) -> String {
-        let bytes = self.prompt(0).into_iter().map(|token| u8::try_from(token).unwrap_or(b'|'));
-        String::from_utf8(bytes.collect()).unwrap()
-    }
-}
 
 /// A server with a model of this template that gives these answers.
 struct Served {
@@ -74,8 +32,7 @@ impl Served {
         let model = parts.catalog.get(None).unwrap().model().clone();
         let template = Arc::new(ChatTemplate::new(template, "", "<|im_end|>").unwrap());
         let model = ModelInfo { template, tool_format: format.parse().unwrap(), ..model };
-        let teller = Arc::new(Teller { model, answers: answers.to_vec(), prompts: Mutex::default() });
-        parts.catalog = Arc::new(Catalog::new(vec![teller.clone() as Arc<dyn Engine>]));
+        let teller = Teller::serve(&mut parts, model, answers.iter().map(|answer| tokens(answer)).collect());
         let directory = start(parts.clone()).await.unwrap().directory();
         Self { parts, teller, directory }
     }
@@ -107,12 +64,27 @@ impl Served {
         soon(handle.ended(id)).await.unwrap();
     }
 
+    fn last_prompt(&self) -> Vec<u32> {
+        self.teller.prompts().pop().unwrap()
+    }
+
+    /// The text of the last prompt, with a bar for each control token.
+    fn text(&self) -> String {
+        let bytes = self.last_prompt().into_iter().map(|token| u8::try_from(token).unwrap_or(b'|'));
+        String::from_utf8(bytes.collect()).unwrap()
+    }
+
     /// The last prompt begins with the one before it and the answer to that.
     fn assert_only_grown(&self, answer: &str) {
-        let held: Vec<u32> =
-            self.teller.prompt(1).into_iter().chain(answer.bytes().map(u32::from)).chain([END]).collect();
-        assert!(self.teller.prompt(0).starts_with(&held), "{}", self.teller.text());
+        let prompts = self.teller.prompts();
+        let [.., before, last] = &prompts[..] else { panic!("there was one prompt only") };
+        assert!(last.starts_with(&[&before[..], &tokens(answer)].concat()), "{}", self.text());
     }
+}
+
+/// An answer's tokens: its bytes, and the end.
+fn tokens(answer: &str) -> Vec<u32> {
+    answer.bytes().map(u32::from).chain([END]).collect()
 }
 
 fn item(body: ItemBody) -> Item {
@@ -161,10 +133,7 @@ const MISTRAL_SHOWN: [&str; 4] = [
 fn models() -> [(&'static str, &'static str, &'static str, &'static str, [&'static str; 4]); 2] {
     // The template puts a space in front of an answer, and so does the model.
     let mistral = builtin_template("mistral").unwrap();
-    [
-        ("kimi_k2", KIMI, KIMI_CALLS, "Done.", KIMI_SHOWN),
-        ("mistral", mistral, MISTRAL_CALLS, " Done.", MISTRAL_SHOWN),
-    ]
+    [("kimi_k2", KIMI, KIMI_CALLS, "Done.", KIMI_SHOWN), ("mistral", mistral, MISTRAL_CALLS, " Done.", MISTRAL_SHOWN)]
 }
 
 #[tokio::test]
@@ -175,7 +144,7 @@ async fn the_next_turn_a_restart_a_fork_and_trimming_keep_the_ids_that_the_model
         let ours: Vec<String> = state.open_calls().map(|call| call.call_id.0.clone()).collect();
         assert_eq!(ours.len(), 2, "{format}");
         let assert_shown = |when: &str| {
-            let text = served.teller.text();
+            let text = served.text();
             assert!(shown.iter().all(|part| text.contains(part)), "{format}, {when}: {text}");
             assert!(!ours.iter().any(|id| text.contains(id)), "{format}, {when}: {text}");
         };
@@ -184,7 +153,7 @@ async fn the_next_turn_a_restart_a_fork_and_trimming_keep_the_ids_that_the_model
         let state = served.go_on(&handle, results.clone()).await;
         assert_shown("next turn");
         served.assert_only_grown(called);
-        let turn = served.teller.prompt(0);
+        let turn = served.last_prompt();
 
         let restarted = start(served.parts.clone()).await.unwrap().directory();
         let handle = restarted.conversation(handle.id(), "").await.unwrap();
@@ -194,7 +163,7 @@ async fn the_next_turn_a_restart_a_fork_and_trimming_keep_the_ids_that_the_model
 
         served.fork(first, results).await;
         assert_shown("fork");
-        assert_eq!(served.teller.prompt(0), turn, "{format}: a fork has its parent's tokens");
+        assert_eq!(served.last_prompt(), turn, "{format}: a fork has its parent's tokens");
 
         served.parts.writer.trim(handle.id(), state.responses[1].created_seq).await.unwrap();
         let restarted = start(served.parts.clone()).await.unwrap().directory();
@@ -217,9 +186,9 @@ async fn calls_that_a_client_brings_get_ids_in_the_models_form_and_the_models_ow
     for (format, template, called, _, shown) in models() {
         let served = Served::new(format, template, &[called]).await;
         let (handle, state) = served.begin(history()).await;
-        let brought = served.teller.text();
+        let brought = served.text();
         served.go_on(&handle, results(&state)).await;
-        let text = served.teller.text();
+        let text = served.text();
         served.assert_only_grown(called);
         assert!(shown.iter().all(|part| text.contains(part)), "{format}: {text}");
         assert!(!text.contains("toolu"), "{format}: {text}");

@@ -24,7 +24,7 @@ use crate::engine::{
 };
 use crate::error::Code;
 use crate::ids::ResponseId;
-use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, closes_reasoning, is_marker};
+use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, closes_reasoning, control_markers};
 use crate::prompt::ToolDefinition;
 
 /// Tokens that may wait in the pump for a busy conversation; then the engine's channel fills, and the sequence
@@ -287,6 +287,7 @@ impl Parsed {
             tools: config.tools.iter().map(declared).collect(),
             // Without tools nothing is a call that does not say so.
             bare_calls: bare_calls && !config.tools.is_empty(),
+            control: control_markers(model.tool_format, model.reasoning, model.tokenizer.control_texts()),
         });
         let closing = closes_reasoning(model.reasoning).map(|text| model.tokenizer.encode(text, true));
         let mut parsed = Self { pipeline, thought: 0, closing: closing.unwrap_or_default() };
@@ -299,7 +300,10 @@ impl Parsed {
     }
 
     fn push(&mut self, model: &ModelInfo, token: u32, pieces: &mut Vec<Piece>) {
-        self.pipeline.push(token_text(model, token), pieces);
+        match model.tokenizer.special_text(token) {
+            Some(text) => self.pipeline.push_control(text, pieces),
+            None => self.pipeline.push(model.tokenizer.token_bytes(token), pieces),
+        }
         self.thought += u64::from(self.pipeline.in_reasoning());
     }
 
@@ -311,14 +315,6 @@ impl Parsed {
 
 fn declared(tool: &ToolDefinition) -> DeclaredTool {
     DeclaredTool { name: tool.name.clone(), parameters: tool.parameters.clone() }
-}
-
-/// What a token says to the parser: its bytes, or the text of a control token that is a marker.
-fn token_text(model: &ModelInfo, token: u32) -> &[u8] {
-    match model.tokenizer.special_text(token) {
-        Some(text) if is_marker(model.tool_format, model.reasoning, text) => text.as_bytes(),
-        _ => model.tokenizer.token_bytes(token),
-    }
 }
 
 /// What was read of an answer and is not told yet.

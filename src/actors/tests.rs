@@ -85,7 +85,7 @@ async fn all_ended(journal: &MemoryJournal) {
 }
 
 /// The journal of a process that was killed behind these events.
-fn killed_behind(conversations: &[(ConversationId, Vec<Recorded>)]) -> Arc<MemoryJournal> {
+pub(super) fn killed_behind(conversations: &[(ConversationId, Vec<Recorded>)]) -> Arc<MemoryJournal> {
     let journal = MemoryJournal::new();
     for (conversation, events) in conversations {
         let created = events.iter().filter_map(|recorded| match &recorded.event {

@@ -61,6 +61,8 @@ fn events(arguments: &Arguments, tools: Vec<DeclaredTool>, output: &[u8]) -> Vec
         stop: Vec::new(),
         tools,
         bare_calls: !arguments.no_bare_calls,
+        // Text is all there is.
+        control: Vec::new(),
     });
     let mut pieces = Vec::new();
     for chunk in output.chunks(arguments.chunk.map_or(output.len().max(1), std::num::NonZeroUsize::get)) {

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::mask::Unmask;
 use super::piece::Piece;
 
 /// Takes what parsers find and turns it into pieces.
@@ -11,6 +12,8 @@ pub(super) struct Calls {
     open: Option<Open>,
     /// The model's own ids that were used: two calls never share one.
     ids: HashSet<String>,
+    /// Takes marks out of the fragments of the open call, once there are any.
+    unmask: Option<Unmask>,
     pieces: Vec<Piece>,
 }
 
@@ -31,19 +34,32 @@ impl Calls {
 
     /// Announces a call that has an id of the model's own.
     pub(super) fn start_with_id(&mut self, name: &str, id: Option<&str>) {
-        let id = id.filter(|id| self.ids.insert((*id).to_owned())).map(str::to_owned);
-        self.pieces.push(Piece::ToolCallStarted { index: self.next, id: id.clone(), name: name.to_owned() });
+        let id = id.map(|id| self.whole(id)).filter(|id| self.ids.insert(id.clone()));
+        let name = self.whole(name);
+        self.unmask = self.unmask.take().map(|_| Unmask::default());
+        self.pieces.push(Piece::ToolCallStarted { index: self.next, id: id.clone(), name });
         self.open = Some(Open { index: self.next, id, arguments: Vec::new(), passed: 0 });
         self.next += 1;
     }
 
     /// The model writes the open call's id behind its arguments. The first id counts.
     pub(super) fn identify(&mut self, id: &str) {
+        let id = self.whole(id);
         if let Some(open) = self.open.as_mut().filter(|open| open.id.is_none())
-            && self.ids.insert(id.to_owned())
+            && self.ids.insert(id.clone())
         {
-            open.id = Some(id.to_owned());
+            open.id = Some(id);
         }
+    }
+
+    /// From here on there may be marks in what comes.
+    pub(super) fn expect_marks(&mut self) {
+        self.unmask = Some(Unmask::default());
+    }
+
+    /// A text that is whole, without marks.
+    fn whole(&self, text: &str) -> String {
+        if self.unmask.is_some() { Unmask::whole(text) } else { text.to_owned() }
     }
 
     /// More of the open call's arguments; may end inside a character.
@@ -57,7 +73,7 @@ impl Calls {
     pub(super) fn done(&mut self, complete: bool) {
         self.flush();
         if let Some(Open { index, id, arguments, .. }) = self.open.take() {
-            let arguments = String::from_utf8_lossy(&arguments).into_owned();
+            let arguments = self.whole(&String::from_utf8_lossy(&arguments));
             self.pieces.push(Piece::ToolCallDone { index, id, arguments, complete });
         }
     }
@@ -88,9 +104,15 @@ impl Calls {
         if let Some(open) = &mut self.open
             && open.passed < open.arguments.len()
         {
-            let fragment = String::from_utf8_lossy(&open.arguments[open.passed..]).into_owned();
+            let fragment = String::from_utf8_lossy(&open.arguments[open.passed..]);
+            let fragment = match &mut self.unmask {
+                Some(unmask) => unmask.show(&fragment),
+                None => fragment.into_owned(),
+            };
             open.passed = open.arguments.len();
-            self.pieces.push(Piece::ToolCallArguments { index: open.index, fragment });
+            if !fragment.is_empty() {
+                self.pieces.push(Piece::ToolCallArguments { index: open.index, fragment });
+            }
         }
     }
 }

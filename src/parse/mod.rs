@@ -7,6 +7,7 @@ mod detect;
 mod families;
 mod formats;
 mod json_scanner;
+mod mask;
 mod piece;
 mod pipeline;
 mod prose;
@@ -27,12 +28,18 @@ pub use piece::Piece;
 pub use pipeline::{Pipeline, PipelineConfig};
 pub use tools::DeclaredTool;
 
-/// Whether a control token of this text is a marker of the formats, or a part of one, so that the pipeline must see
-/// it; other control tokens are silent.
-pub fn is_marker(tool_format: ToolFormat, reasoning: ReasoningFormat, text: &str) -> bool {
+/// Those control tokens of a model that are markers of the formats, or parts of one: what
+/// [`PipelineConfig::control`] wants. Others are silent.
+pub fn control_markers<'a>(
+    tool_format: ToolFormat,
+    reasoning: ReasoningFormat,
+    texts: impl Iterator<Item = &'a str>,
+) -> Vec<String> {
     let calls = tool_format.family().into_iter().flat_map(families::Family::texts);
     let thoughts = reasoning.format().into_iter().flat_map(|format| format.open.iter().chain(format.close).copied());
-    !text.is_empty() && calls.chain(thoughts).any(|marker| marker.contains(text))
+    let markers: Vec<&str> = calls.chain(thoughts).collect();
+    let is_part = |text: &&str| !text.is_empty() && markers.iter().any(|marker| marker.contains(text));
+    texts.filter(is_part).map(str::to_owned).collect()
 }
 
 /// What closes reasoning in this format, if it marks it at all.

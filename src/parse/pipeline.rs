@@ -3,6 +3,7 @@
 use super::calls::Calls;
 use super::families::{Reads, Setup, StreamParser};
 use super::formats::{ReasoningFormat, ToolFormat};
+use super::mask::{Mask, Unmask};
 use super::piece::Piece;
 use super::sink::Sink;
 use super::splitter::{Splitter, Wanted};
@@ -26,6 +27,10 @@ pub struct PipelineConfig {
     pub tools: Vec<DeclaredTool>,
     /// Whether an answer without markers that is nothing but a call of a declared tool is a call.
     pub bare_calls: bool,
+    /// Parts of markers that are control tokens of the model, as [`control_markers`](super::control_markers) finds
+    /// them. They count where such a token was generated; spelled out with other tokens they are text. What is not
+    /// here is told by its text.
+    pub control: Vec<String>,
 }
 
 impl Default for PipelineConfig {
@@ -37,6 +42,7 @@ impl Default for PipelineConfig {
             stop: Vec::new(),
             tools: Vec::new(),
             bare_calls: true,
+            control: Vec::new(),
         }
     }
 }
@@ -48,25 +54,50 @@ pub struct Pipeline {
     parser: Box<dyn StreamParser>,
     calls: Calls,
     stop: StopFilter,
+    mask: Mask,
+    /// Once there are marks to be taken out.
+    unmask: Option<Unmask>,
     text: String,
+    /// The same with marks.
+    masked: String,
 }
 
 impl Pipeline {
     /// A pipeline at the beginning of an answer.
-    pub fn new(config: PipelineConfig) -> Self {
-        let stop = StopFilter::new(config.stop.clone());
-        let parser = stream_parser(config);
-        Self { detokenizer: Detokenizer::new(), parser, calls: Calls::default(), stop, text: String::new() }
+    pub fn new(mut config: PipelineConfig) -> Self {
+        let stop = StopFilter::new(std::mem::take(&mut config.stop));
+        let mask = Mask::new(std::mem::take(&mut config.control));
+        Self {
+            detokenizer: Detokenizer::new(),
+            parser: stream_parser(config),
+            calls: Calls::default(),
+            stop,
+            mask,
+            unmask: None,
+            text: String::new(),
+            masked: String::new(),
+        }
     }
 
-    /// Takes a token's bytes and appends what is certain to `out`. Control tokens have no bytes, except where a
-    /// format's markers are control tokens: there their text is passed.
+    /// Takes the bytes of an ordinary token, or of any text, and appends what is certain to `out`.
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<Piece>) {
         let mut text = std::mem::take(&mut self.text);
         self.detokenizer.push(bytes, &mut text);
-        self.advance(&text, out);
+        self.spelled(&text, out);
         text.clear();
         self.text = text;
+    }
+
+    /// Takes a control token of this text. One that is no part of a marker says nothing.
+    pub fn push_control(&mut self, text: &str, out: &mut Vec<Piece>) {
+        if !self.mask.knows(text) {
+            return;
+        }
+        let mut before = String::new();
+        self.detokenizer.finish(&mut before);
+        self.spelled(&before, out);
+        self.mask.interrupt();
+        self.advance(text, out);
     }
 
     /// The answer ends; `cut` says that it was cut off, by the token limit or by an abort, and not ended by the
@@ -74,10 +105,10 @@ impl Pipeline {
     pub fn finish(&mut self, out: &mut Vec<Piece>, cut: bool) {
         let mut text = String::new();
         self.detokenizer.finish(&mut text);
-        self.advance(&text, out);
+        self.spelled(&text, out);
         if !self.stop.stopped() {
-            let mut sink = Sink { stop: &mut self.stop, calls: &mut self.calls, out };
-            self.parser.finish(cut, &mut sink);
+            let Self { parser, calls, stop, unmask, .. } = self;
+            parser.finish(cut, &mut Sink { stop, calls, unmask: unmask.as_mut(), out });
             self.stop.release(out);
         }
     }
@@ -103,9 +134,24 @@ impl Pipeline {
         self.parser.in_call()
     }
 
+    /// Text of ordinary tokens.
+    fn spelled(&mut self, text: &str, out: &mut Vec<Piece>) {
+        if self.mask.is_empty() {
+            return self.advance(text, out);
+        }
+        let mut masked = std::mem::take(&mut self.masked);
+        if self.mask.spell(text, &mut masked) && self.unmask.is_none() {
+            self.unmask = Some(Unmask::default());
+            self.calls.expect_marks();
+        }
+        self.advance(&masked, out);
+        masked.clear();
+        self.masked = masked;
+    }
+
     fn advance(&mut self, text: &str, out: &mut Vec<Piece>) {
-        let mut sink = Sink { stop: &mut self.stop, calls: &mut self.calls, out };
-        self.parser.push(text, &mut sink);
+        let Self { parser, calls, stop, unmask, .. } = self;
+        parser.push(text, &mut Sink { stop, calls, unmask: unmask.as_mut(), out });
     }
 
     /// Steps taken so far, for the proof that work is linear.

@@ -2,18 +2,19 @@
 
 use super::piece::Piece;
 
-/// One stop string and how much of it stands at the end of the text so far.
+/// One text that is looked for, and how much of it stands at the end of what was read so far.
 #[derive(Clone, Debug)]
-struct Search {
-    stop: String,
+pub(super) struct Search {
+    text: String,
     /// For each number of matching bytes, how many match when the next byte does not fit.
     fallback: Vec<usize>,
     matched: usize,
 }
 
 impl Search {
-    fn new(stop: String) -> Self {
-        let bytes = stop.as_bytes();
+    /// The text must not be empty.
+    pub(super) fn new(text: String) -> Self {
+        let bytes = text.as_bytes();
         let mut fallback = vec![0; bytes.len()];
         let mut matched = 0;
         for index in 1..bytes.len() {
@@ -23,17 +24,35 @@ impl Search {
             matched += usize::from(bytes[index] == bytes[matched]);
             fallback[index] = matched;
         }
-        Self { stop, fallback, matched: 0 }
+        Self { text, fallback, matched: 0 }
     }
 
-    /// Takes a byte; true when the stop string is complete.
-    fn push(&mut self, byte: u8) -> bool {
-        let bytes = self.stop.as_bytes();
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Takes a byte; true when the text is complete. It may begin again inside itself.
+    pub(super) fn push(&mut self, byte: u8) -> bool {
+        let bytes = self.text.as_bytes();
         while self.matched > 0 && bytes[self.matched] != byte {
             self.matched = self.fallback[self.matched - 1];
         }
         self.matched += usize::from(bytes[self.matched] == byte);
-        self.matched == bytes.len()
+        let complete = self.matched == bytes.len();
+        if complete {
+            self.matched = self.fallback[self.matched - 1];
+        }
+        complete
+    }
+
+    /// Whether nothing of the text stands at the end.
+    pub(super) fn is_at_start(&self) -> bool {
+        self.matched == 0
+    }
+
+    /// What was read does not go on.
+    pub(super) fn restart(&mut self) {
+        self.matched = 0;
     }
 }
 
@@ -74,8 +93,8 @@ impl StopFilter {
         for (index, byte) in text.bytes().enumerate() {
             // Of those that complete together the longest began first.
             let complete = self.searches.iter_mut().filter_map(|search| search.push(byte).then_some(&*search));
-            if let Some(search) = complete.max_by_key(|search| search.stop.len()) {
-                let stop = search.stop.clone();
+            if let Some(search) = complete.max_by_key(|search| search.text.len()) {
+                let stop = search.text.clone();
                 self.kept.truncate(before + index + 1 - stop.len());
                 emit(&std::mem::take(&mut self.kept), out);
                 out.push(Piece::Stopped { stop });
@@ -91,9 +110,7 @@ impl StopFilter {
     /// The text is interrupted: no stop string reaches over it.
     pub(super) fn release(&mut self, out: &mut Vec<Piece>) {
         emit(&std::mem::take(&mut self.kept), out);
-        for search in &mut self.searches {
-            search.matched = 0;
-        }
+        self.searches.iter_mut().for_each(Search::restart);
     }
 }
 

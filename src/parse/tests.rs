@@ -1,5 +1,6 @@
 //! The pipeline's promises, checked on tables and on arbitrary cuts of arbitrary output.
 
+mod control;
 mod families;
 mod fuzz;
 mod generate;

@@ -76,11 +76,7 @@ impl Ids<'_> {
 
     /// Whether the template can take the id as it is. A model may have given it whose template is another one.
     fn fits(&self, id: &str, name: &str) -> bool {
-        if self.can.short_call_ids {
-            is_short(id)
-        } else {
-            !self.can.call_ids_name_tools || names(id, name)
-        }
+        if self.can.short_call_ids { is_short(id) } else { !self.can.call_ids_name_tools || names(id, name) }
     }
 
     fn made(&self, call: &ToolCall) -> String {

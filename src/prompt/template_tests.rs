@@ -332,16 +332,8 @@ fn shared(left: &[u32], right: &[u32]) -> usize {
 }
 
 /// These write an answer where it stands, in every turn, and nothing in front of it changes.
-const APPEND_ONLY: [&str; 8] = [
-    "chatml",
-    "hermes",
-    "llama3",
-    "gemma",
-    "segments",
-    "only_parts",
-    "keeps_reasoning_when_told",
-    "ids_name_tools",
-];
+const APPEND_ONLY: [&str; 8] =
+    ["chatml", "hermes", "llama3", "gemma", "segments", "only_parts", "keeps_reasoning_when_told", "ids_name_tools"];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]

@@ -31,8 +31,6 @@ const INBOX_CAPACITY: usize = 256;
 const PLAYS_MAX: usize = 4096;
 /// Prompt and answer together, in bytes, which are the tokens here.
 const CONTEXT_LENGTH: u32 = 1 << 20;
-/// The token that ends an answer.
-const END_OF_TURN: &str = "<|im_end|>";
 
 /// Plays the replies of a script.
 #[derive(Debug)]
@@ -80,7 +78,7 @@ impl ScriptedEngine {
             reasoning: script.reasoning,
             exact_resume: true,
         };
-        let end_of_turn = tokenizer.control_texts().find(|(_, text)| *text == END_OF_TURN).map(|(id, _)| id);
+        let end_of_turn = tokenizer.eos();
         let (inbox, plays) = mpsc::channel(INBOX_CAPACITY);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = runtime.map_err(ScriptError::Start)?;

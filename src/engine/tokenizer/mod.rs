@@ -236,9 +236,9 @@ impl Tokenizer {
         &self.end_of_generation
     }
 
-    /// Ids and texts of all control tokens.
-    pub fn control_texts(&self) -> impl Iterator<Item = (u32, &str)> {
-        self.vocabulary.of_kind(Kind::Control)
+    /// The texts of all control tokens.
+    pub fn control_texts(&self) -> impl Iterator<Item = &str> {
+        self.control.texts()
     }
 
     /// What was doubtful about the model file, for the log.

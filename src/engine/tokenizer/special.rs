@@ -31,6 +31,11 @@ impl Matcher {
         Self { by_first_byte }
     }
 
+    /// The texts of all tokens in the set.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.by_first_byte.iter().flatten().map(|(text, _)| text.as_str())
+    }
+
     /// The first token at or behind `from`.
     pub(super) fn find(&self, text: &str, from: usize) -> Option<Found> {
         if self.by_first_byte.is_empty() {

@@ -16,13 +16,13 @@ use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, ToolFormat};
 
 /// A stretch of an answer as a client sees it; white space at its borders may be framing.
 #[derive(Clone, Debug, PartialEq)]
-enum Seen {
+pub(super) enum Seen {
     Reasoning(String),
     Text(String),
     Call { name: String, arguments: Value, complete: bool },
 }
 
-fn seen(pieces: &[Piece]) -> Vec<Seen> {
+pub(super) fn seen(pieces: &[Piece]) -> Vec<Seen> {
     let mut names = Vec::new();
     let mut seen = Vec::new();
     for piece in pieces {
@@ -48,7 +48,7 @@ fn seen(pieces: &[Piece]) -> Vec<Seen> {
     seen
 }
 
-fn meant(parts: &[Part]) -> Vec<Seen> {
+pub(super) fn meant(parts: &[Part]) -> Vec<Seen> {
     let mut meant = Vec::new();
     for part in parts {
         match part {
@@ -64,7 +64,7 @@ fn meant(parts: &[Part]) -> Vec<Seen> {
     meant
 }
 
-fn config(form: &Form, parts: &[Part]) -> PipelineConfig {
+pub(super) fn config(form: &Form, parts: &[Part]) -> PipelineConfig {
     PipelineConfig {
         tool_format: form.name.parse().unwrap(),
         reasoning: form.reasoning().parse().unwrap(),
@@ -89,7 +89,7 @@ fn every_family_is_tried() {
 }
 
 /// The answer as this family can give it.
-fn fitted(form: &Form, parts: Vec<Part>) -> Vec<Part> {
+pub(super) fn fitted(form: &Form, parts: Vec<Part>) -> Vec<Part> {
     let mut parts = generate::fit(parts);
     if form.only_first && parts.iter().any(|part| matches!(part, Part::Calls(_))) {
         let first = parts.iter().find(|part| matches!(part, Part::Calls(_))).cloned();

@@ -1,0 +1,77 @@
+//! An engine for tests that gives answers as lists of tokens, and remembers what it was asked.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::mpsc;
+
+use super::shared::Parts;
+use crate::engine::gguf::{Array, Gguf, Value, Writer};
+use crate::engine::tokenizer::Tokenizer;
+use crate::engine::{
+    AbortHandle, Catalog, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo,
+};
+
+/// The first id behind the tokens that are bytes.
+pub(super) const BEHIND_BYTES: u32 = 256;
+
+/// Gives one answer after the other, the last again and again. Of a resumed one it gives what is left.
+pub(super) struct Teller {
+    model: ModelInfo,
+    answers: Vec<Vec<u32>>,
+    prompts: Mutex<Vec<Vec<u32>>>,
+}
+
+impl Teller {
+    /// Takes the place of all engines.
+    pub(super) fn serve(parts: &mut Parts, model: ModelInfo, answers: Vec<Vec<u32>>) -> Arc<Self> {
+        let teller = Arc::new(Self { model, answers, prompts: Mutex::default() });
+        parts.catalog = Arc::new(Catalog::new(vec![teller.clone() as Arc<dyn Engine>]));
+        teller
+    }
+
+    /// All prompts so far.
+    pub(super) fn prompts(&self) -> Vec<Vec<u32>> {
+        self.prompts.lock().unwrap().clone()
+    }
+}
+
+impl Engine for Teller {
+    fn model(&self) -> &ModelInfo {
+        &self.model
+    }
+
+    fn submit(&self, request: GenerationRequest) -> Result<Generation, EngineError> {
+        let mut prompts = self.prompts.lock().unwrap();
+        let answer = &self.answers[prompts.len().min(self.answers.len() - 1)];
+        prompts.push(request.prompt.to_vec());
+        let (events, readable) = mpsc::channel(answer.len() + 2);
+        let said = answer.iter().skip(request.resumed.len()).map(|token| EngineEvent::Token(*token));
+        let all = [EngineEvent::Started { cached_tokens: 0 }].into_iter().chain(said);
+        all.chain([EngineEvent::Finished(FinishReason::Stop)]).for_each(|event| events.try_send(event).unwrap());
+        Ok(Generation { events: readable, abort: AbortHandle::new(|| ()) })
+    }
+
+    fn health(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A tokenizer of all bytes, then of these control tokens, then of these syllables. The last control token ends answers.
+pub(super) fn tokenizer(control: &[&str], syllables: &[&str]) -> Tokenizer {
+    let mut tokens: Vec<String> = (0..=255_u8).map(|byte| format!("<0x{byte:02X}>")).collect();
+    let mut kinds = vec![6; tokens.len()];
+    for (texts, kind) in [(control, 3), (syllables, 1)] {
+        tokens.extend(texts.iter().map(|text| (*text).to_owned()));
+        kinds.extend(texts.iter().map(|_| kind));
+    }
+    let file = Writer::new()
+        .entry("tokenizer.ggml.model", Value::String("llama".to_owned()))
+        .entry("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; tokens.len()])))
+        .entry("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)))
+        .entry("tokenizer.ggml.token_type", Value::Array(Array::I32(kinds)))
+        .entry("tokenizer.ggml.eos_token_id", Value::U32(BEHIND_BYTES - 1 + control.len() as u32))
+        .entry("tokenizer.ggml.add_bos_token", Value::Bool(false))
+        .entry("tokenizer.ggml.add_space_prefix", Value::Bool(false))
+        .finish();
+    Tokenizer::from_gguf(&Gguf::parse(&file).unwrap()).unwrap()
+}
