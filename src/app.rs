@@ -168,7 +168,7 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
         engines.push(Arc::new(load_model(config, &model.id, &model.path)?));
     }
     if let Some(path) = &config.scripted {
-        engines.push(Arc::new(ScriptedEngine::from_file(path)?));
+        engines.push(Arc::new(ScriptedEngine::from_file(path)?.with_bare_calls(config.bare_calls)));
     }
     Ok(engines)
 }
@@ -188,6 +188,7 @@ pub(crate) fn load_options(config: &Config, id: &str) -> anyhow::Result<LoadOpti
         sequences_max: config.engine_inbox_requests,
         tool_format: config.tool_format_of(id)?,
         reasoning: config.reasoning_of(id)?,
+        bare_calls: config.bare_calls,
         template: config.chat_template_of(id).map(template_text).transpose()?,
         ..LoadOptions::default()
     })

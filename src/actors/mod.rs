@@ -16,6 +16,7 @@ mod preview;
 mod prompt;
 mod pump;
 mod reader;
+mod reading;
 mod root;
 mod shared;
 mod unflushed;

@@ -6,6 +6,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use super::reading::Reading;
 use crate::config::Config;
 use crate::conversation::{Create, Event, NewResponse, Response, State, messages_with_answer, messages_within, turns};
 use crate::engine::ModelInfo;
@@ -73,7 +74,7 @@ impl HeldPrompt {
             let mut tokens = built.tokens.clone();
             tokens.extend(turn.kept_tokens());
             held = Some(tokens);
-            let starts_in_reasoning = ends_in_reasoning(model.reasoning, &built.text);
+            let starts_in_reasoning = ends_in_reasoning(Reading::of(&turn.config, model).reasoning, &built.text);
             rendered = Ok(Rendered { tokens: built.tokens, messages, starts_in_reasoning });
         }
         if let Ok(Rendered { tokens, .. }) = &rendered {

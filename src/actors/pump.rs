@@ -16,6 +16,7 @@ use super::conversation::ConversationMsg;
 use super::kv::{CACHE_SALT, ConversationKv, Recorder};
 use super::offload::offload;
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
+use super::reading::Reading;
 use super::shared::{Parts, RunningGuard};
 use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State};
 use crate::crash;
@@ -189,7 +190,7 @@ async fn begin(
         return Err(GenerationEnd::Aborted);
     }
     crash::point("prompt_rendered");
-    let parsed = Parsed::behind(engine.model(), &config, &rendered, &resumed, parts.config.bare_calls);
+    let parsed = Parsed::behind(engine.model(), &config, &rendered, &resumed);
     if parsed.pipeline.stopped() {
         // The stop string is durable, only the end was not: nothing is left to generate.
         return Err(GenerationEnd::Stop);
@@ -272,24 +273,19 @@ struct Parsed {
 
 impl Parsed {
     /// The parser as it stood behind the durable tokens: they are read again, and what they say was shown already.
-    fn behind(
-        model: &ModelInfo,
-        config: &ResponseConfig,
-        rendered: &Rendered,
-        resumed: &[u32],
-        bare_calls: bool,
-    ) -> Self {
+    fn behind(model: &ModelInfo, config: &ResponseConfig, rendered: &Rendered, resumed: &[u32]) -> Self {
+        let Reading { tool_format, reasoning, bare_calls } = Reading::of(config, model);
         let pipeline = Pipeline::new(PipelineConfig {
-            tool_format: model.tool_format,
-            reasoning: model.reasoning,
+            tool_format,
+            reasoning,
             starts_in_reasoning: rendered.starts_in_reasoning,
             stop: config.stop.clone(),
             tools: config.tools.iter().map(declared).collect(),
             // Without tools nothing is a call that does not say so.
             bare_calls: bare_calls && !config.tools.is_empty(),
-            control: control_markers(model.tool_format, model.reasoning, model.tokenizer.control_texts()),
+            control: control_markers(tool_format, reasoning, model.tokenizer.control_texts()),
         });
-        let closing = closes_reasoning(model.reasoning).map(|text| model.tokenizer.encode(text, true));
+        let closing = closes_reasoning(reasoning).map(|text| model.tokenizer.encode(text, true));
         let mut parsed = Self { pipeline, thought: 0, closing: closing.unwrap_or_default() };
         let mut shown = Vec::new();
         for &token in resumed {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use super::reading::Reading;
 use super::teller::{BEHIND_BYTES, Teller, tokenizer};
 use super::tests::{create, killed_behind, parts, soon};
 use super::{Open, Parts, start};
 use crate::config::Config;
-use crate::conversation::{Event, ItemBody, Recorded, State};
+use crate::conversation::{Event, Formats, ItemBody, Recorded, ResponseConfig, State};
 use crate::engine::ModelInfo;
 use crate::ids::{ConversationId, ResponseId};
 use crate::store::MemoryJournal;
@@ -75,7 +76,9 @@ async fn answered() -> (ConversationId, Vec<Recorded>, ResponseId) {
     let journal = Arc::new(MemoryJournal::new());
     let parts = serve(&journal, "harmony", "gpt_oss");
     let directory = start(parts.clone()).await.unwrap().directory();
-    let create = create(&parts, &[]);
+    let mut create = create(&parts, &[]);
+    create.config.formats =
+        Some(Formats { tool: "harmony".to_owned(), reasoning: "gpt_oss".to_owned(), bare_calls: true });
     let id = create.response_id;
     let (handle, _reader) = directory.create_in_new(Open::default(), create, None).await.unwrap();
     let state = soon(handle.ended(id)).await.unwrap();
@@ -130,9 +133,41 @@ async fn resumed(
 async fn spelled_markers_are_text_and_generated_ones_are_markers_wherever_a_restart_cuts_the_answer() {
     let (conversation, events, id) = answered().await;
     let behind_marker = SPELLED.find("commentary").unwrap();
-    for (item, bytes) in [(0, 1), (0, 3), (1, 1), (1, "Write ".len()), (1, behind_marker), (1, SPELLED.len()), (2, 5)] {
+    for (item, bytes) in [(0, 1), (0, 3), (1, 1), (1, "Write ".len()), (1, behind_marker), (1, SPELLED.len())] {
         let events = cut(&events, item, bytes);
         let come_to = resumed((conversation, events, id), ("harmony", "gpt_oss")).await;
         assert_eq!(come_to, expected(), "behind {bytes} bytes of item {item}");
     }
+}
+
+#[tokio::test]
+async fn an_answer_is_read_to_its_end_as_it_was_begun_whatever_the_server_is_set_to_meanwhile() {
+    let (conversation, events, id) = answered().await;
+    for (tool_format, reasoning) in [("none", "none"), ("hermes", "qwen3"), ("none", "gpt_oss")] {
+        for (item, bytes) in [(0, 1), (0, 3), (1, 1), (1, SPELLED.len())] {
+            let events = cut(&events, item, bytes);
+            let come_to = resumed((conversation, events, id), (tool_format, reasoning)).await;
+            assert_eq!(come_to, expected(), "{tool_format}, behind {bytes} bytes of item {item}");
+        }
+    }
+}
+
+#[test]
+fn what_a_response_does_not_say_or_in_an_unknown_word_is_as_for_the_model() {
+    let journal = Arc::new(MemoryJournal::new());
+    let parts = serve(&journal, "harmony", "gpt_oss");
+    let model = ModelInfo { bare_calls: false, ..parts.catalog.get(None).unwrap().model().clone() };
+    let read = |formats: Option<(&str, &str)>| {
+        let formats = formats.map(|(tool, reasoning)| Formats {
+            tool: tool.to_owned(),
+            reasoning: reasoning.to_owned(),
+            bare_calls: true,
+        });
+        let Reading { tool_format, reasoning, bare_calls } =
+            Reading::of(&ResponseConfig { formats, ..create(&parts, &[]).config }, &model);
+        (tool_format.name(), reasoning.name(), bare_calls)
+    };
+    assert_eq!(read(None), ("harmony", "gpt_oss", false));
+    assert_eq!(read(Some(("hermes", "none"))), ("hermes", "none", true));
+    assert_eq!(read(Some(("spoken", "think"))), ("harmony", "qwen3", true));
 }

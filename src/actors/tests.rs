@@ -65,6 +65,7 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         max_parallel_tool_calls: None,
         thinking: None,
         strip_preamble: false,
+        formats: None,
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
     Create::new(ResponseId::draw(fresh), input, config)

@@ -129,6 +129,7 @@ pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) 
         max_parallel_tool_calls: input::parallel_limit(body)?,
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
+        formats: Some(input::formats(model)),
     };
     let input = input::items(request.input.as_ref(), "input", fresh)?;
     Ok(Create {

@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 use super::body::decode;
 use super::errors::invalid;
 use crate::conversation::{
-    Content, Item, ItemBody, ItemStatus, Policies, Reject, SamplingConfig, Thinking, ToolPolicy,
+    Content, Formats, Item, ItemBody, ItemStatus, Policies, Reject, SamplingConfig, Thinking, ToolPolicy,
 };
-use crate::engine::SamplingDefaults;
+use crate::engine::{ModelInfo, SamplingDefaults};
 use crate::ids::{CallId, FreshIds, ItemId};
 use crate::prompt::{Role, ToolDefinition, with_thinking};
 use crate::protocol::TextOr;
@@ -186,6 +186,12 @@ fn assistant_bodies(message: &ChatMessage, text: String, path: &str) -> Result<V
         });
     }
     Ok(bodies)
+}
+
+/// How this model's answers are read now.
+pub(crate) fn formats(model: &ModelInfo) -> Formats {
+    let (tool, reasoning) = (model.tool_format.name().to_owned(), model.reasoning.name().to_owned());
+    Formats { tool, reasoning, bare_calls: model.bare_calls }
 }
 
 /// What the request asks for beyond the answer.

@@ -414,6 +414,20 @@ pub struct ResponseConfig {
     /// Whether a billing line at the head of the system text is left out of the prompt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strip_preamble: bool,
+    /// How its answer is read, in every run of the server; absent, as the server reads the model's answers now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub formats: Option<Formats>,
+}
+
+/// How an answer is read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Formats {
+    /// The name of the format of its tool calls. A name that is not known here is as none.
+    pub tool: String,
+    /// The name of the format of its reasoning.
+    pub reasoning: String,
+    /// Whether an answer that is nothing but a call of a declared tool, without markers, is a call.
+    pub bare_calls: bool,
 }
 
 /// How tokens are chosen: see `engine::Sampling`.

@@ -149,6 +149,8 @@ pub struct ModelInfo {
     pub tool_format: crate::parse::ToolFormat,
     /// How reasoning looks in this model's output.
     pub reasoning: crate::parse::ReasoningFormat,
+    /// Whether an answer that is nothing but a call of a declared tool, without markers, is a call.
+    pub bare_calls: bool,
     /// Whether equal tokens after a resume are guaranteed (own engine) or not (upstream).
     pub exact_resume: bool,
 }

@@ -373,5 +373,6 @@ fn config() -> ResponseConfig {
         max_parallel_tool_calls: None,
         thinking: None,
         strip_preamble: false,
+        formats: None,
     }
 }

@@ -57,6 +57,36 @@ async fn an_answer_killed_again_and_again_ends_with_the_exact_text_and_no_gap_or
 }
 
 #[tokio::test]
+async fn an_answer_is_read_as_it_was_begun_although_the_server_starts_with_other_formats() {
+    let call = "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    let deltas = [&["<think>\n".to_owned()][..], &words()[..60], &["\n</think>\n\n".to_owned()], &words()[..60]];
+    let deltas = [&deltas.concat()[..], &[call.to_owned()]].concat();
+    let script = |tool_format: &str, reasoning: &str| {
+        let replies = json!([{"deltas": deltas, "delay_ms": 5}]);
+        json!({"tool_format": tool_format, "reasoning": reasoning, "replies": replies})
+    };
+    let site = Site::scripted(&script("hermes", "qwen3"));
+    let mut server = site.start().await;
+    let tools = json!([{"type": "function", "name": "look", "parameters": {}}]);
+    let (response, conversation) = server.begin("one", json!({"input": "tell", "tools": tools})).await;
+    let mut after = 0;
+    // Inside the reasoning, and behind it.
+    for frames in [20, 70] {
+        after = some(&server, &conversation, after, frames).await.last().unwrap()["seq"].as_u64().unwrap();
+        server.kill();
+        site.rewrite(&script("none", "none"));
+        server = site.start().await;
+    }
+    server.until_ended(&conversation, &response, after).await;
+    let output = server.get(&format!("/v1/responses/{response}")).await["output"].clone();
+    let [thought, said, called] = &output.as_array().unwrap()[..] else { panic!("{output}") };
+    let text = words()[..60].concat();
+    assert_eq!(thought["content"][0]["text"], text, "{thought}");
+    assert_eq!(said["content"][0]["text"], text, "{said}");
+    assert_eq!((&called["name"], &called["arguments"]), (&json!("look"), &json!("{\"a\": 1}")));
+}
+
+#[tokio::test]
 async fn what_a_client_saw_on_the_response_stream_is_replayed_the_same() {
     let site = site();
     let server = site.start().await;

@@ -31,9 +31,15 @@ impl Site {
     pub(crate) fn scripted(replies: &Value) -> Self {
         let folder = TempDir::new().unwrap();
         let script = folder.path().join("script.json");
-        std::fs::write(&script, replies.to_string()).unwrap();
         let arguments = vec!["--scripted".to_owned(), script.display().to_string()];
-        Self { folder, arguments, wrapper: vec![] }
+        let site = Self { folder, arguments, wrapper: vec![] };
+        site.rewrite(replies);
+        site
+    }
+
+    /// Serves these replies from the next start on.
+    pub(crate) fn rewrite(&self, replies: &Value) {
+        std::fs::write(self.folder.path().join("script.json"), replies.to_string()).unwrap();
     }
 
     /// Serves the model that `scripts/test` provides.

@@ -178,6 +178,7 @@ impl Client {
             max_parallel_tool_calls: None,
             thinking: None,
             strip_preamble: false,
+            formats: None,
         };
         Create::new(ResponseId::draw(&mut FreshIds::random()), input, config)
     }

@@ -97,6 +97,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest) -> Result<C
         max_parallel_tool_calls: None,
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
+        formats: Some(input::formats(model)),
     };
     let input = input::chat_items(messages, fresh)?;
     Ok(Create::new(ResponseId::draw(fresh), input, config))

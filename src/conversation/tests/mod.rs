@@ -158,6 +158,7 @@ fn config() -> ResponseConfig {
         max_parallel_tool_calls: None,
         thinking: None,
         strip_preamble: false,
+        formats: None,
     }
 }
 

@@ -40,6 +40,8 @@ pub struct LoadOptions {
     pub tool_format: Option<ToolFormat>,
     /// How reasoning looks; by default as the template shows.
     pub reasoning: Option<ReasoningFormat>,
+    /// See [`ModelInfo::bare_calls`].
+    pub bare_calls: bool,
     /// Threads that compute; by default as many as the process may use.
     pub threads: Option<usize>,
     /// Most tokens that prompt and answer may have together; by default, and at most, what the model was made for.
@@ -61,6 +63,7 @@ impl Default for LoadOptions {
             template: None,
             tool_format: None,
             reasoning: None,
+            bare_calls: true,
             threads: None,
             context_length: None,
             kv_bytes: KV_BYTES_DEFAULT,
@@ -247,6 +250,7 @@ fn model_info(
         sampling: sampling_defaults(gguf),
         template: Arc::new(template),
         tool_format: options.tool_format.unwrap_or(tool_format),
+        bare_calls: options.bare_calls,
         exact_resume: true,
     }
 }

@@ -56,6 +56,13 @@ impl ScriptedEngine {
         Self::start(&json, name)
     }
 
+    /// Says whether an answer that is nothing but a call of a declared tool is a call; without this it is.
+    #[must_use]
+    pub fn with_bare_calls(mut self, bare_calls: bool) -> Self {
+        self.model.bare_calls = bare_calls;
+        self
+    }
+
     /// Starts an engine that plays the script `json`.
     pub fn from_json(json: &str) -> Result<Self, ScriptError> {
         Self::start(json, "text".to_owned())
@@ -76,6 +83,7 @@ impl ScriptedEngine {
             template: Arc::new(ChatTemplate::chatml().map_err(ScriptError::Template)?),
             tool_format: script.tool_format,
             reasoning: script.reasoning,
+            bare_calls: true,
             exact_resume: true,
         };
         let end_of_turn = tokenizer.eos();

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use serde_json::{Map, json};
 
 use crate::conversation::{
-    CallStatus, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy, Item, ItemBody,
-    ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, ResponseConfig, ResponseError,
-    SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer, When,
+    CallStatus, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy, Formats, Item,
+    ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, ResponseConfig,
+    ResponseError, SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer, When,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -166,6 +166,7 @@ fn config() -> ResponseConfig {
         max_parallel_tool_calls: Some(4),
         thinking: Some(Thinking { budget_tokens: Some(1024), effort: Some("low".into()) }),
         strip_preamble: false,
+        formats: None,
     }
 }
 
@@ -211,7 +212,16 @@ fn samples() -> Vec<Event> {
     events.extend(endings());
     events.extend(copies());
     events.extend(native_ids());
+    events.push(with_formats());
     events
+}
+
+/// A response that says how its answer is read.
+fn with_formats() -> Event {
+    let formats = Some(Formats { tool: "hermes".into(), reasoning: "qwen3".into(), bare_calls: true });
+    let (id, input) = (response(1), Vec::new());
+    let config = ResponseConfig { formats, ..config() };
+    Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
 }
 
 /// Calls to which the model itself gave an id: in front of the arguments, and behind them.
@@ -299,6 +309,7 @@ fn beginnings() -> Vec<Event> {
         max_parallel_tool_calls: None,
         thinking: None,
         strip_preamble: false,
+        formats: None,
         ..config()
     };
     vec![
