@@ -166,7 +166,7 @@ fn stream_parser(config: PipelineConfig) -> Box<dyn StreamParser> {
     let PipelineConfig { tool_format, reasoning, starts_in_reasoning, tools, bare_calls, .. } = config;
     let calls = tool_format.family().and_then(|family| match family.reads {
         Reads::Output(stream) => Some(stream),
-        Reads::Calls(_) | Reads::Framed { .. } => None,
+        Reads::Calls(_) | Reads::Framed { .. } | Reads::Sections { .. } => None,
     });
     let thoughts = reasoning.format().and_then(|format| format.stream);
     if let Some(stream) = calls.or(thoughts) {

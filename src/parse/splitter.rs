@@ -83,6 +83,8 @@ pub(super) struct Splitter {
     reopens: bool,
     /// Reasoning was ended by a call: its closing marker may still come.
     left_open: bool,
+    /// A section of calls was left by text: its closing markers may still come.
+    section_open: bool,
     prose: Prose,
     budget: Budget,
 }
@@ -107,6 +109,7 @@ impl Splitter {
             skip_line_end: starts_inside,
             reopens: starts_inside,
             left_open: false,
+            section_open: false,
             prose: Prose::new(),
             budget: Budget::default(),
         }
@@ -133,7 +136,8 @@ impl Splitter {
     /// The markers that count here.
     fn markers(&self) -> impl Iterator<Item = &'static str> {
         let inside = self.in_reasoning();
-        let (mut thoughts, mut more, mut calls): (&[&str], &[&str], &[&str]) = (&[], &[], &[]);
+        let (mut thoughts, mut more, mut calls, mut closes): (&[&str], &[&str], &[&str], &[&str]) =
+            (&[], &[], &[], &[]);
         if let Some(format) = self.reasoning {
             if inside {
                 thoughts = format.close;
@@ -148,17 +152,19 @@ impl Splitter {
             && (!inside || self.reasoning.is_some_and(|format| format.ends_at_call))
         {
             calls = family.open;
+            closes = if self.section_open { family.closes() } else { &[] };
         }
-        thoughts.iter().chain(more).chain(calls).copied()
+        thoughts.iter().chain(more).chain(calls).chain(closes).copied()
     }
 
     fn has_markers(&self) -> bool {
         self.markers().next().is_some()
     }
 
-    /// Whether this marker opens calls, or this text may become one that does.
-    fn opens_call(&self, text: &str) -> bool {
-        self.family.is_some_and(|family| family.open.iter().any(|marker| marker.starts_with(text)))
+    /// Whether this marker is one of calls, or this text may become one.
+    fn is_of_calls(&self, text: &str) -> bool {
+        let is_it = |marker: &&str| marker.starts_with(text);
+        self.family.is_some_and(|family| family.open.iter().any(is_it) || family.closes().iter().any(is_it))
     }
 
     /// Whether the text can become a marker here.
@@ -167,7 +173,7 @@ impl Splitter {
         // What closes reasoning is spoken of only where a quotation opens directly in front of it: a stray quotation
         // mark must not make the whole answer reasoning.
         let named = self.in_reasoning() && self.prose.opened().is_some();
-        let spoken_of = |marker: &str| if self.opens_call(marker) { quoted } else { named };
+        let spoken_of = |marker: &str| if self.is_of_calls(marker) { quoted } else { named };
         self.markers().any(|marker| marker.starts_with(text) && !spoken_of(marker))
     }
 
@@ -254,10 +260,12 @@ impl Splitter {
         } else if self.reasoning.is_some_and(|format| format.close.contains(&marker)) {
             self.left_open = false;
             self.back_to_text(Lead::Reasoning);
-        } else if let Some(family) = self.family
-            && let Some(parser) = family.open(&Opening { marker, tools: &self.tools })
-        {
-            self.begin_call(parser, raw, sink);
+        } else if let Some(family) = self.family {
+            if family.closes().contains(&marker) {
+                self.back_to_text(Lead::Call);
+            } else if let Some(parser) = family.open(&Opening { marker, tools: &self.tools }) {
+                self.begin_call(parser, raw, sink);
+            }
         }
     }
 
@@ -291,6 +299,7 @@ impl Splitter {
                 Step::NotACall => return Taken::Again(self.not_a_call(sink)),
                 Step::Ended => {
                     self.left_open |= candidate.in_reasoning;
+                    self.section_open = false;
                     self.back_to_text(Lead::Call);
                     return Taken::Bytes(character.len_utf8());
                 }
@@ -312,6 +321,7 @@ impl Splitter {
         let (marker, rest) = raw.split_at(marker);
         if sink.calls.count() > calls_before {
             self.left_open |= in_reasoning;
+            self.section_open = true;
             self.back_to_text(Lead::Call);
         } else if in_reasoning {
             self.mode = Mode::Reasoning;

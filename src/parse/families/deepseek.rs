@@ -8,6 +8,7 @@ const CALL_OPEN: &str = "<｜tool▁call▁begin｜>";
 const OPEN: &[&str] = &["<｜tool▁calls▁begin｜>", CALL_OPEN];
 const SEPARATOR: &str = "<｜tool▁sep｜>";
 const TAILS: &[&str] = &["<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", CALL_OPEN];
+const CLOSES: &[&str] = &["<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"];
 const INNER: &[&str] = &["<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", SEPARATOR];
 
 static V3_FORM: Form = form(true);
@@ -24,7 +25,7 @@ pub(super) static V3: Family = Family {
     inner: INNER,
     bare: &[],
     line_ends_before: 1,
-    reads: Reads::Calls(|opening| Box::new(Section::new(&V3_FORM, opening))),
+    reads: Reads::Sections { calls: |opening| Box::new(Section::new(&V3_FORM, opening)), closes: CLOSES },
 };
 
 pub(super) static V3_1: Family = Family {
@@ -34,7 +35,7 @@ pub(super) static V3_1: Family = Family {
     inner: INNER,
     bare: &[],
     line_ends_before: 1,
-    reads: Reads::Calls(|opening| Box::new(Section::new(&V3_1_FORM, opening))),
+    reads: Reads::Sections { calls: |opening| Box::new(Section::new(&V3_1_FORM, opening)), closes: CLOSES },
 };
 
 fn name(header: &str) -> Option<NameAndId> {

@@ -8,6 +8,7 @@ const CALL_OPEN: &str = "<|tool_call_begin|>";
 const OPEN: &[&str] = &["<|tool_calls_section_begin|>", "<|tool_call_section_begin|>", CALL_OPEN];
 const SEPARATOR: &str = "<|tool_call_argument_begin|>";
 const TAILS: &[&str] = &["<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call_section_end|>", CALL_OPEN];
+const CLOSES: &[&str] = &["<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call_section_end|>"];
 const INNER: &[&str] = &["<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call_section_end|>", SEPARATOR];
 
 static FORM: Form = Form { call_open: CALL_OPEN, separator: SEPARATOR, tails: TAILS, header: named, fenced: false };
@@ -19,7 +20,7 @@ pub(super) static FAMILY: Family = Family {
     inner: INNER,
     bare: &[],
     line_ends_before: 1,
-    reads: Reads::Calls(|opening| Box::new(Section::new(&FORM, opening))),
+    reads: Reads::Sections { calls: |opening| Box::new(Section::new(&FORM, opening)), closes: CLOSES },
 };
 
 /// The name inside the id: `functions.NAME:INDEX`; a header of another form is the name alone.

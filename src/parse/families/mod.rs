@@ -87,6 +87,9 @@ pub(super) enum Reads {
     Calls(fn(&Opening<'_>) -> Box<dyn CallParser>),
     /// The same, where some of the opening markers open nothing: they only frame the answer's text, and are dropped.
     Framed { calls: fn(&Opening<'_>) -> Box<dyn CallParser>, frame: &'static [&'static str] },
+    /// The same, where calls stand in a section. When something else is said behind them, inside the section, the
+    /// marks that then close it frame nothing any more, and are dropped.
+    Sections { calls: fn(&Opening<'_>) -> Box<dyn CallParser>, closes: &'static [&'static str] },
     /// The whole output.
     Output(fn(Setup) -> Box<dyn StreamParser>),
 }
@@ -157,7 +160,7 @@ impl Family {
     /// A parser for what follows an opening marker.
     pub(super) fn open(&self, opening: &Opening<'_>) -> Option<Box<dyn CallParser>> {
         match self.reads {
-            Reads::Calls(parser) => Some(parser(opening)),
+            Reads::Calls(parser) | Reads::Sections { calls: parser, .. } => Some(parser(opening)),
             Reads::Framed { calls, frame } if !frame.contains(&opening.marker) => Some(calls(opening)),
             Reads::Framed { .. } | Reads::Output(_) => None,
         }
@@ -173,6 +176,14 @@ impl Family {
             return self.open(&Opening { marker: "", tools });
         }
         matches!(first, b'{' | b'`').then(|| Box::new(bare_json::BareJson::new(tools.clone())) as Box<dyn CallParser>)
+    }
+
+    /// What closes a section of calls.
+    pub(super) fn closes(&self) -> &'static [&'static str] {
+        match self.reads {
+            Reads::Sections { closes, .. } => closes,
+            Reads::Calls(_) | Reads::Framed { .. } | Reads::Output(_) => &[],
+        }
     }
 
     /// All texts of its form.

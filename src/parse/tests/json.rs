@@ -208,6 +208,15 @@ fn kimi_ids_are_kept() {
         })
         .collect();
     assert_eq!(ids, [Some("functions.a.b:0".to_owned()), Some("functions.a.b:1".to_owned()), None]);
+    let talks = format!("<|tool_calls_section_begin|>{}\nand then\n<|tool_calls_section_end|>\nok", call(0));
+    check("kimi_k2", "none", &talks, &["C:a.b({\"x\": 1})", "T:\nand then\nok"]);
+    let again = format!("<|tool_calls_section_begin|>{}so {}<|tool_calls_section_end|>", call(0), call(1));
+    check("kimi_k2", "none", &again, &["C:a.b({\"x\": 1})", "T:so ", "C:a.b({\"x\": 1})"]);
+    let end = "the <|tool_calls_section_end|> mark";
+    let expected = ["C:a.b({\"x\": 1})", "T:so ", "C:a.b({\"x\": 1})", &format!("T:{end}")];
+    check("kimi_k2", "none", &format!("{again}{end}"), &expected);
+    let unclosed = "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{} no<|tool_call_end|><|tool_calls_section_end|>";
+    check("kimi_k2", "none", unclosed, &["C:f({})", "T: no"]);
     let inside = format!("<think>so<|tool_call_section_begin|>{}<|tool_call_section_end|></think>b", call(0));
     check("kimi_k2", "kimi_k25", &inside, &["R:so", "C:a.b({\"x\": 1})", "T:b"]);
 }
