@@ -58,11 +58,6 @@ impl ToolFormat {
         self.0.map_or(&[], |family| family.aliases)
     }
 
-    /// The markers that open a call; none where a call is told by its shape alone.
-    pub fn markers(self) -> &'static [&'static str] {
-        self.0.map_or(&[], |family| family.open)
-    }
-
     pub(super) fn family(self) -> Option<&'static Family> {
         self.0
     }
@@ -85,11 +80,6 @@ impl ReasoningFormat {
     /// Other names that it is known by.
     pub fn aliases(self) -> &'static [&'static str] {
         self.0.map_or(&[], |format| format.aliases)
-    }
-
-    /// The markers that open reasoning.
-    pub fn markers(self) -> &'static [&'static str] {
-        self.0.map_or(&[], |format| format.open)
     }
 
     /// Whether an answer begins inside reasoning where the prompt does not say otherwise.

@@ -362,7 +362,7 @@ fn work_is_linear_in_every_family() {
     for form in forms() {
         let format: ToolFormat = form.name.parse().unwrap();
         let call = generate::Call { name: "f".to_owned(), arguments: serde_json::Map::new() };
-        let units = format.markers().iter().map(|marker| (*marker).to_owned());
+        let units = format.family().unwrap().open.iter().map(|marker| (*marker).to_owned());
         let parts = [Part::Calls(vec![call])];
         for unit in units.chain(["<".to_owned(), "[".to_owned(), "\n".to_owned(), form.answer(&parts, false)]) {
             let output = unit.repeat(BYTES / unit.len());
