@@ -109,8 +109,15 @@ pub(crate) fn object(bytes: &[u8]) -> Result<Value, Reject> {
 /// Reads a known type out of JSON; the error names the field.
 pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, Reject> {
     serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        invalid(path.clone(), format!("{path}: {}", error.inner()))
+        let (path, said) = (error.path().to_string(), error.inner().to_string());
+        // A field that is not there has no path of its own; that of the body is a dot.
+        match said.strip_prefix("missing field `").and_then(|rest| rest.split_once('`')) {
+            Some((field, _)) => {
+                let path = if path == "." { field.to_owned() } else { format!("{path}.{field}") };
+                invalid(path.clone(), format!("{path} is missing"))
+            }
+            None => invalid(path.clone(), format!("{path}: {said}")),
+        }
     })
 }
 
@@ -148,6 +155,15 @@ mod tests {
         assert_eq!(fault(r#"{"input": [{"role": 3}]}"#).param.unwrap(), "input[0].role");
         assert_eq!(fault(r#"{"stop": ["a", 1]}"#).param.unwrap(), "stop[1]");
         assert_eq!(fault(r#"{"input": 7}"#).param.unwrap(), "input");
+    }
+
+    #[test]
+    fn a_field_that_is_missing_is_named() {
+        use crate::protocol::tokenize::Detokenize;
+        let missing = decode::<Detokenize>(&serde_json::json!({})).unwrap_err();
+        assert_eq!((missing.param.as_deref(), missing.message.as_str()), (Some("tokens"), "tokens is missing"));
+        let wrong = decode::<Detokenize>(&serde_json::json!({"tokens": [1, "a"]})).unwrap_err();
+        assert_eq!(wrong.param.as_deref(), Some("tokens[1]"));
     }
 
     #[test]
