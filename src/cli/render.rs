@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::tokenize::{Model, standard_input};
 use crate::actors::preview_prompt;
 use crate::clock::Clock;
-use crate::config::{Config, Flags};
+use crate::config::Config;
 use crate::engine::ModelInfo;
 use crate::prompt::{Message, Side, ToolDefinition, compare};
 
@@ -34,9 +34,6 @@ pub(super) struct Arguments {
     /// Do not end where the answer begins
     #[arg(long)]
     no_generation_prompt: bool,
-    /// Read settings from this file [default: midstream.toml, if it exists]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
     /// Leave out a billing line at the head of the system text
     #[arg(long)]
     strip_preamble: bool,
@@ -58,7 +55,7 @@ impl Prompt {
 
 /// Does what is asked.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let config = Config::load(arguments.config.as_deref(), super::serve::variables(), Flags::default())?;
+    let config = arguments.model.settings()?;
     let model = arguments.model.read(&config)?;
     let render = |request, ends| render(arguments, &config, &model, request, ends);
     let prompt = render(arguments.request.as_deref(), !arguments.no_generation_prompt)?;

@@ -3,35 +3,50 @@
 //! Reads the text parts of a model's file, not its weights.
 
 use std::io::{self, Read, Write};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 
-use crate::app::template_text;
-use crate::config::Config;
-use crate::engine::{LoadOptions, ModelInfo, read_model_info};
+use crate::app::{load_options, template_text};
+use crate::config::{Config, Flags};
+use crate::engine::{ModelInfo, read_model_info};
 use crate::models::{self, DEFAULT_MODEL, Fetcher};
 
 /// Which model's text is meant.
 #[derive(Args, Debug)]
 pub(super) struct Model {
-    /// A known model or a GGUF file
-    #[arg(long, value_name = "NAME|FILE.gguf", default_value = DEFAULT_MODEL)]
-    model: String,
+    /// A known model or a GGUF file [default: the first of the settings, else smollm2-135m-instruct]
+    #[arg(long, value_name = "NAME|FILE.gguf")]
+    model: Option<String>,
     /// The chat template: chatml, hermes, llama3, mistral, gemma, or a file [default: the model's own]
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<String>,
+    /// Read settings from this file [default: midstream.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 impl Model {
-    /// Reads everything but the weights, with the chat template that is named here, else in the settings.
+    /// The settings, as `serve` would have them.
+    pub(super) fn settings(&self) -> anyhow::Result<Config> {
+        Ok(Config::load(self.config.as_deref(), super::serve::variables(), Flags::default())?)
+    }
+
+    /// Reads everything but the weights, with the model and the chat template that are named here, else in the
+    /// settings.
     pub(super) fn read(&self, config: &Config) -> anyhow::Result<ModelInfo> {
-        let file = models::resolve(&self.model, &Fetcher::for_user()?)?;
-        let template = self.chat_template.as_deref().or_else(|| config.chat_template_of(&file.id));
-        let template = template.map(template_text).transpose()?;
-        let options = LoadOptions { id: Some(file.id), template, ..LoadOptions::default() };
+        let file = models::resolve(self.name(config), &Fetcher::for_user()?)?;
+        let mut options = load_options(config, &file.id)?;
+        if let Some(name) = &self.chat_template {
+            options.template = Some(template_text(name)?);
+        }
         Ok(read_model_info(&file.path, &options)?)
+    }
+
+    fn name<'a>(&'a self, config: &'a Config) -> &'a str {
+        self.model.as_ref().or(config.models.first()).map_or(DEFAULT_MODEL, String::as_str)
     }
 }
 
@@ -54,7 +69,7 @@ pub(super) struct Arguments {
 /// Does what is asked.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let text = arguments.text.clone().map_or_else(standard_input, Ok)?;
-    let model = arguments.model.read(&Config::default())?;
+    let model = arguments.model.read(&arguments.model.settings()?)?;
     let tokens = model.tokenizer.encode(&text, !arguments.plain);
     let mut out = io::stdout().lock();
     if arguments.tokens {
@@ -82,7 +97,19 @@ pub(super) fn spelled(model: &ModelInfo, id: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::template_text;
+    use super::*;
+
+    #[test]
+    fn the_model_is_the_one_that_is_named_else_the_first_of_the_settings() {
+        let named = |flag: Option<&str>, models: &[&str]| {
+            let model = Model { model: flag.map(str::to_owned), chat_template: None, config: None };
+            let models = models.iter().map(|name| (*name).to_owned()).collect();
+            model.name(&Config { models, ..Config::default() }).to_owned()
+        };
+        assert_eq!(named(Some("a.gguf"), &["b.gguf"]), "a.gguf");
+        assert_eq!(named(None, &["b.gguf", "c.gguf"]), "b.gguf");
+        assert_eq!(named(None, &[]), DEFAULT_MODEL);
+    }
 
     #[test]
     fn a_template_is_a_name_or_a_file_and_what_is_neither_is_told_the_names() {
