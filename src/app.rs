@@ -20,8 +20,8 @@ use crate::cli::Prepared;
 use crate::clock::{Clock, monotonic};
 use crate::config::Config;
 use crate::crash;
-use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine, ScriptedEngine};
-use crate::prompt::{ChatTemplate, builtin_template, builtin_template_names};
+use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine, ModelInfo, ScriptedEngine};
+use crate::prompt::{ChatTemplate, builtin_template, builtin_template_names, missing_marks};
 use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterStatus};
 
 /// Milliseconds that open sockets get to take their last bytes once everything else has stopped.
@@ -175,7 +175,28 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
 
 fn load_model(config: &Config, id: &str, path: &Path) -> anyhow::Result<LocalEngine> {
     let options = load_options(config, id)?;
-    LocalEngine::load(path, &options).with_context(|| format!("loading {}", path.display()))
+    let engine = LocalEngine::load(path, &options).with_context(|| format!("loading {}", path.display()))?;
+    for doubt in doubts(engine.model(), config) {
+        tracing::warn!(model = id, "{doubt}");
+    }
+    Ok(engine)
+}
+
+/// What an operator should know about a model and its settings.
+pub(crate) fn doubts(model: &ModelInfo, config: &Config) -> Vec<String> {
+    let mut doubts = model.tokenizer.warnings().to_vec();
+    // A model's own template is what it was trained with, whatever it looks like.
+    if let Some(name) = config.chat_template_of(&model.id) {
+        let missing = missing_marks(&model.template, &model.tokenizer);
+        if !missing.is_empty() {
+            doubts.push(format!(
+                "the chat template {name} marks messages with {}, which are no tokens of this model: it was trained \
+                 with others; choose the template of its family, or leave chat_template out",
+                missing.join(", ")
+            ));
+        }
+    }
+    doubts
 }
 
 /// How a model is loaded.

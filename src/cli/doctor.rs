@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 
 use super::serve::{self, Arguments, Prepared};
-use crate::app::load_options;
+use crate::app::{doubts, load_options};
 use crate::engine::{Engine, ScriptedEngine, read_file_facts};
 
 /// Says it, model by model.
@@ -34,6 +34,9 @@ fn describe(prepared: &Prepared, out: &mut impl Write) -> anyhow::Result<()> {
         writeln!(out, "  chat template  {template}; {tools}")?;
         writeln!(out, "  tool format    {}, {}", model.tool_format, chosen(options.tool_format.is_some()))?;
         writeln!(out, "  reasoning      {}, {}", model.reasoning, chosen(options.reasoning.is_some()))?;
+        for doubt in doubts(model, &prepared.config) {
+            writeln!(out, "  doubtful       {doubt}")?;
+        }
     }
     if let Some(path) = &prepared.config.scripted {
         let engine = ScriptedEngine::from_file(path)?;

@@ -8,6 +8,7 @@ mod arguments;
 mod build;
 mod builtin;
 mod call_ids;
+mod delimiters;
 mod depth;
 mod environment;
 mod guard;
@@ -32,6 +33,7 @@ mod tests;
 
 pub use build::{Built, build, build_within};
 pub use builtin::{builtin_template, builtin_template_names};
+pub use delimiters::missing_marks;
 pub use message::{Message, Role, ToolCall, ToolDefinition};
 pub use preamble::strip_preamble;
 pub use probe::{Capabilities, TOOL as PROBED_TOOL};
