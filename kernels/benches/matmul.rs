@@ -9,8 +9,8 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use midstream_kernels::{
-    AttentionArgs, AttentionRow, AttentionScratch, Format, Isa, Product, Scratch, Team, WeightMatrix, attention,
-    f32_to_f16, matmul, matmul_all, rms_norm_rows, silu_mul_rows,
+    AttentionArgs, AttentionRow, AttentionScratch, Format, Isa, KV_BLOCK, Product, Scratch, Team, WeightMatrix,
+    attention, f32_to_f16, matmul, matmul_all, rms_norm_rows, silu_mul_rows,
 };
 
 const ROWS: usize = 4096;
@@ -106,12 +106,12 @@ fn products(team: &Team, isa: Isa, format: Format) -> String {
 }
 
 fn attentions(team: &Team, isa: Isa) -> String {
-    let (n_heads, n_kv_heads, head_dim, block_size) = (9, 3, 64, 16);
+    let (n_heads, n_kv_heads, head_dim) = (9, 3, 64);
     let mut line = String::new();
-    for (rows, len) in [(1, 128), (1, 2048), (64, 1024)] {
-        let blocks = 2048 / block_size;
+    for (rows, len) in [(1, 128), (1, 2048), (8, 1024), (64, 1024)] {
+        let blocks = 2048 / KV_BLOCK;
         let pool: Vec<u16> =
-            (0..blocks * n_kv_heads * block_size * head_dim).map(|i| f32_to_f16((i % 13) as f32 * 0.1)).collect();
+            (0..blocks * n_kv_heads * KV_BLOCK * head_dim).map(|i| f32_to_f16((i % 13) as f32 * 0.1)).collect();
         let q: Vec<f32> = (0..rows * n_heads * head_dim).map(|i| (i % 11) as f32 * 0.1).collect();
         let table: Vec<u32> = (0..blocks as u32).rev().collect();
         let seen = vec![AttentionRow { block_table: &table, len }; rows];
@@ -123,7 +123,8 @@ fn attentions(team: &Team, isa: Isa) -> String {
             scale: 0.125,
             k: &pool,
             v: &pool,
-            block_size,
+            window: None,
+            sinks: None,
             rows: &seen,
         };
         let mut out = vec![0.0; q.len()];

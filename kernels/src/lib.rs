@@ -34,7 +34,7 @@ mod simd;
 mod team;
 mod weights;
 
-pub use attention::{AttentionArgs, AttentionRow, AttentionScratch, HEAD_DIM_MAX, attention};
+pub use attention::{AttentionArgs, AttentionRow, AttentionScratch, HEAD_DIM_MAX, KV_BLOCK, attention};
 pub use dequant::dequantise;
 pub use error::Error;
 pub use format::Format;

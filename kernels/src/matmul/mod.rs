@@ -218,7 +218,7 @@ macro_rules! for_row_tiles {
         }
     };
 }
-use for_row_tiles;
+pub(crate) use for_row_tiles;
 
 /// The blocks of `R` activation rows from row `at` on.
 #[inline]

@@ -123,7 +123,8 @@ impl CpuBackend {
             scale: 1.0 / (head_dim as f32).sqrt(),
             k,
             v,
-            block_size: BLOCK_TOKENS,
+            window: None,
+            sinks: None,
             rows: seen,
         };
         attention(team, isa, &args, &mut buffers.attended, &mut buffers.attention);
@@ -175,9 +176,7 @@ impl Backend for CpuBackend {
             for (offset, token) in chunk.tokens.iter().enumerate() {
                 rows.push(Row { position: chunk.start + offset, token: *token, blocks });
             }
-            if chunk.samples && !chunk.tokens.is_empty() {
-                wanted.push(rows.len() - 1);
-            }
+            wanted.extend(rows.len() - chunk.sampled.min(chunk.tokens.len())..rows.len());
         }
         let blockless = |row: &&Row<'_>| {
             row.blocks.get(row.position / BLOCK_TOKENS).is_none_or(|block| *block as usize >= self.pages.blocks())

@@ -1,10 +1,13 @@
-//! The bytes of the KV blocks: keys and values as f16, layer by layer.
+//! The bytes of the KV blocks: keys and values as f16, layer by layer, as the attention kernel takes them.
 
-use midstream_kernels::{Isa, f32_to_f16_slice};
+use midstream_kernels::{Isa, KV_BLOCK, f32_to_f16, f32_to_f16_slice};
 
 use super::super::super::kv::BLOCK_TOKENS;
 
-/// Keys and values of all layers; each layer is `[blocks][kv_heads][BLOCK_TOKENS][head_dim]`.
+const _: () = assert!(BLOCK_TOKENS == KV_BLOCK, "planner and kernel have blocks of one size");
+
+/// Keys and values of all layers; a layer's keys are `[blocks][kv_heads][head_dim][BLOCK_TOKENS]`, its values
+/// `[blocks][kv_heads][BLOCK_TOKENS][head_dim]`.
 pub(super) struct Pages {
     keys: Vec<Vec<u16>>,
     values: Vec<Vec<u16>>,
@@ -41,10 +44,13 @@ impl Pages {
         let (block, slot) = at;
         for head in 0..self.kv_heads {
             let from = head * self.head_dim..(head + 1) * self.head_dim;
-            let start = ((block * self.kv_heads + head) * BLOCK_TOKENS + slot) * self.head_dim;
-            let to = start..start + self.head_dim;
-            f32_to_f16_slice(isa, &key[from.clone()], &mut self.keys[layer][to.clone()]);
-            f32_to_f16_slice(isa, &value[from], &mut self.values[layer][to]);
+            let start = (block * self.kv_heads + head) * BLOCK_TOKENS * self.head_dim;
+            let keys = self.keys[layer][start + slot..].iter_mut().step_by(BLOCK_TOKENS);
+            for (bits, key) in keys.zip(&key[from.clone()]) {
+                *bits = f32_to_f16(*key);
+            }
+            let start = start + slot * self.head_dim;
+            f32_to_f16_slice(isa, &value[from], &mut self.values[layer][start..start + self.head_dim]);
         }
     }
 
@@ -97,9 +103,11 @@ mod tests {
     fn a_block_is_read_layer_by_layer_keys_before_values_head_by_head_and_put_back_the_same() {
         let (layers, heads, dim) = (2, 2, 4);
         let mut pages = Pages::new(layers, 3, heads, dim);
-        // Whole numbers that f16 holds exactly, in the order in which they are to be read.
+        // Whole numbers that f16 holds exactly, in the order in which they are to be read: keys value by value, values
+        // position by position.
         let number = |layer: usize, part: usize, head: usize, slot: usize, value: usize| {
-            ((((layer * 2 + part) * heads + head) * BLOCK_TOKENS + slot) * dim + value) as f32
+            let place = if part == 0 { value * BLOCK_TOKENS + slot } else { slot * dim + value };
+            (((layer * 2 + part) * heads + head) * BLOCK_TOKENS * dim + place) as f32
         };
         for layer in 0..layers {
             for slot in 0..BLOCK_TOKENS {

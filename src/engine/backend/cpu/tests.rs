@@ -21,7 +21,7 @@ fn tokens(seed: u32, count: usize) -> Vec<u32> {
 /// Tokens `start..end` of a sequence whose blocks are numbered from `first` in steps of `stride`.
 fn chunk(all: &[u32], start: usize, end: usize, first: u32, stride: u32) -> Chunk {
     let blocks = (0..blocks_for(all.len()) as u32).map(|index| BlockId((first + index * stride) % BLOCKS as u32));
-    Chunk { sequence: SequenceId(0), start, tokens: all[start..end].to_vec(), blocks: blocks.collect(), samples: true }
+    Chunk { sequence: SequenceId(0), start, tokens: all[start..end].to_vec(), blocks: blocks.collect(), sampled: 1 }
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {
