@@ -124,6 +124,8 @@ fn attentions(team: &Team, isa: Isa) -> String {
             k: &pool,
             v: &pool,
             block_size,
+            window: None,
+            sinks: None,
             rows: &seen,
         };
         let mut out = vec![0.0; q.len()];

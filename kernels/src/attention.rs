@@ -1,6 +1,8 @@
-//! Attention of query rows over a paged pool of keys and values, with a running softmax.
-//! Positions are always taken in the same fixed runs, counted from position 0: a row's result must never depend on the
+//! Attention of query rows over a paged pool of keys and values, with a running softmax; over all positions or a
+//! window of the last ones, with or without sinks. Positions are always taken in the same fixed runs, counted from position 0: a row's result must never depend on the
 //! other rows, on the block table's order or on the number of threads.
+
+use std::ops::Range;
 
 use crate::isa::for_each_isa;
 use crate::math::{LANES, exp, max};
@@ -40,6 +42,10 @@ pub struct AttentionArgs<'a> {
     pub v: &'a [u16],
     /// Positions in a block.
     pub block_size: usize,
+    /// How many positions a row sees at most, the last ones; all when there is none.
+    pub window: Option<usize>,
+    /// One score per query head that takes part in the softmax and has no value: weight that goes nowhere.
+    pub sinks: Option<&'a [f32]>,
     /// One entry per query row. Neighbouring rows that share a `block_table` slice are computed together, which is
     /// much faster and changes no result.
     pub rows: &'a [AttentionRow<'a>],
@@ -50,8 +56,21 @@ pub struct AttentionArgs<'a> {
 pub struct AttentionRow<'a> {
     /// The pool's blocks that hold the row's positions, in order of position.
     pub block_table: &'a [u32],
-    /// The row sees positions `0..len`. A row that sees nothing gets zeros.
+    /// The row sees positions `0..len`, the last of them where there is a window. A row that sees nothing gets zeros.
     pub len: usize,
+}
+
+impl AttentionArgs<'_> {
+    /// The first position that a row sees.
+    fn first(&self, row: usize) -> usize {
+        self.window.map_or(0, |window| self.rows[row].len.saturating_sub(window))
+    }
+
+    /// The sinks of the query heads that share a key-value head.
+    fn sinks_of(&self, kv_head: usize) -> Option<&[f32]> {
+        let group = self.n_heads / self.n_kv_heads;
+        self.sinks.map(|sinks| &sinks[kv_head * group..(kv_head + 1) * group])
+    }
 }
 
 /// Memory that attention reuses from call to call.
@@ -65,7 +84,7 @@ pub struct AttentionScratch {
 /// `out[row][head] = softmax(q k^T * scale) v` over the positions each row sees; `out` is laid out like `q`.
 ///
 /// Panics when a length does not fit the shape, a block number or position lies outside the pool or table, `n_heads`
-/// is no multiple of `n_kv_heads`, or `head_dim` exceeds [`HEAD_DIM_MAX`].
+/// is no multiple of `n_kv_heads`, `head_dim` exceeds [`HEAD_DIM_MAX`], or the window is empty.
 pub fn attention(team: &Team, isa: Isa, args: &AttentionArgs<'_>, out: &mut [f32], scratch: &mut AttentionScratch) {
     check(args, out.len());
     let segments = args.rows.iter().map(|row| row.len.div_ceil(SEGMENT)).max().unwrap_or(0).max(1);
@@ -95,10 +114,12 @@ pub fn attention(team: &Team, isa: Isa, args: &AttentionArgs<'_>, out: &mut [f32
         let values: &[f32] = &scratch.values;
         let states: &[[f32; 2]] = &scratch.states;
         team.run_chunks(out, heads_len, |item, out| {
-            let used = args.rows[item / args.n_kv_heads].len.div_ceil(SEGMENT).max(1);
-            let values = values[item * segments * heads_len..].chunks_exact(heads_len).take(used);
-            let states = states[item * segments * group..].chunks_exact(group).take(used);
-            merge(values.zip(states), out, args.head_dim);
+            let row = item / args.n_kv_heads;
+            let first = args.first(row) / SEGMENT;
+            let used = args.rows[row].len.div_ceil(SEGMENT).max(1) - first;
+            let values = values[(item * segments + first) * heads_len..].chunks_exact(heads_len).take(used);
+            let states = states[(item * segments + first) * group..].chunks_exact(group).take(used);
+            merge(values.zip(states), args.sinks_of(item % args.n_kv_heads), out, args.head_dim);
         });
     }
 }
@@ -120,6 +141,8 @@ fn check(args: &AttentionArgs<'_>, out_len: usize) {
     let row_len = n_heads * head_dim;
     assert!(args.q.len() == args.rows.len() * row_len && out_len == args.q.len(), "one query per row and head");
     assert_eq!(args.k.len(), args.v.len(), "as many values as keys");
+    assert!(args.window != Some(0), "a window shows something");
+    assert!(args.sinks.is_none_or(|sinks| sinks.len() == n_heads), "a sink for every query head");
     let blocks = args.k.len() / (n_kv_heads * block_size * head_dim);
     for row in args.rows {
         let used = row.len.div_ceil(block_size);
@@ -144,7 +167,12 @@ fn find_tiles(rows: &[AttentionRow<'_>], tiles: &mut Vec<(usize, usize)>) {
 }
 
 /// Merges the partial results of one row and key-value head, first to last.
-fn merge<'a>(mut partials: impl Iterator<Item = (&'a [f32], &'a [[f32; 2]])>, out: &mut [f32], head_dim: usize) {
+fn merge<'a>(
+    mut partials: impl Iterator<Item = (&'a [f32], &'a [[f32; 2]])>,
+    sinks: Option<&[f32]>,
+    out: &mut [f32],
+    head_dim: usize,
+) {
     let mut totals = [[0.0; 2]; GROUP_MAX];
     let totals = &mut totals[..out.len() / head_dim];
     if let Some((values, states)) = partials.next() {
@@ -162,14 +190,22 @@ fn merge<'a>(mut partials: impl Iterator<Item = (&'a [f32], &'a [[f32; 2]])>, ou
             }
         }
     }
-    finish(out, totals, head_dim);
+    finish(out, totals, sinks, head_dim);
 }
 
 /// Divides by the sums of the softmax.
-fn finish(out: &mut [f32], states: &[[f32; 2]], head_dim: usize) {
-    for (out, [_, sum]) in out.chunks_exact_mut(head_dim).zip(states) {
-        // A row that sees nothing has sum 0 and stays 0.
-        let factor = if *sum == 0.0 { 0.0 } else { 1.0 / sum };
+fn finish(out: &mut [f32], states: &[[f32; 2]], sinks: Option<&[f32]>, head_dim: usize) {
+    for (head, (out, [greatest, sum])) in out.chunks_exact_mut(head_dim).zip(states).enumerate() {
+        let factor = match sinks {
+            // A row that sees nothing has sum 0 and stays 0.
+            _ if *sum == 0.0 => 0.0,
+            None => 1.0 / sum,
+            Some(sinks) => {
+                let highest = max(*greatest, sinks[head]);
+                let shrink = exp(greatest - highest);
+                shrink / sum.mul_add(shrink, exp(sinks[head] - highest))
+            }
+        };
         for out in out {
             *out *= factor;
         }
@@ -220,6 +256,9 @@ fn piece_body<S: Simd, const D: usize>(piece: &Piece<'_>) {
     let segment_start = piece.segment * SEGMENT;
     let end_of = |row: usize| args.rows[row].len.min(segment_start + SEGMENT);
     let end = rows.clone().map(end_of).max().unwrap_or(0);
+    // Runs begin at the same positions with and without a window.
+    let first = rows.clone().map(|row| args.first(row)).min().unwrap_or(0);
+    let begin = segment_start.max(first / CHUNK * CHUNK);
     let at = |row: usize| (row * args.n_kv_heads + piece.kv_head) * piece.segments + piece.segment;
     for row in rows.clone() {
         // SAFETY: a row, key-value head and segment belong to one piece only; the borrow ends here.
@@ -228,10 +267,10 @@ fn piece_body<S: Simd, const D: usize>(piece: &Piece<'_>) {
         unsafe { piece.states.part(at(row) * group, group) }.fill([f32::NEG_INFINITY, 0.0]);
     }
     let (mut keys, mut values): (Rows<D>, Rows<D>) = ([[[0.0; LANES]; D]; CHUNK], [[[0.0; LANES]; D]; CHUNK]);
-    for start in (segment_start..end).step_by(CHUNK) {
+    for start in (begin..end).step_by(CHUNK) {
         widen_chunk::<S, D>(piece, start..end.min(start + CHUNK), &mut keys, &mut values);
-        for row in rows.clone().filter(|row| start < end_of(*row)) {
-            let count = CHUNK.min(end_of(row) - start);
+        for row in rows.clone().filter(|row| start < end_of(*row) && args.first(*row) < start + CHUNK) {
+            let seen = &(args.first(row).saturating_sub(start)..CHUNK.min(end_of(row) - start));
             let queries = &args.q[(row * args.n_heads + piece.kv_head * group) * head_dim..][..group * head_dim];
             // SAFETY: a row, key-value head and segment belong to one piece only; the borrow ends with this round.
             let out = unsafe { piece.values.part(at(row) * group * head_dim, group * head_dim) };
@@ -239,9 +278,9 @@ fn piece_body<S: Simd, const D: usize>(piece: &Piece<'_>) {
             let states = unsafe { piece.states.part(at(row) * group, group) };
             let heads = queries.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim));
             for ((query, out), state) in heads.zip(states) {
-                let mut scores = score::<S, D>(query, &keys, count, args.scale);
-                let shrink = softmax_step::<S>(&mut scores, count, state);
-                add_values::<S, D>(scores.as_flattened(), &values, count, shrink, out);
+                let mut scores = score::<S, D>(query, &keys, seen, args.scale);
+                let shrink = softmax_step::<S>(&mut scores, seen, state);
+                add_values::<S, D>(scores.as_flattened(), &values, seen, shrink, out);
             }
         }
     }
@@ -250,7 +289,8 @@ fn piece_body<S: Simd, const D: usize>(piece: &Piece<'_>) {
             // SAFETY: a row, key-value head and segment belong to one piece only; the borrow ends here.
             let out = unsafe { piece.values.part(at(row) * group * head_dim, group * head_dim) };
             // SAFETY: as above.
-            finish(out, unsafe { piece.states.part(at(row) * group, group) }, head_dim);
+            let states = unsafe { piece.states.part(at(row) * group, group) };
+            finish(out, states, args.sinks_of(piece.kv_head), head_dim);
         }
     }
 }
@@ -259,7 +299,7 @@ fn piece_body<S: Simd, const D: usize>(piece: &Piece<'_>) {
 #[inline(always)]
 fn widen_chunk<S: Simd, const D: usize>(
     piece: &Piece<'_>,
-    positions: std::ops::Range<usize>,
+    positions: Range<usize>,
     keys: &mut Rows<D>,
     values: &mut Rows<D>,
 ) {
@@ -288,15 +328,20 @@ fn widen_row<S: Simd, const D: usize>(bits: &[u16], out: &mut [[f32; LANES]; D])
     }
 }
 
-/// The scores of one query against the first `count` keys; the others get minus infinity.
+/// The scores of one query against the keys it sees; the others get minus infinity.
 #[inline(always)]
-fn score<S: Simd, const D: usize>(query: &[f32], keys: &Rows<D>, count: usize, scale: f32) -> [[f32; LANES]; 2] {
+fn score<S: Simd, const D: usize>(
+    query: &[f32],
+    keys: &Rows<D>,
+    seen: &Range<usize>,
+    scale: f32,
+) -> [[f32; LANES]; 2] {
     let mut padded = [S::splat(0.0); D];
     for (padded, query) in padded.iter_mut().zip(query.chunks(LANES)) {
         *padded = load_part::<S>(query);
     }
     let mut scores = [[f32::NEG_INFINITY; LANES]; 2];
-    for (scores, keys) in scores.iter_mut().zip(keys.as_chunks::<LANES>().0).take(count.div_ceil(LANES)) {
+    for (scores, keys) in scores.iter_mut().zip(keys.as_chunks::<LANES>().0).take(seen.end.div_ceil(LANES)) {
         let mut sums = [S::splat(0.0); LANES];
         for i in 0..LANES {
             for d in 0..D {
@@ -305,24 +350,31 @@ fn score<S: Simd, const D: usize>(query: &[f32], keys: &Rows<D>, count: usize, s
         }
         S::store(S::mul(S::sum_each(sums), S::splat(scale)), scores);
     }
-    if count < CHUNK {
-        scores.as_flattened_mut()[count..].fill(f32::NEG_INFINITY);
-    }
+    hide(&mut scores, seen, f32::NEG_INFINITY);
     scores
+}
+
+/// Gives what is not seen that value.
+#[inline(always)]
+fn hide(scores: &mut [[f32; LANES]; 2], seen: &Range<usize>, value: f32) {
+    if seen.end < CHUNK {
+        scores.as_flattened_mut()[seen.end..].fill(value);
+    }
+    if seen.start > 0 {
+        scores.as_flattened_mut()[..seen.start].fill(value);
+    }
 }
 
 /// Turns scores into weights relative to the new maximum. Returns what everything before shrinks by.
 #[inline(always)]
-fn softmax_step<S: Simd>(scores: &mut [[f32; LANES]; 2], count: usize, state: &mut [f32; 2]) -> f32 {
+fn softmax_step<S: Simd>(scores: &mut [[f32; LANES]; 2], seen: &Range<usize>, state: &mut [f32; 2]) -> f32 {
     let [low, high] = [S::load(&scores[0]), S::load(&scores[1])];
     let greatest = max(state[0], S::greatest(S::max(low, high)));
     let shrink = exp(state[0] - greatest);
     for scores in scores.iter_mut() {
         S::store(exp_lanes::<S>(S::sub(S::load(scores), S::splat(greatest))), scores);
     }
-    if count < CHUNK {
-        scores.as_flattened_mut()[count..].fill(0.0);
-    }
+    hide(scores, seen, 0.0);
     let sum = S::sum(S::add(S::load(&scores[0]), S::load(&scores[1])));
     *state = [greatest, state[1].mul_add(shrink, sum)];
     shrink
@@ -333,13 +385,19 @@ const WIDTH: usize = 4;
 
 /// `out = out * shrink + weights * values`, positions in ascending order.
 #[inline(always)]
-fn add_values<S: Simd, const D: usize>(weights: &[f32], values: &Rows<D>, count: usize, shrink: f32, out: &mut [f32]) {
+fn add_values<S: Simd, const D: usize>(
+    weights: &[f32],
+    values: &Rows<D>,
+    seen: &Range<usize>,
+    shrink: f32,
+    out: &mut [f32],
+) {
     for (part, out) in out.chunks_mut(WIDTH * LANES).enumerate() {
         let mut sums = [S::splat(0.0); WIDTH];
         for (sum, out) in sums.iter_mut().zip(out.chunks(LANES)) {
             *sum = S::mul(load_part::<S>(out), S::splat(shrink));
         }
-        for (weight, value) in weights.iter().zip(values).take(count) {
+        for (weight, value) in weights[seen.clone()].iter().zip(&values[seen.clone()]) {
             let weight = S::splat(*weight);
             let value = &value.as_chunks::<WIDTH>().0[part];
             for i in 0..WIDTH {

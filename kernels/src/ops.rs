@@ -46,6 +46,16 @@ pub fn rms_norm_rows(team: &Team, isa: Isa, x: &[f32], weight: &[f32], eps: f32,
     });
 }
 
+/// [`rms_norm`] in place for every head of every row: rows are `row_len` long, heads as long as `weight`.
+pub fn rms_norm_heads(team: &Team, isa: Isa, x: &mut [f32], row_len: usize, weight: &[f32], eps: f32) {
+    assert!(row_len.is_multiple_of(weight.len()), "whole heads");
+    for_rows(team, x, row_len, |_, row| norm_heads(isa, row, weight, eps));
+}
+
+for_each_isa! {
+    fn norm_heads(row: &mut [f32], weight: &[f32], eps: f32) = norm_heads_body;
+}
+
 /// [`silu_mul`] for rows of `cols` values.
 pub fn silu_mul_rows(team: &Team, isa: Isa, gate: &mut [f32], up: &[f32], cols: usize) {
     assert_eq!(gate.len(), up.len(), "as many gates as values");
@@ -90,6 +100,24 @@ fn for_rows(team: &Team, out: &mut [f32], cols: usize, job: impl Fn(usize, &mut 
 #[inline(always)]
 fn rms_norm_body<S: Simd>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     assert!(x.len() == weight.len() && x.len() == out.len(), "one weight and one result per value");
+    let factor = inverse_root_mean_square(x, eps);
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = x * factor * weight;
+    }
+}
+
+#[inline(always)]
+fn norm_heads_body<S: Simd>(row: &mut [f32], weight: &[f32], eps: f32) {
+    for head in row.chunks_exact_mut(weight.len()) {
+        let factor = inverse_root_mean_square(head, eps);
+        for (x, weight) in head.iter_mut().zip(weight) {
+            *x = *x * factor * weight;
+        }
+    }
+}
+
+#[inline(always)]
+fn inverse_root_mean_square(x: &[f32], eps: f32) -> f32 {
     let mut lanes = [0.0_f32; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
@@ -100,10 +128,7 @@ fn rms_norm_body<S: Simd>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) 
     for (lane, x) in lanes.iter_mut().zip(rest) {
         *lane = x.mul_add(*x, *lane);
     }
-    let factor = 1.0 / (sum_lanes(lanes) / x.len() as f32 + eps).sqrt();
-    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-        *out = x * factor * weight;
-    }
+    1.0 / (sum_lanes(lanes) / x.len() as f32 + eps).sqrt()
 }
 
 #[inline(always)]

@@ -22,6 +22,8 @@ struct Case {
     q: Vec<f32>,
     tables: Vec<Vec<u32>>,
     lengths: Vec<usize>,
+    window: Option<usize>,
+    sinks: Option<Vec<f32>>,
 }
 
 impl Case {
@@ -44,7 +46,18 @@ impl Case {
         };
         let (k, v) = (pool(), pool());
         let q = numbers.units(lengths.len() * n_heads * head_dim).into_iter().map(|x| 3.0 * x).collect();
-        Self { shape, k, v, q, tables, lengths: lengths.to_vec() }
+        Self { shape, k, v, q, tables, lengths: lengths.to_vec(), window: None, sinks: None }
+    }
+
+    /// The case as it is, with windows shorter and longer than runs and segments, and with sinks.
+    fn variants(shape: Shape, lengths: &[usize]) -> impl Iterator<Item = Self> {
+        let sinks = Some((0..shape.0).map(|head| head as f32 - 2.0).collect::<Vec<_>>());
+        let windows = [(None, false), (None, true), (Some(1), false), (Some(33), true), (Some(600), false)];
+        windows.into_iter().map(move |(window, has_sinks)| Self {
+            window,
+            sinks: sinks.clone().filter(|_| has_sinks),
+            ..Self::new(shape, lengths)
+        })
     }
 
     fn rows(&self) -> Vec<AttentionRow<'_>> {
@@ -55,7 +68,9 @@ impl Case {
     fn run(&self, team: &Team, isa: Isa, rows: &[AttentionRow<'_>], q: &[f32]) -> Vec<f32> {
         let (n_heads, n_kv_heads, head_dim, block_size) = self.shape;
         let (k, v) = (&self.k[..], &self.v[..]);
-        let args = AttentionArgs { q, n_heads, n_kv_heads, head_dim, scale: 0.3, k, v, block_size, rows };
+        let (window, sinks) = (self.window, self.sinks.as_deref());
+        let scale = 0.3;
+        let args = AttentionArgs { q, n_heads, n_kv_heads, head_dim, scale, k, v, block_size, window, sinks, rows };
         let mut out = vec![f32::NAN; q.len()];
         attention(team, isa, &args, &mut out, &mut AttentionScratch::default());
         out
@@ -70,15 +85,18 @@ impl Case {
         };
         let query = &self.q[(row * n_heads + head) * head_dim..][..head_dim];
         let wide = |bits: &u16| f64::from(f16_to_f32(*bits));
-        let scores: Vec<f64> = (0..self.lengths[row])
+        let len = self.lengths[row];
+        let first = len.saturating_sub(self.window.unwrap_or(len));
+        let scores: Vec<f64> = (first..len)
             .map(|p| 0.3 * query.iter().zip(&self.k[at(p)..]).map(|(q, k)| f64::from(*q) * wide(k)).sum::<f64>())
             .collect();
         let greatest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - greatest).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        let sink = self.sinks.as_ref().map_or(0.0, |sinks| (f64::from(sinks[head]) - greatest).exp());
+        let total: f64 = weights.iter().sum::<f64>() + sink;
         let mut out = vec![0.0; head_dim];
         for (p, weight) in weights.iter().enumerate() {
-            for (out, v) in out.iter_mut().zip(&self.v[at(p)..]) {
+            for (out, v) in out.iter_mut().zip(&self.v[at(first + p)..]) {
                 *out += weight / total * wide(v);
             }
         }
@@ -93,9 +111,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
 #[test]
 fn attention_matches_the_reference_for_every_isa_shape_and_length() {
     let team = Team::new(2);
-    for shape in SHAPES {
-        let (n_heads, _, head_dim, _) = shape;
-        let case = Case::new(shape, &LENGTHS);
+    for case in SHAPES.into_iter().flat_map(|shape| Case::variants(shape, &LENGTHS)) {
+        let (shape, (n_heads, _, head_dim, _)) = (case.shape, case.shape);
         for isa in Isa::available() {
             let out = case.run(&team, isa, &case.rows(), &case.q);
             for (i, out) in out.chunks(head_dim).enumerate() {
@@ -111,9 +128,8 @@ fn attention_matches_the_reference_for_every_isa_shape_and_length() {
 
 #[test]
 fn a_rows_bits_do_not_depend_on_other_rows_threads_or_the_isa() {
-    for shape in SHAPES {
-        let row_len = shape.0 * shape.2;
-        let case = Case::new(shape, &LENGTHS);
+    for case in SHAPES.into_iter().flat_map(|shape| Case::variants(shape, &LENGTHS)) {
+        let (shape, row_len) = (case.shape, case.shape.0 * case.shape.2);
         let rows = case.rows();
         let one = Team::new(1);
         let alone: Vec<u32> = rows
@@ -135,20 +151,33 @@ fn rows_computed_together_have_the_bits_of_rows_computed_alone() {
     // A prompt: rows of one sequence, each seeing one position more, some tiles longer than a segment.
     let shape = (9, 3, 64, 16);
     let row_len = 9 * 64;
-    let mut case = Case::new(shape, &[1300]);
     let team = Team::new(2);
-    case.q = Numbers::new(1).units(40 * row_len);
-    for first in [1, 250, 490, 1250] {
-        let rows: Vec<AttentionRow<'_>> =
-            (0..40).map(|i| AttentionRow { block_table: &case.tables[0], len: first + i }).collect();
-        for isa in Isa::available() {
-            let together = bits(&case.run(&team, isa, &rows, &case.q));
-            for (i, row) in rows.iter().enumerate() {
-                let span = i * row_len..(i + 1) * row_len;
-                let alone = bits(&case.run(&team, isa, &[*row], &case.q[span.clone()]));
-                assert_eq!(together[span], alone, "row {i} from {first} on {}", isa.name());
+    for mut case in Case::variants(shape, &[1300]) {
+        case.q = Numbers::new(1).units(40 * row_len);
+        for first in [1, 250, 490, 1250] {
+            let rows: Vec<AttentionRow<'_>> =
+                (0..40).map(|i| AttentionRow { block_table: &case.tables[0], len: first + i }).collect();
+            for isa in Isa::available() {
+                let together = bits(&case.run(&team, isa, &rows, &case.q));
+                for (i, row) in rows.iter().enumerate() {
+                    let span = i * row_len..(i + 1) * row_len;
+                    let alone = bits(&case.run(&team, isa, &[*row], &case.q[span.clone()]));
+                    assert_eq!(together[span], alone, "row {i} from {first} on {}", isa.name());
+                }
             }
         }
+    }
+}
+
+#[test]
+fn a_window_that_shows_everything_changes_nothing() {
+    let mut case = Case::new((4, 2, 32, 16), &LENGTHS);
+    let team = Team::new(1);
+    for isa in Isa::available() {
+        case.window = None;
+        let all = bits(&case.run(&team, isa, &case.rows(), &case.q));
+        case.window = Some(1100);
+        assert_eq!(bits(&case.run(&team, isa, &case.rows(), &case.q)), all);
     }
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::Numbers;
 use midstream_kernels::{
-    Isa, RopeStyle, Team, add_in_place, add_to_rows, argmax, gelu_mul, rms_norm, rms_norm_rows, rope, rope_angles,
+    Isa, RopeStyle, Team, add_in_place, add_to_rows, argmax, gelu_mul, rms_norm, rms_norm_heads, rms_norm_rows, rope, rope_angles,
     scale_in_place, silu_mul, silu_mul_rows, softmax_in_place,
 };
 
@@ -102,8 +102,9 @@ fn rope_turns_each_pair_by_its_angle_and_leaves_the_rest() {
         let (rows, heads, pairs) = (3, 2, n_rot / 2);
         let x = Numbers::new(n_rot as u64).units(rows * heads * head_dim);
         let (mut cos, mut sin) = (vec![0.0; rows * pairs], vec![0.0; rows * pairs]);
+        let frequencies: Vec<f64> = (0..pairs).map(|i| 10_000_f64.powf(-2.0 * i as f64 / n_rot as f64)).collect();
         for (row, (cos, sin)) in cos.chunks_mut(pairs).zip(sin.chunks_mut(pairs)).enumerate() {
-            rope_angles(100.0 * row as f64, 10_000.0, None, cos, sin);
+            rope_angles(100.0 * row as f64, &frequencies, 1.0, cos, sin);
         }
         let found = on_every_isa(&x, |isa, x| rope(isa, style, x, rows, head_dim, &cos, &sin));
         let expected = (0..x.len()).map(|at| {
@@ -128,11 +129,11 @@ fn rope_turns_each_pair_by_its_angle_and_leaves_the_rest() {
 }
 
 #[test]
-fn rope_factors_divide_the_angles() {
+fn angles_are_positions_times_frequencies_and_grow_by_the_magnitude() {
     let (mut cos, mut sin) = ([0.0; 2], [0.0; 2]);
-    rope_angles(6.0, 100.0, Some(&[2.0, 4.0]), &mut cos, &mut sin);
-    assert_close(&cos, [3_f64.cos(), 0.15_f64.cos()], 1e-6, 0.0);
-    assert_close(&sin, [3_f64.sin(), 0.15_f64.sin()], 1e-6, 0.0);
+    rope_angles(6.0, &[0.5, 0.025], 2.0, &mut cos, &mut sin);
+    assert_close(&cos, [3_f64, 0.15].map(|angle| 2.0 * angle.cos()), 1e-6, 0.0);
+    assert_close(&sin, [3_f64, 0.15].map(|angle| 2.0 * angle.sin()), 1e-6, 0.0);
 }
 
 #[test]
@@ -148,6 +149,12 @@ fn rows_by_a_team_have_the_bits_of_single_rows() {
             for (x, all) in x.chunks(cols).zip(all.chunks(cols)) {
                 rms_norm(isa, x, &weight, 1e-6, &mut one);
                 assert!(one == all);
+            }
+            let mut heads = x.clone();
+            rms_norm_heads(&team, isa, &mut heads, cols, &weight[..cols / 4], 1e-6);
+            for (x, head) in x.chunks(cols / 4).zip(heads.chunks(cols / 4)) {
+                rms_norm(isa, x, &weight[..cols / 4], 1e-6, &mut one[..cols / 4]);
+                assert!(one[..cols / 4] == *head);
             }
             let mut gates = x.clone();
             silu_mul_rows(&team, isa, &mut gates, &all, cols);

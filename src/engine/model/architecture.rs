@@ -12,15 +12,29 @@ pub(crate) struct Architecture {
     /// Which values of a head are turned together.
     pub(crate) rope: RopeStyle,
     /// Whether query, key and value have biases that must be there.
-    pub(crate) qkv_bias: bool,
+    pub(super) qkv_bias: bool,
+    /// Whether each head of query and key is normed before it is turned.
+    pub(super) head_norms: bool,
+    /// The last of every so many layers turns nothing.
+    pub(super) unturned_every: Option<usize>,
 }
 
 /// llama (also `SmolLM`, Mistral): the converter has permuted the rows of query and key for the `Norm` order.
-const LLAMA: Architecture = Architecture { name: "llama", rope: RopeStyle::Norm, qkv_bias: false };
+const LLAMA: Architecture = Architecture {
+    name: "llama",
+    rope: RopeStyle::Norm,
+    qkv_bias: false,
+    head_norms: false,
+    unturned_every: None,
+};
 /// qwen2 (also Qwen2.5).
-const QWEN2: Architecture = Architecture { name: "qwen2", rope: RopeStyle::Neox, qkv_bias: true };
+const QWEN2: Architecture = Architecture { name: "qwen2", rope: RopeStyle::Neox, qkv_bias: true, ..LLAMA };
+/// qwen3, the dense ones.
+const QWEN3: Architecture = Architecture { name: "qwen3", rope: RopeStyle::Neox, head_norms: true, ..LLAMA };
+/// `SmolLM3`: llama with layers that know no position. The file does not say which; it is every fourth.
+const SMOLLM3: Architecture = Architecture { name: "smollm3", unturned_every: Some(4), ..LLAMA };
 
-const ALL: [Architecture; 2] = [LLAMA, QWEN2];
+pub(super) const ALL: [Architecture; 4] = [LLAMA, QWEN2, QWEN3, SMOLLM3];
 
 impl Architecture {
     /// The architecture with this name.
@@ -29,5 +43,10 @@ impl Architecture {
             found: name.to_owned(),
             supported: ALL.map(|known| known.name).join(", "),
         })
+    }
+
+    /// Whether the layer with that number turns its heads by their position.
+    pub(super) fn turns(self, layer: usize) -> bool {
+        self.unturned_every.is_none_or(|every| !(layer + 1).is_multiple_of(every))
     }
 }

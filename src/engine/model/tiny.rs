@@ -11,6 +11,8 @@ pub(crate) struct Tiny {
     pub(crate) layers: usize,
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
+    /// Values in a head, where heads do not share the stream's width.
+    pub(crate) head_dim: Option<usize>,
     pub(crate) kind: TensorType,
     pub(crate) seed: u64,
     /// Without: the embedding is the output matrix.
@@ -26,6 +28,7 @@ impl Default for Tiny {
             layers: 2,
             heads: 4,
             kv_heads: 2,
+            head_dim: None,
             kind: TensorType::Q4_1,
             seed: 1,
             own_output: false,
@@ -45,6 +48,10 @@ impl Tiny {
         self.writer().finish()
     }
 
+    pub(crate) fn head_dim(self) -> usize {
+        self.head_dim.unwrap_or(WIDTH / self.heads)
+    }
+
     /// The file before it is written, to be spoilt.
     pub(crate) fn writer(self) -> Writer {
         let number = |value: usize| Value::U32(value as u32);
@@ -55,6 +62,9 @@ impl Tiny {
             ("attention.head_count", number(self.heads)),
             ("attention.head_count_kv", number(self.kv_heads)),
             ("attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+            ("feed_forward_length", number(WIDTH)),
+            ("attention.key_length", number(self.head_dim())),
+            ("attention.value_length", number(self.head_dim())),
         ];
         let keys = keys.map(|(name, value)| (format!("{}.{name}", self.architecture), value));
         let architecture = ("general.architecture".to_owned(), Value::String(self.architecture.to_owned()));
@@ -65,7 +75,8 @@ impl Tiny {
 
     fn tensors(self, mut writer: Writer) -> Writer {
         let mut random = Random(self.seed);
-        let kv = WIDTH / self.heads * self.kv_heads;
+        let head_dim = self.head_dim();
+        let (query, kv) = (head_dim * self.heads, head_dim * self.kv_heads);
         let mut add = |name: String, shape: &[usize], kind: TensorType| {
             if self.skip == Some(name.as_str()) {
                 return;
@@ -73,16 +84,23 @@ impl Tiny {
             let data = random.data(kind, shape);
             writer = std::mem::take(&mut writer).tensor(name, shape, kind, data);
         };
-        add("token_embd.weight".into(), &[WIDTH, VOCABULARY], TensorType::Q8_0);
+        let embedding = if self.kind == TensorType::F32 { self.kind } else { TensorType::Q8_0 };
+        add("token_embd.weight".into(), &[WIDTH, VOCABULARY], embedding);
         for layer in 0..self.layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
-            for (part, rows) in [("attn_q", WIDTH), ("attn_k", kv), ("attn_v", kv)] {
+            for (part, rows) in [("attn_q", query), ("attn_k", kv), ("attn_v", kv)] {
                 add(name(&format!("{part}.weight")), &[WIDTH, rows], self.kind);
                 if self.architecture == "qwen2" {
                     add(name(&format!("{part}.bias")), &[rows], TensorType::F32);
                 }
             }
-            for part in ["attn_output", "ffn_gate", "ffn_up", "ffn_down"] {
+            if self.architecture == "qwen3" {
+                for part in ["attn_q_norm", "attn_k_norm"] {
+                    add(name(&format!("{part}.weight")), &[head_dim], TensorType::F32);
+                }
+            }
+            add(name("attn_output.weight"), &[query, WIDTH], self.kind);
+            for part in ["ffn_gate", "ffn_up", "ffn_down"] {
                 add(name(&format!("{part}.weight")), &[WIDTH, WIDTH], self.kind);
             }
             for part in ["attn_norm", "ffn_norm"] {
@@ -95,6 +113,25 @@ impl Tiny {
         }
         writer
     }
+}
+
+/// The models whose logits `tests/golden/logits/` has: small ones of every architecture, over f32 weights, with the
+/// properties that set it apart.
+pub(crate) fn references() -> Vec<(&'static str, Writer)> {
+    let plain = Tiny { kind: TensorType::F32, heads: 8, seed: 9, ..Tiny::default() };
+    let llama = |own_output| Tiny { own_output, ..plain }.writer();
+    let linear = llama(false)
+        .entry("llama.rope.scaling.type", Value::String("linear".to_owned()))
+        .entry("llama.rope.scaling.factor", Value::F32(4.0));
+    let factors: Vec<u8> = (0..16_u8).flat_map(|pair| (1.0 + 0.5 * f32::from(pair)).to_le_bytes()).collect();
+    vec![
+        ("llama", llama(true)),
+        ("llama_linear", linear),
+        ("llama_factors", llama(false).tensor("rope_freqs.weight", &[16], TensorType::F32, factors)),
+        ("qwen2", Tiny { architecture: "qwen2", ..plain }.writer()),
+        ("qwen3", Tiny { architecture: "qwen3", head_dim: Some(48), ..plain }.writer()),
+        ("smollm3", Tiny { architecture: "smollm3", layers: 4, kv_heads: 4, ..plain }.writer()),
+    ]
 }
 
 /// A byte tokenizer in the file's own terms.

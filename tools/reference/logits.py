@@ -1,0 +1,150 @@
+"""Computes the logits of small GGUF models with the package transformers in 64-bit arithmetic.
+
+usage: logits.py FOLDER_OF_MODELS FOLDER_OF_GOLDENS
+
+A model's file is read with the package gguf, its weights are put into the class that transformers has for the
+architecture, under the names that transformers gives them, and undone from what converters do to them. The goldens
+hold the tokens and the logits behind some of their positions.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import gguf
+import numpy
+import torch
+import transformers
+
+TOKENS = 48
+POSITIONS = [0, 21, 47]
+VALUES = 5
+
+
+class File:
+    """The keys and tensors of one file."""
+
+    def __init__(self, path):
+        reader = gguf.GGUFReader(path)
+        self.keys = {name: field.contents() for name, field in reader.fields.items()}
+        self.tensors = {
+            tensor.name: torch.from_numpy(
+                gguf.dequantize(tensor.data, tensor.tensor_type).astype(numpy.float64)
+            ).reshape([int(length) for length in reversed(tensor.shape)])
+            for tensor in reader.tensors
+        }
+        self.architecture = self.keys["general.architecture"]
+
+    def key(self, name, default=None):
+        return self.keys.get(f"{self.architecture}.{name}", default)
+
+    def layers(self):
+        return range(self.key("block_count"))
+
+
+def common(file, **more):
+    """What all configurations have."""
+    heads = file.key("attention.head_count")
+    return dict(
+        hidden_size=file.key("embedding_length"),
+        intermediate_size=file.key("feed_forward_length"),
+        num_hidden_layers=file.key("block_count"),
+        num_attention_heads=heads,
+        num_key_value_heads=file.key("attention.head_count_kv"),
+        head_dim=file.key("attention.key_length"),
+        vocab_size=file.tensors["token_embd.weight"].shape[0],
+        rms_norm_eps=file.key("attention.layer_norm_rms_epsilon"),
+        rope_theta=file.key("rope.freq_base", 10000.0),
+        max_position_embeddings=file.key("context_length"),
+        tie_word_embeddings="output.weight" not in file.tensors,
+        pad_token_id=0,
+        attn_implementation="eager",
+        **more,
+    )
+
+
+NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def state(file, names=NAMES, output_norm="norm"):
+    """The tensors under the names of transformers, as far as those differ by a table."""
+    result = {"model.embed_tokens.weight": file.tensors["token_embd.weight"]}
+    result["lm_head.weight"] = file.tensors.get("output.weight", file.tensors["token_embd.weight"])
+    for name, tensor in file.tensors.items():
+        if name.startswith("blk."):
+            _, number, part, kind = name.split(".")
+            if part in names:
+                result[f"model.layers.{number}.{names[part]}.{kind}"] = tensor
+    result[f"model.{output_norm}.weight"] = file.tensors["output_norm.weight"]
+    return result
+
+
+def in_halves(file, tensors):
+    """Undoes the order of neighbours in which converters write the rows of query and key of some architectures."""
+    dim = file.key("attention.key_length")
+    for name in [name for name in tensors if "q_proj.weight" in name or "k_proj.weight" in name]:
+        rows = tensors[name]
+        heads = rows.reshape(rows.shape[0] // dim, dim // 2, 2, rows.shape[1])
+        tensors[name] = heads.transpose(1, 2).reshape(rows.shape)
+    return tensors
+
+
+def llama(file):
+    scaling = None
+    if file.key("rope.scaling.type") == "linear":
+        scaling = {"rope_type": "linear", "factor": file.key("rope.scaling.factor")}
+    config = transformers.LlamaConfig(**common(file, rope_scaling=scaling))
+    model = transformers.LlamaForCausalLM(config)
+    if "rope_freqs.weight" in file.tensors:
+        model.model.rotary_emb.inv_freq /= file.tensors["rope_freqs.weight"]
+    return model, in_halves(file, state(file))
+
+
+def qwen2(file):
+    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**common(file))), state(file)
+
+
+def qwen3(file):
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**common(file))), state(file)
+
+
+def smollm3(file):
+    config = transformers.SmolLM3Config(**common(file, no_rope_layer_interval=4))
+    return transformers.SmolLM3ForCausalLM(config), in_halves(file, state(file))
+
+
+def logits(path):
+    file = File(path)
+    model, tensors = globals()[file.architecture.replace("-", "_")](file)
+    model = model.double().eval()
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert not missing and not unexpected, (path, missing, unexpected)
+    tokens = [(31 * index + 17 * index * index + 5) % 256 for index in range(TOKENS)]
+    with torch.no_grad():
+        result = model(torch.tensor([tokens])).logits[0]
+    rows = [[float(f"{value:.{VALUES}g}") for value in result[position].tolist()] for position in POSITIONS]
+    return {"tokens": tokens, "positions": POSITIONS, "logits": rows}
+
+
+def main():
+    models, goldens = (Path(argument) for argument in sys.argv[1:])
+    transformers.logging.set_verbosity_error()
+    for path in sorted(models.glob("*.gguf")):
+        golden = json.dumps(logits(path), separators=(",", ":")).replace("],", "],\n")
+        (goldens / f"{path.stem}.json").write_text(golden + "\n")
+        print(path.stem, file=sys.stderr)
+
+
+main()
