@@ -330,12 +330,7 @@ fn widen_row<S: Simd, const D: usize>(bits: &[u16], out: &mut [[f32; LANES]; D])
 
 /// The scores of one query against the keys it sees; the others get minus infinity.
 #[inline(always)]
-fn score<S: Simd, const D: usize>(
-    query: &[f32],
-    keys: &Rows<D>,
-    seen: &Range<usize>,
-    scale: f32,
-) -> [[f32; LANES]; 2] {
+fn score<S: Simd, const D: usize>(query: &[f32], keys: &Rows<D>, seen: &Range<usize>, scale: f32) -> [[f32; LANES]; 2] {
     let mut padded = [S::splat(0.0); D];
     for (padded, query) in padded.iter_mut().zip(query.chunks(LANES)) {
         *padded = load_part::<S>(query);

@@ -4,8 +4,8 @@ mod common;
 
 use common::Numbers;
 use midstream_kernels::{
-    Isa, RopeStyle, Team, add_in_place, add_to_rows, argmax, gelu_mul, rms_norm, rms_norm_heads, rms_norm_rows, rope, rope_angles,
-    scale_in_place, silu_mul, silu_mul_rows, softmax_in_place,
+    Isa, RopeStyle, Team, add_in_place, add_to_rows, argmax, gelu_mul, rms_norm, rms_norm_heads, rms_norm_rows, rope,
+    rope_angles, scale_in_place, silu_mul, silu_mul_rows, softmax_in_place,
 };
 
 const LENGTHS: [usize; 8] = [1, 7, 8, 15, 16, 17, 576, 1001];

@@ -101,11 +101,23 @@ def in_halves(file, tensors):
     return tensors
 
 
+def scaling(file, **more):
+    """The scaling of the rotation, as transformers calls it."""
+    kind = file.key("rope.scaling.type")
+    if kind is None:
+        return None
+    found = {"rope_type": kind, "factor": file.key("rope.scaling.factor"), **more}
+    if kind == "yarn":
+        found["original_max_position_embeddings"] = file.key("rope.scaling.original_context_length")
+    if kind == "longrope":
+        for length in ["short", "long"]:
+            found[f"{length}_factor"] = file.tensors[f"rope_factors_{length}.weight"].tolist()
+    return found
+
+
 def llama(file):
-    scaling = None
-    if file.key("rope.scaling.type") == "linear":
-        scaling = {"rope_type": "linear", "factor": file.key("rope.scaling.factor")}
-    config = transformers.LlamaConfig(**common(file, rope_scaling=scaling))
+    config = transformers.LlamaConfig(**common(file, rope_scaling=scaling(file)))
+    config.original_max_position_embeddings = file.key("rope.scaling.original_context_length")
     model = transformers.LlamaForCausalLM(config)
     if "rope_freqs.weight" in file.tensors:
         model.model.rotary_emb.inv_freq /= file.tensors["rope_freqs.weight"]

@@ -17,6 +17,8 @@ pub(crate) struct Architecture {
     pub(super) head_norms: bool,
     /// The last of every so many layers turns nothing.
     pub(super) unturned_every: Option<usize>,
+    /// Whether yarn's range of pairs is widened to whole pairs.
+    pub(super) whole_yarn_pairs: bool,
 }
 
 /// llama (also `SmolLM`, Mistral): the converter has permuted the rows of query and key for the `Norm` order.
@@ -26,6 +28,7 @@ const LLAMA: Architecture = Architecture {
     qkv_bias: false,
     head_norms: false,
     unturned_every: None,
+    whole_yarn_pairs: true,
 };
 /// qwen2 (also Qwen2.5).
 const QWEN2: Architecture = Architecture { name: "qwen2", rope: RopeStyle::Neox, qkv_bias: true, ..LLAMA };

@@ -55,11 +55,10 @@ impl Description {
         let embedding = tensors.matrix("token_embd.weight", None, None)?;
         let layer_count = keys.positive("block_count")?;
         let sizes = sizes(&keys, &tensors, &embedding, layer_count, &mut warnings)?;
-        let mut rope = Rope::read(&keys, sizes.head_dim)?;
-        let pairs = rope.frequencies.len();
-        rope.factors = tensors.optional("rope_freqs.weight", |name| tensors.vector(name, pairs))?;
+        let rope = Rope::read(&keys, &tensors, architecture, sizes.head_dim)?;
         let reader = Layers { keys: &keys, tensors: &tensors, sizes: &sizes, architecture };
-        let layers = (0..layer_count).map(|number| reader.read(number, &mut warnings)).collect::<Result<Vec<_>, _>>()?;
+        let layers =
+            (0..layer_count).map(|number| reader.read(number, &mut warnings)).collect::<Result<Vec<_>, _>>()?;
         let description = Self {
             architecture,
             output_norm: tensors.vector("output_norm.weight", sizes.embedding)?,

@@ -104,7 +104,8 @@ fn impossible_hyperparameters_are_refused_without_using_memory_for_them() {
         ("llama.rope.freq_base", Value::F32(-1.0), "positive"),
         ("llama.rope.dimension_count", huge, "fit into a head"),
         ("llama.rope.dimension_count", Value::U32(3), "even"),
-        ("llama.rope.scaling.type", Value::String("yarn".into()), "yarn"),
+        ("llama.rope.scaling.type", Value::String("dynamic".into()), "dynamic"),
+        ("llama.rope.scaling.type", Value::String("longrope".into()), "rope_factors_short"),
         ("llama.expert_count", Value::U32(8), "mixture of experts"),
         ("general.architecture", Value::U32(1), "general.architecture"),
     ] {

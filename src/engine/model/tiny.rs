@@ -120,14 +120,24 @@ impl Tiny {
 pub(crate) fn references() -> Vec<(&'static str, Writer)> {
     let plain = Tiny { kind: TensorType::F32, heads: 8, seed: 9, ..Tiny::default() };
     let llama = |own_output| Tiny { own_output, ..plain }.writer();
-    let linear = llama(false)
-        .entry("llama.rope.scaling.type", Value::String("linear".to_owned()))
-        .entry("llama.rope.scaling.factor", Value::F32(4.0));
-    let factors: Vec<u8> = (0..16_u8).flat_map(|pair| (1.0 + 0.5 * f32::from(pair)).to_le_bytes()).collect();
+    // All within the original context, and the factors' short list, would not show the scaling.
+    let scaled = |kind: &str| {
+        llama(false)
+            .entry("llama.rope.scaling.type", Value::String(kind.to_owned()))
+            .entry("llama.rope.scaling.factor", Value::F32(4.0))
+            .entry("llama.rope.scaling.original_context_length", Value::U32(24))
+    };
+    let factors =
+        |step: f32| -> Vec<u8> { (0..16_u8).flat_map(|pair| (1.0 + step * f32::from(pair)).to_le_bytes()).collect() };
+    let with_factors =
+        |writer: Writer, name: &str, step: f32| writer.tensor(name, &[16], TensorType::F32, factors(step));
+    let longrope = with_factors(scaled("longrope"), "rope_factors_short.weight", 0.1);
     vec![
         ("llama", llama(true)),
-        ("llama_linear", linear),
-        ("llama_factors", llama(false).tensor("rope_freqs.weight", &[16], TensorType::F32, factors)),
+        ("llama_linear", scaled("linear")),
+        ("llama_yarn", scaled("yarn")),
+        ("llama_longrope", with_factors(longrope, "rope_factors_long.weight", 0.3)),
+        ("llama_factors", with_factors(llama(false), "rope_freqs.weight", 0.5)),
         ("qwen2", Tiny { architecture: "qwen2", ..plain }.writer()),
         ("qwen3", Tiny { architecture: "qwen3", head_dim: Some(48), ..plain }.writer()),
         ("smollm3", Tiny { architecture: "smollm3", layers: 4, kv_heads: 4, ..plain }.writer()),

@@ -1,8 +1,6 @@
 //! The attention branch of a layer: projections, head norms, rotation, the pages, and what comes out of it.
 
-use midstream_kernels::{
-    AttentionArgs, AttentionRow, Product, attention, matmul, matmul_all, rms_norm_heads, rope,
-};
+use midstream_kernels::{AttentionArgs, AttentionRow, Product, attention, matmul, matmul_all, rms_norm_heads, rope};
 
 use super::super::super::kv::BLOCK_TOKENS;
 use super::{Angles, CpuBackend, Row};
@@ -52,10 +50,8 @@ impl CpuBackend {
     fn turn_heads(&mut self, number: usize, count: usize) {
         let Self { team, isa, description, weights, buffers, .. } = self;
         let (sizes, layer) = (&description.sizes, &weights.layers[number].attention);
-        let parts = [
-            (&mut buffers.query, sizes.heads, &layer.query_norm),
-            (&mut buffers.key, sizes.kv_heads, &layer.key_norm),
-        ];
+        let parts =
+            [(&mut buffers.query, sizes.heads, &layer.query_norm), (&mut buffers.key, sizes.kv_heads, &layer.key_norm)];
         for (values, heads, norm) in parts {
             if let Some(norm) = norm {
                 rms_norm_heads(team, *isa, values, heads * sizes.head_dim, norm, sizes.rms_epsilon);

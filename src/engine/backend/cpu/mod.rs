@@ -100,7 +100,7 @@ impl CpuBackend {
             sin.resize(rows.len() * pairs, 0.0);
             let angles = cos.chunks_exact_mut(pairs).zip(sin.chunks_exact_mut(pairs));
             for (row, (cos, sin)) in rows.iter().zip(angles) {
-                rope_angles(row.position as f64, &rope.frequencies, 1.0, cos, sin);
+                rope_angles(row.position as f64, &rope.frequencies, rope.magnitude, cos, sin);
             }
         }
         Ok(())

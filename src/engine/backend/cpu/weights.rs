@@ -41,6 +41,8 @@ pub(super) struct Layer {
 pub(super) struct Rope {
     /// Radians per position, one per pair of values.
     pub(super) frequencies: Vec<f64>,
+    /// What cosine and sine are multiplied with.
+    pub(super) magnitude: f64,
 }
 
 /// The whole decoder.
@@ -103,7 +105,7 @@ impl Source<'_> {
         {
             *frequency /= f64::from(factor);
         }
-        Ok(Rope { frequencies })
+        Ok(Rope { frequencies, magnitude: rope.magnitude })
     }
 
     fn layer(&self, layer: &model::Layer) -> Result<Layer, ModelError> {
