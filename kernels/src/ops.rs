@@ -23,6 +23,17 @@ for_each_isa! {
 }
 
 for_each_isa! {
+    /// `gate = gate * sigmoid(slope * gate) * (up + 1)`, with `gate` held below `limit` and `up` between `-limit` and
+    /// `limit` before. Panics when the lengths differ.
+    pub fn clamped_silu_mul(gate: &mut [f32], up: &[f32], slope: f32, limit: f32) = clamped_silu_mul_body;
+}
+
+for_each_isa! {
+    /// `x += factor * y`, rounded once. Panics when the lengths differ.
+    pub fn add_scaled_in_place(x: &mut [f32], y: &[f32], factor: f32) = add_scaled_body;
+}
+
+for_each_isa! {
     /// `x += y`. Panics when the lengths differ.
     pub fn add_in_place(x: &mut [f32], y: &[f32]) = add_body;
 }
@@ -56,11 +67,32 @@ for_each_isa! {
     fn norm_heads(row: &mut [f32], weight: &[f32], eps: f32) = norm_heads_body;
 }
 
-/// [`silu_mul`] for rows of `cols` values.
-pub fn silu_mul_rows(team: &Team, isa: Isa, gate: &mut [f32], up: &[f32], cols: usize) {
+/// How a gate opens for the values behind it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// [`silu_mul`].
+    Silu,
+    /// [`gelu_mul`].
+    Gelu,
+    /// [`clamped_silu_mul`].
+    ClampedSilu {
+        /// What the sigmoid's argument is multiplied with.
+        slope: f32,
+        /// The greatest gate and value.
+        limit: f32,
+    },
+}
+
+/// The activation for rows of `cols` values.
+pub fn activate_rows(team: &Team, isa: Isa, activation: Activation, gate: &mut [f32], up: &[f32], cols: usize) {
     assert_eq!(gate.len(), up.len(), "as many gates as values");
     for_rows(team, gate, cols, |row, gate| {
-        silu_mul(isa, gate, &up[row * cols..(row + 1) * cols]);
+        let up = &up[row * cols..(row + 1) * cols];
+        match activation {
+            Activation::Silu => silu_mul(isa, gate, up),
+            Activation::Gelu => gelu_mul(isa, gate, up),
+            Activation::ClampedSilu { slope, limit } => clamped_silu_mul(isa, gate, up, slope, limit),
+        }
     });
 }
 
@@ -148,6 +180,26 @@ fn gelu_mul_body<S: Simd>(gate: &mut [f32], up: &[f32]) {
         let x = *gate;
         let y = factor * x * (0.044_715 * x).mul_add(x, 1.0);
         *gate = x * sigmoid(2.0 * y) * up;
+    }
+}
+
+#[inline(always)]
+fn clamped_silu_mul_body<S: Simd>(gate: &mut [f32], up: &[f32], slope: f32, limit: f32) {
+    assert_eq!(gate.len(), up.len(), "as many gates as values");
+    for (gate, up) in gate.iter_mut().zip(up) {
+        // Comparisons that keep a NaN.
+        let x = if *gate > limit { limit } else { *gate };
+        let up = if *up > limit { limit } else { *up };
+        let up = if up < -limit { -limit } else { up };
+        *gate = x * sigmoid(slope * x) * (up + 1.0);
+    }
+}
+
+#[inline(always)]
+fn add_scaled_body<S: Simd>(x: &mut [f32], y: &[f32], factor: f32) {
+    assert_eq!(x.len(), y.len(), "as many values to add");
+    for (x, y) in x.iter_mut().zip(y) {
+        *x = y.mul_add(factor, *x);
     }
 }
 

@@ -137,6 +137,26 @@ def smollm3(file):
     return transformers.SmolLM3ForCausalLM(config), in_halves(file, state(file))
 
 
+def gemma3(file):
+    config = transformers.Gemma3TextConfig(
+        **common(file, rope_scaling=scaling(file)),
+        query_pre_attn_scalar=file.key("attention.key_length"),
+        sliding_window=file.key("attention.sliding_window"),
+        layer_types=["full_attention" if (i + 1) % 6 == 0 else "sliding_attention" for i in file.layers()],
+        rope_local_base_freq=10000.0,
+        hidden_activation="gelu_pytorch_tanh",
+    )
+    names = NAMES | {
+        "post_attention_norm": "post_attention_layernorm",
+        "ffn_norm": "pre_feedforward_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+    }
+    tensors = state(file, names)
+    # Its norms multiply with 1 + weight.
+    plain = {name: tensor - 1 if "norm" in name else tensor for name, tensor in tensors.items()}
+    return transformers.Gemma3ForCausalLM(config), plain
+
+
 def logits(path):
     file = File(path)
     model, tensors = globals()[file.architecture.replace("-", "_")](file)

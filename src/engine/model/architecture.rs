@@ -1,22 +1,32 @@
 //! The architectures: what sets each decoder apart from the others.
 
-use midstream_kernels::RopeStyle;
+use midstream_kernels::{Activation, RopeStyle};
 
 use super::ModelError;
 
 /// What a decoder of llama's family does in its own way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Architecture {
     /// The value of `general.architecture`, and the prefix of the hyperparameters.
     pub(crate) name: &'static str,
     /// Which values of a head are turned together.
     pub(crate) rope: RopeStyle,
+    /// How the gate of a feed-forward part opens.
+    pub(crate) activation: Activation,
     /// Whether query, key and value have biases that must be there.
     pub(super) qkv_bias: bool,
     /// Whether each head of query and key is normed before it is turned.
     pub(super) head_norms: bool,
+    /// Whether a branch is normed once more before it is added.
+    pub(super) post_norms: bool,
+    /// Whether embeddings are multiplied with the root of their width.
+    pub(super) scaled_embedding: bool,
     /// The last of every so many layers turns nothing.
     pub(super) unturned_every: Option<usize>,
+    /// The last of every so many layers sees everything, the others what lies in the file's window.
+    pub(super) full_every: Option<usize>,
+    /// Whether layers with a window have a rotation of their own.
+    pub(super) local_rope: bool,
     /// Whether yarn's range of pairs is widened to whole pairs.
     pub(super) whole_yarn_pairs: bool,
 }
@@ -25,9 +35,14 @@ pub(crate) struct Architecture {
 const LLAMA: Architecture = Architecture {
     name: "llama",
     rope: RopeStyle::Norm,
+    activation: Activation::Silu,
     qkv_bias: false,
     head_norms: false,
+    post_norms: false,
+    scaled_embedding: false,
     unturned_every: None,
+    full_every: None,
+    local_rope: false,
     whole_yarn_pairs: true,
 };
 /// qwen2 (also Qwen2.5).
@@ -36,8 +51,20 @@ const QWEN2: Architecture = Architecture { name: "qwen2", rope: RopeStyle::Neox,
 const QWEN3: Architecture = Architecture { name: "qwen3", rope: RopeStyle::Neox, head_norms: true, ..LLAMA };
 /// `SmolLM3`: llama with layers that know no position. The file does not say which; it is every fourth.
 const SMOLLM3: Architecture = Architecture { name: "smollm3", unturned_every: Some(4), ..LLAMA };
+/// gemma3, its text part. The converter has added the 1 to the norms' weights.
+const GEMMA3: Architecture = Architecture {
+    name: "gemma3",
+    rope: RopeStyle::Neox,
+    activation: Activation::Gelu,
+    head_norms: true,
+    post_norms: true,
+    scaled_embedding: true,
+    full_every: Some(6),
+    local_rope: true,
+    ..LLAMA
+};
 
-pub(super) const ALL: [Architecture; 4] = [LLAMA, QWEN2, QWEN3, SMOLLM3];
+pub(super) const ALL: [Architecture; 5] = [LLAMA, QWEN2, QWEN3, SMOLLM3, GEMMA3];
 
 impl Architecture {
     /// The architecture with this name.

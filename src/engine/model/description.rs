@@ -6,7 +6,7 @@ use midstream_kernels::HEAD_DIM_MAX;
 
 use super::super::gguf::Gguf;
 use super::keys::{Keys, require};
-use super::layer::{Layers, name};
+use super::layer::{Layers, Window, name};
 use super::tensors::Tensors;
 use super::{Architecture, Layer, ModelError, Rope, TensorRef};
 
@@ -27,6 +27,10 @@ pub(crate) struct Sizes {
     pub(crate) context_length: usize,
     /// Added to the mean square in norms.
     pub(crate) rms_epsilon: f32,
+    /// What attention's scores are multiplied with.
+    pub(crate) attention_scale: f32,
+    /// What embeddings are multiplied with.
+    pub(crate) embedding_scale: Option<f32>,
 }
 
 /// A decoder that a backend can load.
@@ -54,9 +58,13 @@ impl Description {
         let mut warnings = Vec::new();
         let embedding = tensors.matrix("token_embd.weight", None, None)?;
         let layer_count = keys.positive("block_count")?;
-        let sizes = sizes(&keys, &tensors, &embedding, layer_count, &mut warnings)?;
-        let rope = Rope::read(&keys, &tensors, architecture, sizes.head_dim)?;
-        let reader = Layers { keys: &keys, tensors: &tensors, sizes: &sizes, architecture };
+        let sizes = sizes(&keys, &tensors, &embedding, layer_count, architecture, &mut warnings)?;
+        let mut ropes = vec![Rope::read(&keys, &tensors, architecture, sizes.head_dim)?];
+        if architecture.local_rope {
+            ropes.push(Rope::read_local(&keys, sizes.head_dim)?);
+        }
+        let window = Window::read(&keys, architecture)?;
+        let reader = Layers { keys: &keys, tensors: &tensors, sizes: &sizes, architecture, window };
         let layers =
             (0..layer_count).map(|number| reader.read(number, &mut warnings)).collect::<Result<Vec<_>, _>>()?;
         let description = Self {
@@ -66,7 +74,7 @@ impl Description {
                 tensors.matrix(name, Some(sizes.vocabulary), Some(sizes.embedding))
             })?,
             embedding,
-            ropes: vec![rope],
+            ropes,
             layers,
             sizes,
             warnings,
@@ -101,11 +109,10 @@ fn sizes(
     tensors: &Tensors<'_>,
     embedding: &TensorRef,
     layers: usize,
+    architecture: Architecture,
     warnings: &mut Vec<String>,
 ) -> Result<Sizes, ModelError> {
-    if keys.number("expert_count")?.unwrap_or(0) > 0 {
-        return Err(ModelError::Unsupported("a mixture of experts".to_owned()));
-    }
+    refuse_unknown(keys)?;
     let width = embedding.cols;
     let rows_of = |part: &str| Ok::<_, ModelError>(tensors.matrix(&name(0, part), None, Some(width))?.rows);
     let (query, kv) = (rows_of("attn_q.weight")?, rows_of("attn_k.weight")?);
@@ -141,8 +148,34 @@ fn sizes(
         vocabulary: embedding.rows,
         context_length: keys.positive("context_length")?,
         rms_epsilon: keys.float_or("attention.layer_norm_rms_epsilon", 1e-5)?,
+        attention_scale: match keys.float("attention.scale")? {
+            Some(scale) => scale,
+            // The 27B model alone has another scale, and its file does not say so.
+            None if architecture.name == "gemma3" && layers == GEMMA3_27B_LAYERS => {
+                1.0 / (width as f32 / heads as f32).sqrt()
+            }
+            None => 1.0 / (head_dim as f32).sqrt(),
+        },
+        embedding_scale: architecture.scaled_embedding.then(|| (width as f32).sqrt()),
     })
 }
+
+/// Refuses what would change the numbers and is not implemented.
+fn refuse_unknown(keys: &Keys<'_>) -> Result<(), ModelError> {
+    if keys.number("expert_count")?.unwrap_or(0) > 0 {
+        return Err(ModelError::Unsupported("a mixture of experts".to_owned()));
+    }
+    for key in ["attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "embedding_scale", "residual_scale"]
+    {
+        if keys.any_float(key)?.is_some_and(|value| value != 0.0) {
+            return Err(ModelError::Unsupported(format!("the metadata key {key}")));
+        }
+    }
+    Ok(())
+}
+
+/// Layers of Gemma 3 27B.
+const GEMMA3_27B_LAYERS: usize = 62;
 
 /// Query heads that the attention kernel takes per key-value head.
 const HEADS_PER_KV_MAX: usize = 64;

@@ -75,13 +75,23 @@ impl Keys<'_> {
         Ok(self.gguf.u32s(&name)?.and_then(|values| values.get(layer).map(|found| *found as usize)))
     }
 
+    /// An array of truth values, if the key holds one.
+    pub(super) fn bools(&self, key: &str) -> Option<&[bool]> {
+        self.gguf.get(&self.name(key)).and_then(gguf::Value::as_bools)
+    }
+
     pub(super) fn string(&self, key: &str) -> Result<Option<&str>, ModelError> {
         Ok(self.gguf.string(&self.name(key))?)
     }
 
+    /// Any number, if it is there.
+    pub(super) fn any_float(&self, key: &str) -> Result<Option<f32>, ModelError> {
+        Ok(self.gguf.f32(&self.name(key))?)
+    }
+
     /// A positive number, if it is there.
     pub(super) fn float(&self, key: &str) -> Result<Option<f32>, ModelError> {
-        let found = self.gguf.f32(&self.name(key))?;
+        let found = self.any_float(key)?;
         match found.filter(|found| !found.is_finite() || *found <= 0.0) {
             Some(found) => Err(self.impossible(key, found, "it must be a positive number")),
             None => Ok(found),

@@ -25,10 +25,7 @@ impl Rope {
         architecture: Architecture,
         head_dim: usize,
     ) -> Result<Self, ModelError> {
-        let dims = keys.positive_if_any("rope.dimension_count")?.unwrap_or(head_dim);
-        if dims > head_dim || !dims.is_multiple_of(2) {
-            return Err(keys.impossible("rope.dimension_count", dims, "it must be even and fit into a head"));
-        }
+        let dims = dims(keys, head_dim)?;
         let base = f64::from(keys.float_or("rope.freq_base", 10_000.0)?);
         let factors = tensors.optional("rope_freqs.weight", |name| tensors.vector(name, dims / 2))?;
         let plain = Self { frequencies: frequencies(base, dims), magnitude: 1.0, factors };
@@ -40,6 +37,12 @@ impl Rope {
             Some("longrope") => plain.longrope(keys, tensors),
             Some(other) => Err(ModelError::Unsupported(format!("rope scaling of type {other:?}"))),
         }
+    }
+
+    /// The rotation of layers that see only a window: it has a base of its own, and nothing stretches it.
+    pub(super) fn read_local(keys: &Keys<'_>, head_dim: usize) -> Result<Self, ModelError> {
+        let base = f64::from(keys.float_or("rope.freq_base_swa", 10_000.0)?);
+        Ok(Self { frequencies: frequencies(base, dims(keys, head_dim)?), magnitude: 1.0, factors: None })
     }
 
     fn slowed(mut self, divisor: f32) -> Self {
@@ -89,6 +92,15 @@ impl Rope {
         };
         Ok(self)
     }
+}
+
+/// Values of a head that are turned.
+fn dims(keys: &Keys<'_>, head_dim: usize) -> Result<usize, ModelError> {
+    let dims = keys.positive_if_any("rope.dimension_count")?.unwrap_or(head_dim);
+    if dims > head_dim || !dims.is_multiple_of(2) {
+        return Err(keys.impossible("rope.dimension_count", dims, "it must be even and fit into a head"));
+    }
+    Ok(dims)
 }
 
 fn frequencies(base: f64, dims: usize) -> Vec<f64> {

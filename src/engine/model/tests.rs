@@ -32,6 +32,8 @@ fn sizes_come_from_the_tensors_and_keys() {
             vocabulary: VOCABULARY,
             context_length: 2048,
             rms_epsilon: 1e-5,
+            attention_scale: 0.125,
+            embedding_scale: None,
         };
         assert_eq!(description.sizes, expected);
         assert_eq!(description.layers.len(), 4);
@@ -107,6 +109,7 @@ fn impossible_hyperparameters_are_refused_without_using_memory_for_them() {
         ("llama.rope.scaling.type", Value::String("dynamic".into()), "dynamic"),
         ("llama.rope.scaling.type", Value::String("longrope".into()), "rope_factors_short"),
         ("llama.expert_count", Value::U32(8), "mixture of experts"),
+        ("llama.attn_logit_softcapping", Value::F32(30.0), "attn_logit_softcapping"),
         ("general.architecture", Value::U32(1), "general.architecture"),
     ] {
         let text = refusal_with(key, value.clone());

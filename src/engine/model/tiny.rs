@@ -94,7 +94,7 @@ impl Tiny {
                     add(name(&format!("{part}.bias")), &[rows], TensorType::F32);
                 }
             }
-            if self.architecture == "qwen3" {
+            if matches!(self.architecture, "qwen3" | "gemma3") {
                 for part in ["attn_q_norm", "attn_k_norm"] {
                     add(name(&format!("{part}.weight")), &[head_dim], TensorType::F32);
                 }
@@ -103,7 +103,9 @@ impl Tiny {
             for part in ["ffn_gate", "ffn_up", "ffn_down"] {
                 add(name(&format!("{part}.weight")), &[WIDTH, WIDTH], self.kind);
             }
-            for part in ["attn_norm", "ffn_norm"] {
+            let post_norms = ["post_attention_norm", "post_ffw_norm"];
+            let post_norms = post_norms.iter().filter(|_| self.architecture == "gemma3");
+            for part in ["attn_norm", "ffn_norm"].iter().chain(post_norms) {
                 add(name(&format!("{part}.weight")), &[WIDTH], TensorType::F32);
             }
         }
@@ -132,6 +134,12 @@ pub(crate) fn references() -> Vec<(&'static str, Writer)> {
     let with_factors =
         |writer: Writer, name: &str, step: f32| writer.tensor(name, &[16], TensorType::F32, factors(step));
     let longrope = with_factors(scaled("longrope"), "rope_factors_short.weight", 0.1);
+    let gemma3 = Tiny { architecture: "gemma3", layers: 6, head_dim: Some(48), ..plain }
+        .writer()
+        .entry("gemma3.attention.sliding_window", Value::U32(12))
+        .entry("gemma3.rope.freq_base", Value::F32(1e6))
+        .entry("gemma3.rope.scaling.type", Value::String("linear".to_owned()))
+        .entry("gemma3.rope.scaling.factor", Value::F32(8.0));
     vec![
         ("llama", llama(true)),
         ("llama_linear", scaled("linear")),
@@ -140,6 +148,7 @@ pub(crate) fn references() -> Vec<(&'static str, Writer)> {
         ("llama_factors", with_factors(llama(false), "rope_freqs.weight", 0.5)),
         ("qwen2", Tiny { architecture: "qwen2", ..plain }.writer()),
         ("qwen3", Tiny { architecture: "qwen3", head_dim: Some(48), ..plain }.writer()),
+        ("gemma3", gemma3),
         ("smollm3", Tiny { architecture: "smollm3", layers: 4, kv_heads: 4, ..plain }.writer()),
     ]
 }

@@ -14,21 +14,22 @@ impl CpuBackend {
         let Self { team, isa, description, weights, pages, buffers } = self;
         let (sizes, isa) = (&description.sizes, *isa);
         let (k, v) = pages.layer(number);
+        let layer = &weights.layers[number].attention;
         let args = AttentionArgs {
             q: &buffers.query,
             n_heads: sizes.heads,
             n_kv_heads: sizes.kv_heads,
             head_dim: sizes.head_dim,
-            scale: 1.0 / (sizes.head_dim as f32).sqrt(),
+            scale: sizes.attention_scale,
             k,
             v,
             block_size: BLOCK_TOKENS,
-            window: None,
+            window: layer.window,
             sinks: None,
             rows: seen,
         };
         attention(team, isa, &args, &mut buffers.attended, &mut buffers.attention);
-        let output = &weights.layers[number].attention.output;
+        let output = &layer.output;
         matmul(team, &output.weight, &buffers.attended, rows.len(), &mut buffers.branch, &mut buffers.products);
         output.add_bias(isa, &mut buffers.branch);
     }

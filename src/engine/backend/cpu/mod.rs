@@ -17,6 +17,7 @@ mod tests;
 
 use midstream_kernels::{
     AttentionRow, AttentionScratch, Isa, Scratch, Team, add_in_place, add_to_rows, matmul, rms_norm_rows, rope_angles,
+    scale_in_place,
 };
 
 use super::super::kv::{BLOCK_TOKENS, BlockId};
@@ -93,6 +94,9 @@ impl CpuBackend {
             let found = self.weights.embedding.dequantise_row(row.token as usize, values);
             found.map_err(|_| StepError::UnknownToken(row.token))?;
         }
+        if let Some(scale) = self.description.sizes.embedding_scale {
+            scale_in_place(self.isa, &mut buffers.residual, scale);
+        }
         buffers.angles.resize_with(self.weights.ropes.len(), Angles::default);
         for (rope, Angles { cos, sin }) in self.weights.ropes.iter().zip(&mut buffers.angles) {
             let pairs = rope.frequencies.len();
@@ -113,9 +117,17 @@ impl CpuBackend {
         rms_norm_rows(team, *isa, &buffers.residual, weight, epsilon, &mut buffers.normed);
     }
 
-    /// Adds what a branch gave to the residual stream.
-    fn add_branch(&mut self) {
-        add_in_place(self.isa, &mut self.buffers.residual, &self.buffers.branch);
+    /// Adds what a branch gave to the residual stream, normed once more where there is a norm for that.
+    fn add_branch(&mut self, post_norm: impl FnOnce(&Weights) -> &Option<Vec<f32>>) {
+        let Self { team, isa, description, weights, buffers, .. } = self;
+        let Buffers { residual, normed, branch, .. } = buffers;
+        match post_norm(weights) {
+            Some(weight) => {
+                rms_norm_rows(team, *isa, branch, weight, description.sizes.rms_epsilon, normed);
+                add_in_place(*isa, residual, normed);
+            }
+            None => add_in_place(*isa, residual, branch),
+        }
     }
 
     /// Logits behind the given rows.
@@ -161,10 +173,10 @@ impl Backend for CpuBackend {
         for number in 0..self.weights.layers.len() {
             self.norm(|weights| &weights.layers[number].attention_norm);
             self.attend(number, &rows, &seen);
-            self.add_branch();
+            self.add_branch(|weights| &weights.layers[number].attention_post_norm);
             self.norm(|weights| &weights.layers[number].feed_forward_norm);
             self.feed_forward(number, rows.len());
-            self.add_branch();
+            self.add_branch(|weights| &weights.layers[number].feed_forward_post_norm);
         }
         self.project(&wanted);
         Ok(&self.buffers.logits)

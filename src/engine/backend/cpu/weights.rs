@@ -20,6 +20,8 @@ pub(super) struct Attention {
     pub(super) key_norm: Option<Vec<f32>>,
     /// Which of the rotations turns the heads.
     pub(super) rope: Option<usize>,
+    /// How many of the last positions are seen.
+    pub(super) window: Option<usize>,
 }
 
 /// The feed-forward part of one layer.
@@ -33,8 +35,10 @@ pub(super) struct FeedForward {
 pub(super) struct Layer {
     pub(super) attention_norm: Vec<f32>,
     pub(super) attention: Attention,
+    pub(super) attention_post_norm: Option<Vec<f32>>,
     pub(super) feed_forward_norm: Vec<f32>,
     pub(super) feed_forward: FeedForward,
+    pub(super) feed_forward_post_norm: Option<Vec<f32>>,
 }
 
 /// How heads are turned by their position.
@@ -112,8 +116,10 @@ impl Source<'_> {
         Ok(Layer {
             attention_norm: self.vector(&layer.attention_norm)?,
             attention: self.attention(&layer.attention)?,
+            attention_post_norm: self.optional(layer.attention_post_norm.as_ref())?,
             feed_forward_norm: self.vector(&layer.feed_forward_norm)?,
             feed_forward: self.feed_forward(&layer.feed_forward)?,
+            feed_forward_post_norm: self.optional(layer.feed_forward_post_norm.as_ref())?,
         })
     }
 
@@ -126,6 +132,7 @@ impl Source<'_> {
             query_norm: self.optional(attention.query_norm.as_ref())?,
             key_norm: self.optional(attention.key_norm.as_ref())?,
             rope: attention.rope,
+            window: attention.window,
         })
     }
 
