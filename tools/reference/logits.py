@@ -132,6 +132,22 @@ def qwen3(file):
     return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**common(file))), state(file)
 
 
+def qwen3moe(file):
+    config = transformers.Qwen3MoeConfig(
+        **common(file),
+        moe_intermediate_size=file.key("expert_feed_forward_length"),
+        num_experts=file.key("expert_count"),
+        num_experts_per_tok=file.key("expert_used_count"),
+        norm_topk_prob=True,
+    )
+    tensors = state(file, NAMES | {"ffn_gate_inp": "mlp.gate"})
+    for number in file.layers():
+        for part in ["gate", "up", "down"]:
+            for expert, tensor in enumerate(file.tensors[f"blk.{number}.ffn_{part}_exps.weight"]):
+                tensors[f"model.layers.{number}.mlp.experts.{expert}.{part}_proj.weight"] = tensor
+    return transformers.Qwen3MoeForCausalLM(config), tensors
+
+
 def smollm3(file):
     config = transformers.SmolLM3Config(**common(file, no_rope_layer_interval=4))
     return transformers.SmolLM3ForCausalLM(config), in_halves(file, state(file))

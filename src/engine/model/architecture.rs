@@ -49,6 +49,8 @@ const LLAMA: Architecture = Architecture {
 const QWEN2: Architecture = Architecture { name: "qwen2", rope: RopeStyle::Neox, qkv_bias: true, ..LLAMA };
 /// qwen3, the dense ones.
 const QWEN3: Architecture = Architecture { name: "qwen3", rope: RopeStyle::Neox, head_norms: true, ..LLAMA };
+/// qwen3moe: qwen3 with experts.
+const QWEN3MOE: Architecture = Architecture { name: "qwen3moe", ..QWEN3 };
 /// `SmolLM3`: llama with layers that know no position. The file does not say which; it is every fourth.
 const SMOLLM3: Architecture = Architecture { name: "smollm3", unturned_every: Some(4), ..LLAMA };
 /// gemma3, its text part. The converter has added the 1 to the norms' weights.
@@ -64,7 +66,7 @@ const GEMMA3: Architecture = Architecture {
     ..LLAMA
 };
 
-pub(super) const ALL: [Architecture; 5] = [LLAMA, QWEN2, QWEN3, SMOLLM3, GEMMA3];
+pub(super) const ALL: [Architecture; 6] = [LLAMA, QWEN2, QWEN3, QWEN3MOE, SMOLLM3, GEMMA3];
 
 impl Architecture {
     /// The architecture with this name.

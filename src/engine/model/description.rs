@@ -115,10 +115,15 @@ fn sizes(
     refuse_unknown(keys)?;
     let width = embedding.cols;
     let rows_of = |part: &str| Ok::<_, ModelError>(tensors.matrix(&name(0, part), None, Some(width))?.rows);
-    let (query, kv) = (rows_of("attn_q.weight")?, rows_of("attn_k.weight")?);
     let heads = keys.uniform("attention.head_count", layers)?.ok_or_else(|| keys.missing("attention.head_count"))?;
+    let (query, kv) = if tensors.has(&name(0, "attn_qkv.weight")) {
+        let query = heads.saturating_mul(keys.positive_if_any("attention.key_length")?.unwrap_or(width / heads));
+        (query, rows_of("attn_qkv.weight")?.saturating_sub(query) / 2)
+    } else {
+        (rows_of("attn_q.weight")?, rows_of("attn_k.weight")?)
+    };
     let head_dim = query / heads;
-    if head_dim == 0 || !query.is_multiple_of(heads) || !kv.is_multiple_of(head_dim) {
+    if head_dim == 0 || kv == 0 || !query.is_multiple_of(heads) || !kv.is_multiple_of(head_dim) {
         let reason = format!("queries have {query} values, keys {kv}");
         return Err(keys.impossible("attention.head_count", heads, &reason));
     }
@@ -162,8 +167,12 @@ fn sizes(
 
 /// Refuses what would change the numbers and is not implemented.
 fn refuse_unknown(keys: &Keys<'_>) -> Result<(), ModelError> {
-    if keys.number("expert_count")?.unwrap_or(0) > 0 {
-        return Err(ModelError::Unsupported("a mixture of experts".to_owned()));
+    // 1 and 3 are the softmax over all experts, weights made to sum to one, and the softmax over those taken: the same.
+    if let Some(gating) = keys.number("expert_gating_func")?.filter(|gating| !matches!(gating, 1 | 3)) {
+        return Err(ModelError::Unsupported(format!("the gating function {gating} for experts")));
+    }
+    if keys.any_float("expert_weights_scale")?.is_some_and(|scale| scale != 0.0 && (scale - 1.0).abs() > f32::EPSILON) {
+        return Err(ModelError::Unsupported("a scale for the experts' weights".to_owned()));
     }
     for key in ["attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "embedding_scale", "residual_scale"]
     {

@@ -1,5 +1,7 @@
 //! One layer as data: what its parts are and where their weights lie.
 
+use std::ops::Range;
+
 use super::keys::Keys;
 use super::tensors::Tensors;
 use super::{Architecture, ModelError, Sizes, TensorRef};
@@ -31,10 +33,27 @@ pub(crate) struct Attention {
 
 /// A gated feed-forward part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FeedForward {
-    pub(crate) gate: TensorRef,
-    pub(crate) up: TensorRef,
-    pub(crate) down: TensorRef,
+pub(crate) struct Gated {
+    pub(crate) gate: Linear,
+    pub(crate) up: Linear,
+    pub(crate) down: Linear,
+}
+
+/// Several gated parts, of which each row takes some.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Experts {
+    /// Scores the experts.
+    pub(crate) router: Linear,
+    pub(crate) experts: Vec<Gated>,
+    /// How many a row takes: those with the highest scores, weighted by the softmax of these scores.
+    pub(crate) used: usize,
+}
+
+/// The feed-forward part of a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FeedForward {
+    Dense(Gated),
+    Experts(Experts),
 }
 
 /// One layer: two branches, each normed at its beginning, some at their end too, and added to the residual stream.
@@ -52,14 +71,27 @@ impl Layer {
     /// All weights.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
         let Attention { query, key, value, output, query_norm, key_norm, .. } = &self.attention;
-        let FeedForward { gate, up, down } = &self.feed_forward;
-        let linears = [query, key, value, output].into_iter().flat_map(|linear| {
-            let Linear { weight, bias } = linear;
-            std::iter::once(weight).chain(bias)
-        });
         let post_norms = self.attention_post_norm.iter().chain(&self.feed_forward_post_norm);
         let norms = [&self.attention_norm, &self.feed_forward_norm].into_iter().chain(post_norms);
-        norms.chain(query_norm).chain(key_norm).chain(linears).chain([gate, up, down])
+        let heads = [query, key, value, output].into_iter().flat_map(Linear::tensors);
+        norms.chain(query_norm).chain(key_norm).chain(heads).chain(self.feed_forward.tensors())
+    }
+}
+
+impl FeedForward {
+    fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
+        let (router, parts) = match self {
+            Self::Dense(gated) => (None, std::slice::from_ref(gated)),
+            Self::Experts(Experts { router, experts, .. }) => (Some(router), &experts[..]),
+        };
+        let linears = parts.iter().flat_map(|Gated { gate, up, down }| [gate, up, down]);
+        router.into_iter().chain(linears).flat_map(Linear::tensors)
+    }
+}
+
+impl Linear {
+    fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
+        std::iter::once(&self.weight).chain(&self.bias)
     }
 }
 
@@ -135,10 +167,20 @@ impl Layers<'_> {
             let read = || self.tensors.vector(&name(number, part), head_dim);
             self.architecture.head_norms.then(read).transpose()
         };
+        let [query_part, key, value] = if self.tensors.has(&name(number, "attn_qkv.weight")) {
+            let all = self.linear(number, "attn_qkv", [query + 2 * kv, embedding], bias)?;
+            [0..query, query..query + kv, query + kv..query + 2 * kv].map(|rows| all.part(rows))
+        } else {
+            [
+                self.linear(number, "attn_q", [query, embedding], bias)?,
+                self.linear(number, "attn_k", [kv, embedding], bias)?,
+                self.linear(number, "attn_v", [kv, embedding], bias)?,
+            ]
+        };
         Ok(Attention {
-            query: self.linear(number, "attn_q", [query, embedding], bias)?,
-            key: self.linear(number, "attn_k", [kv, embedding], bias)?,
-            value: self.linear(number, "attn_v", [kv, embedding], bias)?,
+            query: query_part,
+            key,
+            value,
             output: self.linear(number, "attn_output", [embedding, query], false)?,
             query_norm: head_norm("attn_q_norm.weight")?,
             key_norm: head_norm("attn_k_norm.weight")?,
@@ -166,16 +208,70 @@ impl Layers<'_> {
     }
 
     fn feed_forward(&self, number: usize, warnings: &mut Vec<String>) -> Result<FeedForward, ModelError> {
+        if self.tensors.has(&name(number, "ffn_gate_inp.weight")) {
+            return self.experts(number, warnings).map(FeedForward::Experts);
+        }
         let width = self.sizes.embedding;
-        let up = self.tensors.matrix(&name(number, "ffn_up.weight"), None, Some(width))?;
-        let inner = up.rows;
+        let inner = self.tensors.matrix(&name(number, "ffn_up.weight"), None, Some(width))?.rows;
         let said = self.keys.of_layer("feed_forward_length", number)?;
         self.keys.compare("feed_forward_length", said, inner, warnings);
-        Ok(FeedForward {
-            gate: self.tensors.matrix(&name(number, "ffn_gate.weight"), Some(inner), Some(width))?,
-            up,
-            down: self.tensors.matrix(&name(number, "ffn_down.weight"), Some(width), Some(inner))?,
+        Ok(FeedForward::Dense(Gated {
+            gate: self.linear(number, "ffn_gate", [inner, width], false)?,
+            up: self.linear(number, "ffn_up", [inner, width], false)?,
+            down: self.linear(number, "ffn_down", [width, inner], false)?,
+        }))
+    }
+
+    fn experts(&self, number: usize, warnings: &mut Vec<String>) -> Result<Experts, ModelError> {
+        let width = self.sizes.embedding;
+        let count = self.tensors.matrix(&name(number, "ffn_gate_inp.weight"), None, Some(width))?.rows;
+        self.keys.compare("expert_count", self.keys.positive_if_any("expert_count")?, count, warnings);
+        let used = self.keys.positive("expert_used_count")?;
+        if used > count {
+            return Err(self.keys.impossible("expert_used_count", used, &format!("there are {count} experts")));
+        }
+        let down = self.expert_parts(number, "ffn_down_exps", [None, Some(width), Some(count)])?;
+        let inner = down.first().map_or(0, |down| down.weight.cols);
+        let said = self.keys.positive_if_any("expert_feed_forward_length")?;
+        self.keys.compare("expert_feed_forward_length", said, inner, warnings);
+        let shape = [Some(width), Some(inner), Some(count)];
+        let (gate, up) = if self.tensors.has(&name(number, "ffn_gate_up_exps.weight")) {
+            let both = self.expert_parts(number, "ffn_gate_up_exps", [Some(width), Some(2 * inner), Some(count)])?;
+            let half = |rows: Range<usize>| both.iter().map(|both| both.part(rows.clone())).collect();
+            (half(0..inner), half(inner..2 * inner))
+        } else {
+            (self.expert_parts(number, "ffn_gate_exps", shape)?, self.expert_parts(number, "ffn_up_exps", shape)?)
+        };
+        let parts = gate.into_iter().zip(up).zip(down);
+        Ok(Experts {
+            router: self.linear(number, "ffn_gate_inp", [count, width], false)?,
+            experts: parts.map(|((gate, up), down)| Gated { gate, up, down }).collect(),
+            used,
         })
+    }
+
+    /// One matrix of every expert, and its bias.
+    fn expert_parts(&self, number: usize, part: &str, shape: [Option<usize>; 3]) -> Result<Vec<Linear>, ModelError> {
+        let weights = self.tensors.stack(&name(number, &format!("{part}.weight")), shape)?;
+        let rows = weights.first().map_or(0, |weight| weight.rows);
+        let bias = self.tensors.optional(&name(number, &format!("{part}.bias")), |name| {
+            self.tensors.matrix(name, Some(weights.len()), Some(rows))
+        })?;
+        let biases =
+            weights.iter().enumerate().map(|(expert, _)| bias.as_ref().map(|all| all.part(expert..expert + 1)));
+        Ok(weights.iter().cloned().zip(biases).map(|(weight, bias)| Linear { weight, bias }).collect())
+    }
+}
+
+impl Linear {
+    /// Some of the outputs, as a matrix of their own.
+    fn part(&self, rows: Range<usize>) -> Self {
+        let values = |bias: &TensorRef| {
+            let value_bytes = bias.range.len() / bias.cols;
+            let range = bias.range.start + rows.start * value_bytes..bias.range.start + rows.end * value_bytes;
+            TensorRef { cols: rows.len(), range, ..bias.clone() }
+        };
+        Self { bias: self.bias.as_ref().map(values), weight: self.weight.part(rows) }
     }
 }
 

@@ -22,6 +22,21 @@ pub(crate) struct TensorRef {
     pub(crate) range: Range<usize>,
 }
 
+impl TensorRef {
+    /// Some of its rows as a tensor of their own.
+    pub(super) fn part(&self, rows: Range<usize>) -> Self {
+        let row_bytes = self.cols / self.format.block_len() * self.format.block_bytes();
+        let start = self.range.start;
+        let range = start + rows.start * row_bytes..start + rows.end * row_bytes;
+        Self { rows: rows.len(), range, ..self.clone() }
+    }
+
+    /// Cuts the rows into parts of equal height.
+    pub(super) fn cut(&self, height: usize) -> impl Iterator<Item = Self> {
+        (0..self.rows / height).map(move |part| self.part(part * height..(part + 1) * height))
+    }
+}
+
 /// The file's tensors.
 pub(super) struct Tensors<'a> {
     pub(super) gguf: &'a Gguf,
@@ -42,6 +57,36 @@ impl Tensors<'_> {
             });
         }
         Ok(found)
+    }
+
+    /// Matrices of equal shape on top of each other, given as `[cols, rows, count]`. None is a length that is free.
+    pub(super) fn stack(
+        &self,
+        name: &str,
+        [cols, rows, count]: [Option<usize>; 3],
+    ) -> Result<Vec<TensorRef>, ModelError> {
+        let tensor = self.gguf.require_tensor(name)?;
+        let found = match tensor.shape[..] {
+            [cols, rows, count] => Some([cols, rows, count]),
+            _ => None,
+        };
+        let expected = [cols, rows, count];
+        let fits = |found: &[usize; 3]| {
+            found.iter().zip(expected).all(|(found, expected)| expected.is_none_or(|length| length == *found))
+        };
+        match found.filter(fits) {
+            Some([_, rows, _]) => Ok(Self::reference(tensor)?.cut(rows).collect()),
+            None => Err(ModelError::Shape {
+                name: name.to_owned(),
+                found: tensor.shape.clone(),
+                expected: expected.into_iter().flatten().collect(),
+            }),
+        }
+    }
+
+    /// Whether the file has the tensor.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.gguf.tensor(name).is_some()
     }
 
     pub(super) fn vector(&self, name: &str, length: usize) -> Result<TensorRef, ModelError> {

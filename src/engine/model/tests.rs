@@ -108,7 +108,8 @@ fn impossible_hyperparameters_are_refused_without_using_memory_for_them() {
         ("llama.rope.dimension_count", Value::U32(3), "even"),
         ("llama.rope.scaling.type", Value::String("dynamic".into()), "dynamic"),
         ("llama.rope.scaling.type", Value::String("longrope".into()), "rope_factors_short"),
-        ("llama.expert_count", Value::U32(8), "mixture of experts"),
+        ("llama.expert_gating_func", Value::U32(2), "gating function 2"),
+        ("llama.expert_weights_scale", Value::F32(2.5), "scale for the experts"),
         ("llama.attn_logit_softcapping", Value::F32(30.0), "attn_logit_softcapping"),
         ("general.architecture", Value::U32(1), "general.architecture"),
     ] {
@@ -142,6 +143,22 @@ fn missing_misshapen_and_unusable_tensors_are_named() {
     assert!(text.contains("attn_norm"), "{text}");
     let text = replaced("blk.0.ffn_down.weight", &[WIDTH, WIDTH], TensorType::Q5_K);
     assert!(text.contains("ffn_down") && text.contains("Q5_K"), "{text}");
+}
+
+#[test]
+fn experts_must_fit_each_other_and_the_keys() {
+    let moe = Tiny { architecture: "qwen3moe", experts: 3, kind: TensorType::F32, ..Tiny::default() };
+    let key = "qwen3moe.expert_used_count";
+    let text = refusal(Tiny { skip: Some(key), ..moe }, |writer| writer.entry(key, Value::U32(4)));
+    assert!(text.contains("expert_used_count is 4") && text.contains("3 experts"), "{text}");
+    let name = "blk.1.ffn_up_exps.weight";
+    let shape = [WIDTH, WIDTH, 2];
+    let values = vec![0; 4 * WIDTH * WIDTH * 2];
+    let text = refusal(Tiny { skip: Some(name), ..moe }, |writer| writer.tensor(name, &shape, TensorType::F32, values));
+    assert!(text.contains(name) && text.contains("[256, 256, 2]") && text.contains("[256, 256, 3]"), "{text}");
+    let key = "qwen3moe.expert_count";
+    let file = Tiny { skip: Some(key), ..moe }.writer().entry(key, Value::U32(8)).finish();
+    assert!(read(&file).unwrap().warnings[0].contains("expert_count"));
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub(crate) struct Tiny {
     pub(crate) seed: u64,
     /// Without: the embedding is the output matrix.
     pub(crate) own_output: bool,
+    /// Experts in the place of one feed-forward part, two of which each row takes.
+    pub(crate) experts: usize,
     /// A key or tensor that is left out.
     pub(crate) skip: Option<&'static str>,
 }
@@ -32,6 +34,7 @@ impl Default for Tiny {
             kind: TensorType::Q4_1,
             seed: 1,
             own_output: false,
+            experts: 0,
             skip: None,
         }
     }
@@ -63,6 +66,9 @@ impl Tiny {
             ("attention.head_count_kv", number(self.kv_heads)),
             ("attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
             ("feed_forward_length", number(WIDTH)),
+            ("expert_count", number(self.experts)),
+            ("expert_used_count", number(2.min(self.experts))),
+            ("expert_feed_forward_length", number(WIDTH)),
             ("attention.key_length", number(self.head_dim())),
             ("attention.value_length", number(self.head_dim())),
         ];
@@ -94,14 +100,21 @@ impl Tiny {
                     add(name(&format!("{part}.bias")), &[rows], TensorType::F32);
                 }
             }
-            if matches!(self.architecture, "qwen3" | "gemma3") {
+            if matches!(self.architecture, "qwen3" | "qwen3moe" | "gemma3") {
                 for part in ["attn_q_norm", "attn_k_norm"] {
                     add(name(&format!("{part}.weight")), &[head_dim], TensorType::F32);
                 }
             }
             add(name("attn_output.weight"), &[query, WIDTH], self.kind);
             for part in ["ffn_gate", "ffn_up", "ffn_down"] {
-                add(name(&format!("{part}.weight")), &[WIDTH, WIDTH], self.kind);
+                if self.experts == 0 {
+                    add(name(&format!("{part}.weight")), &[WIDTH, WIDTH], self.kind);
+                } else {
+                    add(name(&format!("{part}_exps.weight")), &[WIDTH, WIDTH, self.experts], self.kind);
+                }
+            }
+            if self.experts > 0 {
+                add(name("ffn_gate_inp.weight"), &[WIDTH, self.experts], TensorType::F32);
             }
             let post_norms = ["post_attention_norm", "post_ffw_norm"];
             let post_norms = post_norms.iter().filter(|_| self.architecture == "gemma3");
@@ -148,6 +161,7 @@ pub(crate) fn references() -> Vec<(&'static str, Writer)> {
         ("llama_factors", with_factors(llama(false), "rope_freqs.weight", 0.5)),
         ("qwen2", Tiny { architecture: "qwen2", ..plain }.writer()),
         ("qwen3", Tiny { architecture: "qwen3", head_dim: Some(48), ..plain }.writer()),
+        ("qwen3moe", Tiny { architecture: "qwen3moe", experts: 6, ..plain }.writer()),
         ("gemma3", gemma3),
         ("smollm3", Tiny { architecture: "smollm3", layers: 4, kv_heads: 4, ..plain }.writer()),
     ]

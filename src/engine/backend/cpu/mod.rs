@@ -24,6 +24,7 @@ use super::super::kv::{BLOCK_TOKENS, BlockId};
 use super::super::model::{Description, ModelError, Sizes};
 use super::super::scheduler::Chunk;
 use super::{Backend, StepError};
+use feed_forward::FeedForwardBuffers;
 use pages::Pages;
 use weights::{Projection, Weights};
 
@@ -46,8 +47,7 @@ struct Buffers {
     key: Vec<f32>,
     value: Vec<f32>,
     attended: Vec<f32>,
-    gate: Vec<f32>,
-    up: Vec<f32>,
+    feed_forward: FeedForwardBuffers,
     /// What a branch adds to the residual stream.
     branch: Vec<f32>,
     /// One for each of the model's rotations.

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::engine::SequenceId;
-use crate::engine::gguf::Gguf;
+use crate::engine::gguf::{Gguf, TensorType, Writer};
 use crate::engine::kv::{BlockId, blocks_for};
-use crate::engine::model::tiny::{Tiny, VOCABULARY, kinds, references};
+use crate::engine::model::tiny::{Tiny, VOCABULARY, WIDTH, kinds, references};
 use crate::engine::scheduler::Chunk;
 
 const BLOCKS: usize = 64;
@@ -99,6 +99,34 @@ fn logits_do_not_depend_on_batch_chunks_threads_or_cache_in_any_architecture() {
     for (_, writer) in references() {
         check_invariance(&writer.finish());
     }
+}
+
+#[test]
+fn tensors_that_lie_in_one_are_the_same_model() {
+    let plain = Tiny { architecture: "qwen3moe", experts: 2, layers: 1, kind: TensorType::F32, ..Tiny::default() };
+    let plain = plain.file();
+    let gguf = Gguf::parse(&plain).unwrap();
+    let names =
+        ["attn_q", "attn_k", "attn_v", "ffn_gate_exps", "ffn_up_exps"].map(|part| format!("blk.0.{part}.weight"));
+    let bytes = |name: &String| &plain[gguf.require_tensor(name).unwrap().range.clone()];
+    let [query, key, value, gate, up] = names.each_ref().map(bytes);
+    let half = gate.len() / 2;
+    let gates_and_values = [&gate[..half], &up[..half], &gate[half..], &up[half..]].concat();
+    let entries = gguf.metadata().iter();
+    let mut fused = entries.fold(Writer::new(), |writer, (key, value)| writer.entry(key, value.clone()));
+    for tensor in gguf.tensors().iter().filter(|tensor| !names.contains(&tensor.name)) {
+        fused = fused.tensor(&tensor.name, &tensor.shape, tensor.kind, plain[tensor.range.clone()].to_vec());
+    }
+    let (heads, inner) = ([WIDTH, 2 * WIDTH], [WIDTH, 2 * WIDTH, 2]);
+    let fused = fused.tensor("blk.0.attn_qkv.weight", &heads, TensorType::F32, [query, key, value].concat()).tensor(
+        "blk.0.ffn_gate_up_exps.weight",
+        &inner,
+        TensorType::F32,
+        gates_and_values,
+    );
+    let all = tokens(3, 20);
+    let run = |file: &[u8]| bits(load(file, Isa::SCALAR, 1).forward(&[chunk(&all, 0, 20, 0, 1)]).unwrap());
+    assert_eq!(run(&fused.finish()), run(&plain));
 }
 
 #[test]

@@ -24,11 +24,24 @@ pub(super) struct Attention {
     pub(super) window: Option<usize>,
 }
 
+/// A gated feed-forward part.
+pub(super) struct Gated {
+    pub(super) gate: Projection,
+    pub(super) up: Projection,
+    pub(super) down: Projection,
+}
+
+/// Several gated parts, of which each row takes some.
+pub(super) struct Experts {
+    pub(super) router: Projection,
+    pub(super) experts: Vec<Gated>,
+    pub(super) used: usize,
+}
+
 /// The feed-forward part of one layer.
-pub(super) struct FeedForward {
-    pub(super) gate: WeightMatrix,
-    pub(super) up: WeightMatrix,
-    pub(super) down: WeightMatrix,
+pub(super) enum FeedForward {
+    Dense(Gated),
+    Experts(Experts),
 }
 
 /// One layer.
@@ -137,10 +150,21 @@ impl Source<'_> {
     }
 
     fn feed_forward(&self, feed_forward: &model::FeedForward) -> Result<FeedForward, ModelError> {
-        Ok(FeedForward {
-            gate: self.matrix(&feed_forward.gate)?,
-            up: self.matrix(&feed_forward.up)?,
-            down: self.matrix(&feed_forward.down)?,
+        Ok(match feed_forward {
+            model::FeedForward::Dense(gated) => FeedForward::Dense(self.gated(gated)?),
+            model::FeedForward::Experts(model::Experts { router, experts, used }) => FeedForward::Experts(Experts {
+                router: self.projection(router)?,
+                experts: experts.iter().map(|expert| self.gated(expert)).collect::<Result<_, _>>()?,
+                used: *used,
+            }),
+        })
+    }
+
+    fn gated(&self, gated: &model::Gated) -> Result<Gated, ModelError> {
+        Ok(Gated {
+            gate: self.projection(&gated.gate)?,
+            up: self.projection(&gated.up)?,
+            down: self.projection(&gated.down)?,
         })
     }
 }
