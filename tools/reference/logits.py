@@ -173,6 +173,29 @@ def gemma3(file):
     return transformers.Gemma3ForCausalLM(config), plain
 
 
+def gpt_oss(file):
+    config = transformers.GptOssConfig(
+        **common(file, rope_scaling=scaling(file, truncate=False)),
+        num_local_experts=file.key("expert_count"),
+        num_experts_per_tok=file.key("expert_used_count"),
+        sliding_window=file.key("attention.sliding_window"),
+        layer_types=["full_attention" if (i + 1) % 2 == 0 else "sliding_attention" for i in file.layers()],
+    )
+    names = NAMES | {"post_attention_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.router"}
+    tensors = state(file, names)
+    for number in file.layers():
+        experts = f"model.layers.{number}.mlp.experts"
+        part = lambda name: file.tensors[f"blk.{number}.ffn_{name}_exps.weight"].transpose(1, 2)
+        bias = lambda name: file.tensors[f"blk.{number}.ffn_{name}_exps.bias"]
+        # Gates and values alternate.
+        tensors[f"{experts}.gate_up_proj"] = torch.stack([part("gate"), part("up")], dim=-1).flatten(-2)
+        tensors[f"{experts}.gate_up_proj_bias"] = torch.stack([bias("gate"), bias("up")], dim=-1).flatten(-2)
+        tensors[f"{experts}.down_proj"] = part("down")
+        tensors[f"{experts}.down_proj_bias"] = bias("down")
+        tensors[f"model.layers.{number}.self_attn.sinks"] = file.tensors[f"blk.{number}.attn_sinks.weight"]
+    return transformers.GptOssForCausalLM(config), tensors
+
+
 def logits(path):
     file = File(path)
     model, tensors = globals()[file.architecture.replace("-", "_")](file)

@@ -17,6 +17,10 @@ pub(crate) struct Architecture {
     pub(super) qkv_bias: bool,
     /// Whether each head of query and key is normed before it is turned.
     pub(super) head_norms: bool,
+    /// The tensor that norms the stream before the feed-forward part.
+    pub(super) feed_forward_norm: &'static str,
+    /// Whether every head has a sink: a score without a value.
+    pub(super) sinks: bool,
     /// Whether a branch is normed once more before it is added.
     pub(super) post_norms: bool,
     /// Whether embeddings are multiplied with the root of their width.
@@ -38,6 +42,8 @@ const LLAMA: Architecture = Architecture {
     activation: Activation::Silu,
     qkv_bias: false,
     head_norms: false,
+    feed_forward_norm: "ffn_norm.weight",
+    sinks: false,
     post_norms: false,
     scaled_embedding: false,
     unturned_every: None,
@@ -66,7 +72,20 @@ const GEMMA3: Architecture = Architecture {
     ..LLAMA
 };
 
-pub(super) const ALL: [Architecture; 6] = [LLAMA, QWEN2, QWEN3, QWEN3MOE, SMOLLM3, GEMMA3];
+/// gpt-oss: sinks, experts whose gates are clamped, a window in every other layer.
+const GPT_OSS: Architecture = Architecture {
+    name: "gpt-oss",
+    rope: RopeStyle::Neox,
+    activation: Activation::ClampedSilu { slope: 1.702, limit: 7.0 },
+    qkv_bias: true,
+    feed_forward_norm: "post_attention_norm.weight",
+    sinks: true,
+    full_every: Some(2),
+    whole_yarn_pairs: false,
+    ..LLAMA
+};
+
+pub(super) const ALL: [Architecture; 7] = [LLAMA, QWEN2, QWEN3, QWEN3MOE, SMOLLM3, GEMMA3, GPT_OSS];
 
 impl Architecture {
     /// The architecture with this name.

@@ -25,6 +25,8 @@ pub(crate) struct Attention {
     /// Norms of single heads, before they are turned.
     pub(crate) query_norm: Option<TensorRef>,
     pub(crate) key_norm: Option<TensorRef>,
+    /// One score per query head that takes part in the softmax and has no value.
+    pub(crate) sinks: Option<TensorRef>,
     /// Which of the model's rotations turns the heads; none: they know no position.
     pub(crate) rope: Option<usize>,
     /// How many of the last positions are seen; none: all.
@@ -70,11 +72,11 @@ pub(crate) struct Layer {
 impl Layer {
     /// All weights.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
-        let Attention { query, key, value, output, query_norm, key_norm, .. } = &self.attention;
+        let Attention { query, key, value, output, query_norm, key_norm, sinks, .. } = &self.attention;
         let post_norms = self.attention_post_norm.iter().chain(&self.feed_forward_post_norm);
         let norms = [&self.attention_norm, &self.feed_forward_norm].into_iter().chain(post_norms);
         let heads = [query, key, value, output].into_iter().flat_map(Linear::tensors);
-        norms.chain(query_norm).chain(key_norm).chain(heads).chain(self.feed_forward.tensors())
+        norms.chain(query_norm).chain(key_norm).chain(sinks).chain(heads).chain(self.feed_forward.tensors())
     }
 }
 
@@ -151,7 +153,7 @@ impl Layers<'_> {
             attention_norm: vector("attn_norm.weight")?,
             attention: self.attention(number)?,
             attention_post_norm: post_norm("post_attention_norm.weight")?,
-            feed_forward_norm: vector("ffn_norm.weight")?,
+            feed_forward_norm: vector(self.architecture.feed_forward_norm)?,
             feed_forward: self.feed_forward(number, warnings)?,
             feed_forward_post_norm: post_norm("post_ffw_norm.weight")?,
         })
@@ -167,6 +169,7 @@ impl Layers<'_> {
             let read = || self.tensors.vector(&name(number, part), head_dim);
             self.architecture.head_norms.then(read).transpose()
         };
+        let sinks = || self.tensors.vector(&name(number, "attn_sinks.weight"), heads);
         let [query_part, key, value] = if self.tensors.has(&name(number, "attn_qkv.weight")) {
             let all = self.linear(number, "attn_qkv", [query + 2 * kv, embedding], bias)?;
             [0..query, query..query + kv, query + kv..query + 2 * kv].map(|rows| all.part(rows))
@@ -184,6 +187,7 @@ impl Layers<'_> {
             output: self.linear(number, "attn_output", [embedding, query], false)?,
             query_norm: head_norm("attn_q_norm.weight")?,
             key_norm: head_norm("attn_k_norm.weight")?,
+            sinks: self.architecture.sinks.then(sinks).transpose()?,
             rope: self.architecture.turns(number).then_some(rope),
             window,
         })

@@ -150,7 +150,7 @@ fn experts_must_fit_each_other_and_the_keys() {
     let moe = Tiny { architecture: "qwen3moe", experts: 3, kind: TensorType::F32, ..Tiny::default() };
     let key = "qwen3moe.expert_used_count";
     let text = refusal(Tiny { skip: Some(key), ..moe }, |writer| writer.entry(key, Value::U32(4)));
-    assert!(text.contains("expert_used_count is 4") && text.contains("3 experts"), "{text}");
+    assert!(text.contains("expert_used_count\" is 4") && text.contains("3 experts"), "{text}");
     let name = "blk.1.ffn_up_exps.weight";
     let shape = [WIDTH, WIDTH, 2];
     let values = vec![0; 4 * WIDTH * WIDTH * 2];

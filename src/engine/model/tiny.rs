@@ -96,7 +96,7 @@ impl Tiny {
             let name = |part: &str| format!("blk.{layer}.{part}");
             for (part, rows) in [("attn_q", query), ("attn_k", kv), ("attn_v", kv)] {
                 add(name(&format!("{part}.weight")), &[WIDTH, rows], self.kind);
-                if self.architecture == "qwen2" {
+                if matches!(self.architecture, "qwen2" | "gpt-oss") {
                     add(name(&format!("{part}.bias")), &[rows], TensorType::F32);
                 }
             }
@@ -116,9 +116,20 @@ impl Tiny {
             if self.experts > 0 {
                 add(name("ffn_gate_inp.weight"), &[WIDTH, self.experts], TensorType::F32);
             }
-            let post_norms = ["post_attention_norm", "post_ffw_norm"];
-            let post_norms = post_norms.iter().filter(|_| self.architecture == "gemma3");
-            for part in ["attn_norm", "ffn_norm"].iter().chain(post_norms) {
+            if self.architecture == "gpt-oss" {
+                for part in ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"] {
+                    add(name(&format!("{part}.bias")), &[WIDTH, self.experts], TensorType::F32);
+                }
+                add(name("ffn_gate_inp.bias"), &[self.experts], TensorType::F32);
+                add(name("attn_output.bias"), &[WIDTH], TensorType::F32);
+                add(name("attn_sinks.weight"), &[self.heads], TensorType::F32);
+            }
+            let norms: &[&str] = match self.architecture {
+                "gemma3" => &["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"],
+                "gpt-oss" => &["attn_norm", "post_attention_norm"],
+                _ => &["attn_norm", "ffn_norm"],
+            };
+            for part in norms {
                 add(name(&format!("{part}.weight")), &[WIDTH], TensorType::F32);
             }
         }
@@ -153,6 +164,13 @@ pub(crate) fn references() -> Vec<(&'static str, Writer)> {
         .entry("gemma3.rope.freq_base", Value::F32(1e6))
         .entry("gemma3.rope.scaling.type", Value::String("linear".to_owned()))
         .entry("gemma3.rope.scaling.factor", Value::F32(8.0));
+    let gpt_oss = Tiny { architecture: "gpt-oss", experts: 6, own_output: true, ..plain }
+        .writer()
+        .entry("gpt-oss.attention.sliding_window", Value::U32(12))
+        .entry("gpt-oss.rope.freq_base", Value::F32(150_000.0))
+        .entry("gpt-oss.rope.scaling.type", Value::String("yarn".to_owned()))
+        .entry("gpt-oss.rope.scaling.factor", Value::F32(4.0))
+        .entry("gpt-oss.rope.scaling.original_context_length", Value::U32(24));
     vec![
         ("llama", llama(true)),
         ("llama_linear", scaled("linear")),
@@ -163,6 +181,7 @@ pub(crate) fn references() -> Vec<(&'static str, Writer)> {
         ("qwen3", Tiny { architecture: "qwen3", head_dim: Some(48), ..plain }.writer()),
         ("qwen3moe", Tiny { architecture: "qwen3moe", experts: 6, ..plain }.writer()),
         ("gemma3", gemma3),
+        ("gpt-oss", gpt_oss),
         ("smollm3", Tiny { architecture: "smollm3", layers: 4, kv_heads: 4, ..plain }.writer()),
     ]
 }

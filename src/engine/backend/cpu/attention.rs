@@ -25,7 +25,7 @@ impl CpuBackend {
             v,
             block_size: BLOCK_TOKENS,
             window: layer.window,
-            sinks: None,
+            sinks: layer.sinks.as_deref(),
             rows: seen,
         };
         attention(team, isa, &args, &mut buffers.attended, &mut buffers.attention);

@@ -18,6 +18,7 @@ pub(super) struct Attention {
     pub(super) output: Projection,
     pub(super) query_norm: Option<Vec<f32>>,
     pub(super) key_norm: Option<Vec<f32>>,
+    pub(super) sinks: Option<Vec<f32>>,
     /// Which of the rotations turns the heads.
     pub(super) rope: Option<usize>,
     /// How many of the last positions are seen.
@@ -144,6 +145,7 @@ impl Source<'_> {
             output: self.projection(&attention.output)?,
             query_norm: self.optional(attention.query_norm.as_ref())?,
             key_norm: self.optional(attention.key_norm.as_ref())?,
+            sinks: self.optional(attention.sinks.as_ref())?,
             rope: attention.rope,
             window: attention.window,
         })
