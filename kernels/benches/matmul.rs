@@ -9,8 +9,8 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use midstream_kernels::{
-    AttentionArgs, AttentionRow, AttentionScratch, Format, Isa, KV_BLOCK, Product, Scratch, Team, WeightMatrix,
-    attention, f32_to_f16, matmul, matmul_all, rms_norm_rows, silu_mul_rows,
+    Activation, AttentionArgs, AttentionRow, AttentionScratch, Format, Isa, KV_BLOCK, Product, Scratch, Team,
+    WeightMatrix, activate_rows, attention, f32_to_f16, matmul, matmul_all, rms_norm_rows,
 };
 
 const ROWS: usize = 4096;
@@ -74,7 +74,7 @@ fn models(team: &Team, isa: Isa) -> String {
                 rms_norm_rows(team, isa, &x, &norm, 1e-5, &mut h);
                 let mut products = [Product { weights: wgate, out: &mut gate }, Product { weights: wup, out: &mut up }];
                 matmul_all(team, &h, m, &mut products, &mut scratch);
-                silu_mul_rows(team, isa, &mut gate, &up, 1536);
+                activate_rows(team, isa, Activation::Silu, &mut gate, &up, 1536);
                 matmul(team, wdown, &gate, m, &mut h, &mut scratch);
             }
             matmul(team, &head, &x, m, &mut logits, &mut scratch);

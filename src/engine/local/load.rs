@@ -156,6 +156,9 @@ pub(super) fn prepare(
             expected: vec![description.sizes.embedding, tokenizer.vocab_size()],
         }));
     }
+    for warning in description.warnings.iter().chain(tokenizer.warnings()) {
+        tracing::warn!(model = name(), "{warning}");
+    }
     let template = chat_template(&gguf, &tokenizer, path, options)?;
     let isa = Isa::select().map_err(|error| LoadError::Isa(error.to_string()))?;
     let team = Team::new(options.threads.unwrap_or_else(Team::default_size));

@@ -11,10 +11,14 @@ pub(crate) struct Tiny {
     pub(crate) layers: usize,
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
+    /// Values in a head, where heads do not share the stream's width.
+    pub(crate) head_dim: Option<usize>,
     pub(crate) kind: TensorType,
     pub(crate) seed: u64,
     /// Without: the embedding is the output matrix.
     pub(crate) own_output: bool,
+    /// Experts in the place of one feed-forward part, two of which each row takes.
+    pub(crate) experts: usize,
     /// A key or tensor that is left out.
     pub(crate) skip: Option<&'static str>,
 }
@@ -26,9 +30,11 @@ impl Default for Tiny {
             layers: 2,
             heads: 4,
             kv_heads: 2,
+            head_dim: None,
             kind: TensorType::Q4_1,
             seed: 1,
             own_output: false,
+            experts: 0,
             skip: None,
         }
     }
@@ -45,6 +51,10 @@ impl Tiny {
         self.writer().finish()
     }
 
+    pub(crate) fn head_dim(self) -> usize {
+        self.head_dim.unwrap_or(WIDTH / self.heads)
+    }
+
     /// The file before it is written, to be spoilt.
     pub(crate) fn writer(self) -> Writer {
         let number = |value: usize| Value::U32(value as u32);
@@ -55,6 +65,12 @@ impl Tiny {
             ("attention.head_count", number(self.heads)),
             ("attention.head_count_kv", number(self.kv_heads)),
             ("attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+            ("feed_forward_length", number(WIDTH)),
+            ("expert_count", number(self.experts)),
+            ("expert_used_count", number(2.min(self.experts))),
+            ("expert_feed_forward_length", number(WIDTH)),
+            ("attention.key_length", number(self.head_dim())),
+            ("attention.value_length", number(self.head_dim())),
         ];
         let keys = keys.map(|(name, value)| (format!("{}.{name}", self.architecture), value));
         let architecture = ("general.architecture".to_owned(), Value::String(self.architecture.to_owned()));
@@ -65,7 +81,8 @@ impl Tiny {
 
     fn tensors(self, mut writer: Writer) -> Writer {
         let mut random = Random(self.seed);
-        let kv = WIDTH / self.heads * self.kv_heads;
+        let head_dim = self.head_dim();
+        let (query, kv) = (head_dim * self.heads, head_dim * self.kv_heads);
         let mut add = |name: String, shape: &[usize], kind: TensorType| {
             if self.skip == Some(name.as_str()) {
                 return;
@@ -73,19 +90,46 @@ impl Tiny {
             let data = random.data(kind, shape);
             writer = std::mem::take(&mut writer).tensor(name, shape, kind, data);
         };
-        add("token_embd.weight".into(), &[WIDTH, VOCABULARY], TensorType::Q8_0);
+        let embedding = if self.kind == TensorType::F32 { self.kind } else { TensorType::Q8_0 };
+        add("token_embd.weight".into(), &[WIDTH, VOCABULARY], embedding);
         for layer in 0..self.layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
-            for (part, rows) in [("attn_q", WIDTH), ("attn_k", kv), ("attn_v", kv)] {
+            for (part, rows) in [("attn_q", query), ("attn_k", kv), ("attn_v", kv)] {
                 add(name(&format!("{part}.weight")), &[WIDTH, rows], self.kind);
-                if self.architecture == "qwen2" {
+                if matches!(self.architecture, "qwen2" | "gpt-oss") {
                     add(name(&format!("{part}.bias")), &[rows], TensorType::F32);
                 }
             }
-            for part in ["attn_output", "ffn_gate", "ffn_up", "ffn_down"] {
-                add(name(&format!("{part}.weight")), &[WIDTH, WIDTH], self.kind);
+            if matches!(self.architecture, "qwen3" | "qwen3moe" | "gemma3") {
+                for part in ["attn_q_norm", "attn_k_norm"] {
+                    add(name(&format!("{part}.weight")), &[head_dim], TensorType::F32);
+                }
             }
-            for part in ["attn_norm", "ffn_norm"] {
+            add(name("attn_output.weight"), &[query, WIDTH], self.kind);
+            for part in ["ffn_gate", "ffn_up", "ffn_down"] {
+                if self.experts == 0 {
+                    add(name(&format!("{part}.weight")), &[WIDTH, WIDTH], self.kind);
+                } else {
+                    add(name(&format!("{part}_exps.weight")), &[WIDTH, WIDTH, self.experts], self.kind);
+                }
+            }
+            if self.experts > 0 {
+                add(name("ffn_gate_inp.weight"), &[WIDTH, self.experts], TensorType::F32);
+            }
+            if self.architecture == "gpt-oss" {
+                for part in ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"] {
+                    add(name(&format!("{part}.bias")), &[WIDTH, self.experts], TensorType::F32);
+                }
+                add(name("ffn_gate_inp.bias"), &[self.experts], TensorType::F32);
+                add(name("attn_output.bias"), &[WIDTH], TensorType::F32);
+                add(name("attn_sinks.weight"), &[self.heads], TensorType::F32);
+            }
+            let norms: &[&str] = match self.architecture {
+                "gemma3" => &["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"],
+                "gpt-oss" => &["attn_norm", "post_attention_norm"],
+                _ => &["attn_norm", "ffn_norm"],
+            };
+            for part in norms {
                 add(name(&format!("{part}.weight")), &[WIDTH], TensorType::F32);
             }
         }
@@ -95,6 +139,51 @@ impl Tiny {
         }
         writer
     }
+}
+
+/// The models whose logits `tests/golden/logits/` has: small ones of every architecture, over f32 weights, with the
+/// properties that set it apart.
+pub(crate) fn references() -> Vec<(&'static str, Writer)> {
+    let plain = Tiny { kind: TensorType::F32, heads: 8, seed: 9, ..Tiny::default() };
+    let llama = |own_output| Tiny { own_output, ..plain }.writer();
+    // All within the original context, and the factors' short list, would not show the scaling.
+    let scaled = |kind: &str| {
+        llama(false)
+            .entry("llama.rope.scaling.type", Value::String(kind.to_owned()))
+            .entry("llama.rope.scaling.factor", Value::F32(4.0))
+            .entry("llama.rope.scaling.original_context_length", Value::U32(24))
+    };
+    let factors =
+        |step: f32| -> Vec<u8> { (0..16_u8).flat_map(|pair| (1.0 + step * f32::from(pair)).to_le_bytes()).collect() };
+    let with_factors =
+        |writer: Writer, name: &str, step: f32| writer.tensor(name, &[16], TensorType::F32, factors(step));
+    let longrope = with_factors(scaled("longrope"), "rope_factors_short.weight", 0.1);
+    let gemma3 = Tiny { architecture: "gemma3", layers: 6, head_dim: Some(48), ..plain }
+        .writer()
+        .entry("gemma3.attention.sliding_window", Value::U32(12))
+        .entry("gemma3.rope.freq_base", Value::F32(1e6))
+        .entry("gemma3.rope.scaling.type", Value::String("linear".to_owned()))
+        .entry("gemma3.rope.scaling.factor", Value::F32(8.0));
+    let gpt_oss = Tiny { architecture: "gpt-oss", experts: 6, own_output: true, ..plain }
+        .writer()
+        .entry("gpt-oss.attention.sliding_window", Value::U32(12))
+        .entry("gpt-oss.rope.freq_base", Value::F32(150_000.0))
+        .entry("gpt-oss.rope.scaling.type", Value::String("yarn".to_owned()))
+        .entry("gpt-oss.rope.scaling.factor", Value::F32(4.0))
+        .entry("gpt-oss.rope.scaling.original_context_length", Value::U32(24));
+    vec![
+        ("llama", llama(true)),
+        ("llama_linear", scaled("linear")),
+        ("llama_yarn", scaled("yarn")),
+        ("llama_longrope", with_factors(longrope, "rope_factors_long.weight", 0.3)),
+        ("llama_factors", with_factors(llama(false), "rope_freqs.weight", 0.5)),
+        ("qwen2", Tiny { architecture: "qwen2", ..plain }.writer()),
+        ("qwen3", Tiny { architecture: "qwen3", head_dim: Some(48), ..plain }.writer()),
+        ("qwen3moe", Tiny { architecture: "qwen3moe", experts: 6, ..plain }.writer()),
+        ("gemma3", gemma3),
+        ("gpt-oss", gpt_oss),
+        ("smollm3", Tiny { architecture: "smollm3", layers: 4, kv_heads: 4, ..plain }.writer()),
+    ]
 }
 
 /// A byte tokenizer in the file's own terms.

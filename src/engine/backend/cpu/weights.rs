@@ -2,7 +2,7 @@
 
 use midstream_kernels::{Isa, WeightMatrix, dequantise};
 
-use super::super::super::model::{Description, LayerTensors, Linear, ModelError, TensorRef};
+use super::super::super::model::{self, Description, Linear, ModelError, TensorRef};
 
 /// A matrix with its bias.
 pub(super) struct Projection {
@@ -10,47 +10,78 @@ pub(super) struct Projection {
     pub(super) bias: Option<Vec<f32>>,
 }
 
-/// One layer.
-pub(super) struct Layer {
-    pub(super) attn_norm: Vec<f32>,
+/// Attention of one layer.
+pub(super) struct Attention {
     pub(super) query: Projection,
     pub(super) key: Projection,
     pub(super) value: Projection,
-    pub(super) attn_output: Projection,
-    pub(super) ffn_norm: Vec<f32>,
-    pub(super) gate: WeightMatrix,
-    pub(super) up: WeightMatrix,
-    pub(super) down: WeightMatrix,
+    pub(super) output: Projection,
+    pub(super) query_norm: Option<Vec<f32>>,
+    pub(super) key_norm: Option<Vec<f32>>,
+    pub(super) sinks: Option<Vec<f32>>,
+    /// Which of the rotations turns the heads.
+    pub(super) rope: Option<usize>,
+    /// How many of the last positions are seen.
+    pub(super) window: Option<usize>,
+}
+
+/// A gated feed-forward part.
+pub(super) struct Gated {
+    pub(super) gate: Projection,
+    pub(super) up: Projection,
+    pub(super) down: Projection,
+}
+
+/// Several gated parts, of which each row takes some.
+pub(super) struct Experts {
+    pub(super) router: Projection,
+    pub(super) experts: Vec<Gated>,
+    pub(super) used: usize,
+}
+
+/// The feed-forward part of one layer.
+pub(super) enum FeedForward {
+    Dense(Gated),
+    Experts(Experts),
+}
+
+/// One layer.
+pub(super) struct Layer {
+    pub(super) attention_norm: Vec<f32>,
+    pub(super) attention: Attention,
+    pub(super) attention_post_norm: Option<Vec<f32>>,
+    pub(super) feed_forward_norm: Vec<f32>,
+    pub(super) feed_forward: FeedForward,
+    pub(super) feed_forward_post_norm: Option<Vec<f32>>,
+}
+
+/// How heads are turned by their position.
+pub(super) struct Rope {
+    /// Radians per position, one per pair of values.
+    pub(super) frequencies: Vec<f64>,
+    /// What cosine and sine are multiplied with.
+    pub(super) magnitude: f64,
 }
 
 /// The whole decoder.
 pub(super) struct Weights {
     pub(super) embedding: WeightMatrix,
+    pub(super) ropes: Vec<Rope>,
     pub(super) layers: Vec<Layer>,
     pub(super) output_norm: Vec<f32>,
     /// None when the embedding serves as output matrix too.
     pub(super) output: Option<WeightMatrix>,
-    /// Divisors of the rotary angles, scaling included.
-    pub(super) rope_factors: Option<Vec<f32>>,
 }
 
 impl Weights {
     pub(super) fn load(description: &Description, file: &[u8], isa: Isa) -> Result<Self, ModelError> {
         let source = Source { file, isa };
-        let divisor = description.sizes.rope_divisor;
-        let mut rope_factors = description.rope_factors.as_ref().map(|tensor| source.vector(tensor)).transpose()?;
-        if rope_factors.is_none() && (divisor - 1.0).abs() > f32::EPSILON {
-            rope_factors = Some(vec![1.0; description.sizes.rope_dims / 2]);
-        }
-        for factor in rope_factors.iter_mut().flatten() {
-            *factor *= divisor;
-        }
         Ok(Self {
             embedding: source.matrix(&description.embedding)?,
+            ropes: description.ropes.iter().map(|rope| source.rope(rope)).collect::<Result<_, _>>()?,
             layers: description.layers.iter().map(|layer| source.layer(layer)).collect::<Result<_, _>>()?,
             output_norm: source.vector(&description.output_norm)?,
             output: description.output.as_ref().map(|tensor| source.matrix(tensor)).transpose()?,
-            rope_factors,
         })
     }
 }
@@ -78,22 +109,64 @@ impl Source<'_> {
         Ok(values)
     }
 
-    fn projection(&self, linear: &Linear) -> Result<Projection, ModelError> {
-        let bias = linear.bias.as_ref().map(|tensor| self.vector(tensor)).transpose()?;
-        Ok(Projection { weight: self.matrix(&linear.weight)?, bias })
+    fn optional(&self, tensor: Option<&TensorRef>) -> Result<Option<Vec<f32>>, ModelError> {
+        tensor.map(|tensor| self.vector(tensor)).transpose()
     }
 
-    fn layer(&self, tensors: &LayerTensors) -> Result<Layer, ModelError> {
+    fn projection(&self, linear: &Linear) -> Result<Projection, ModelError> {
+        Ok(Projection { weight: self.matrix(&linear.weight)?, bias: self.optional(linear.bias.as_ref())? })
+    }
+
+    fn rope(&self, rope: &model::Rope) -> Result<Rope, ModelError> {
+        let mut frequencies = rope.frequencies.clone();
+        for (frequency, factor) in frequencies.iter_mut().zip(self.optional(rope.factors.as_ref())?.unwrap_or_default())
+        {
+            *frequency /= f64::from(factor);
+        }
+        Ok(Rope { frequencies, magnitude: rope.magnitude })
+    }
+
+    fn layer(&self, layer: &model::Layer) -> Result<Layer, ModelError> {
         Ok(Layer {
-            attn_norm: self.vector(&tensors.attn_norm)?,
-            query: self.projection(&tensors.query)?,
-            key: self.projection(&tensors.key)?,
-            value: self.projection(&tensors.value)?,
-            attn_output: self.projection(&tensors.attn_output)?,
-            ffn_norm: self.vector(&tensors.ffn_norm)?,
-            gate: self.matrix(&tensors.gate)?,
-            up: self.matrix(&tensors.up)?,
-            down: self.matrix(&tensors.down)?,
+            attention_norm: self.vector(&layer.attention_norm)?,
+            attention: self.attention(&layer.attention)?,
+            attention_post_norm: self.optional(layer.attention_post_norm.as_ref())?,
+            feed_forward_norm: self.vector(&layer.feed_forward_norm)?,
+            feed_forward: self.feed_forward(&layer.feed_forward)?,
+            feed_forward_post_norm: self.optional(layer.feed_forward_post_norm.as_ref())?,
+        })
+    }
+
+    fn attention(&self, attention: &model::Attention) -> Result<Attention, ModelError> {
+        Ok(Attention {
+            query: self.projection(&attention.query)?,
+            key: self.projection(&attention.key)?,
+            value: self.projection(&attention.value)?,
+            output: self.projection(&attention.output)?,
+            query_norm: self.optional(attention.query_norm.as_ref())?,
+            key_norm: self.optional(attention.key_norm.as_ref())?,
+            sinks: self.optional(attention.sinks.as_ref())?,
+            rope: attention.rope,
+            window: attention.window,
+        })
+    }
+
+    fn feed_forward(&self, feed_forward: &model::FeedForward) -> Result<FeedForward, ModelError> {
+        Ok(match feed_forward {
+            model::FeedForward::Dense(gated) => FeedForward::Dense(self.gated(gated)?),
+            model::FeedForward::Experts(model::Experts { router, experts, used }) => FeedForward::Experts(Experts {
+                router: self.projection(router)?,
+                experts: experts.iter().map(|expert| self.gated(expert)).collect::<Result<_, _>>()?,
+                used: *used,
+            }),
+        })
+    }
+
+    fn gated(&self, gated: &model::Gated) -> Result<Gated, ModelError> {
+        Ok(Gated {
+            gate: self.projection(&gated.gate)?,
+            up: self.projection(&gated.up)?,
+            down: self.projection(&gated.down)?,
         })
     }
 }
