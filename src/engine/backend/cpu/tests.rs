@@ -144,6 +144,22 @@ fn the_numbers_are_those_of_a_plain_implementation() {
 }
 
 #[test]
+fn a_model_in_any_format_gives_the_numbers_of_a_plain_implementation() {
+    for kind in kinds() {
+        let file = Tiny { kind, seed: 9, own_output: true, ..Tiny::default() }.file();
+        let all = tokens(4, 6);
+        let mut backend = load(&file, Isa::available().pop().unwrap(), 2);
+        let logits = backend.forward(&[chunk(&all, 0, all.len(), 0, 1)]).unwrap().to_vec();
+        let expected = plain::logits(&file, &all);
+        let scale = expected.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
+        // Activations are rounded to eight bits.
+        for (token, (found, wanted)) in logits.iter().zip(&expected).enumerate() {
+            assert!((found - wanted).abs() < 0.03 * scale, "{kind:?} token {token}: {found} instead of {wanted}");
+        }
+    }
+}
+
+#[test]
 fn logits_of_the_default_model_do_not_depend_on_batch_chunks_threads_or_cache() {
     let path = std::env::var_os("MIDSTREAM_TEST_MODEL").unwrap_or_else(|| {
         panic!("MIDSTREAM_TEST_MODEL must name SmolLM2-135M-Instruct.Q4_1.gguf; scripts/test fetches it and sets it")
@@ -229,7 +245,8 @@ mod plain {
             }
         }
         let last = stream.last().unwrap();
-        product(&embedding, &norm(last, &values(file, &description.output_norm), sizes.rms_epsilon))
+        let output = description.output.as_ref().map_or(embedding, |output| values(file, output));
+        product(&output, &norm(last, &values(file, &description.output_norm), sizes.rms_epsilon))
     }
 
     fn add(x: &mut [f32], y: &[f32]) {
