@@ -22,6 +22,7 @@ mod error;
 mod format;
 mod half;
 mod isa;
+mod layout;
 mod math;
 mod matmul;
 mod memory;
