@@ -260,10 +260,9 @@ fn id_from(path: &Path) -> String {
 
 /// How many KV blocks fit into the memory for KV: whole blocks, one at least.
 fn kv_blocks(description: &Description, options: &LoadOptions) -> usize {
-    let sizes = &description.sizes;
-    let token_bytes = description.layers.len() * 2 * size_of::<u16>() * sizes.kv_heads * sizes.head_dim;
+    let block_bytes = CpuBackend::block_bytes_of(description).max(1);
     // Numbered in 32 bits; far more than any memory holds.
-    (options.kv_bytes / (token_bytes * BLOCK_TOKENS)).clamp(1, u32::MAX as usize)
+    (options.kv_bytes / block_bytes).clamp(1, u32::MAX as usize)
 }
 
 /// What the file recommends, else what suits small and quantised models: a little cooler than the model's own
