@@ -1,5 +1,6 @@
 //! Attention of query rows over a paged pool of keys and values, with a running softmax; over all positions or a
-//! window of the last ones, with or without sinks. Positions are always taken in the same fixed runs, counted from position 0: a row's result must never depend on the
+//! window of the last ones, with or without sinks.
+//! Positions are always taken in the same fixed runs, counted from position 0: a row's result must never depend on the
 //! other rows, on the block table's order or on the number of threads.
 
 use std::ops::Range;

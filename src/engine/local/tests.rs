@@ -20,12 +20,20 @@ const WARM: Sampling = Sampling { temperature: 2.0, top_k: 100, top_p: 0.98, min
 pub(super) const KV_TOKEN_BYTES: usize = 2 * 2 * 2 * 64 * 2;
 
 pub(super) fn parts(options: &LoadOptions) -> (ModelInfo, Scheduler, CpuBackend) {
+    parts_of(Tiny::default(), options)
+}
+
+fn parts_of(tiny: Tiny, options: &LoadOptions) -> (ModelInfo, Scheduler, CpuBackend) {
     let options = LoadOptions { threads: Some(1), ..options.clone() };
-    prepare(Path::new("tiny.gguf"), &Tiny::default().file(), &options).unwrap()
+    prepare(Path::new("tiny.gguf"), &tiny.file(), &options).unwrap()
 }
 
 pub(super) fn engine(options: &LoadOptions) -> LocalEngine {
-    let (model, scheduler, backend) = parts(options);
+    engine_of(Tiny::default(), options)
+}
+
+pub(super) fn engine_of(tiny: Tiny, options: &LoadOptions) -> LocalEngine {
+    let (model, scheduler, backend) = parts_of(tiny, options);
     LocalEngine::start(model, scheduler, backend, options.sequences_max).unwrap()
 }
 
