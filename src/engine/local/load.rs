@@ -21,7 +21,7 @@ use crate::prompt::{ChatTemplate, PROBED_TOOL, TemplateError};
 
 /// Changes whenever the same file and tokens would give other logits than before, or a KV block other bytes: KV files
 /// of an earlier build must not be taken for this one's.
-const NUMERICS_VERSION: u32 = 1;
+const NUMERICS_VERSION: u32 = 2;
 /// How keys and values are stored.
 const KV_TYPE: &str = "f16";
 /// Memory for KV where nothing was configured.

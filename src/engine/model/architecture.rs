@@ -6,6 +6,7 @@ use super::ModelError;
 
 /// What a decoder of llama's family does in its own way.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools, reason = "a table of properties that have nothing to do with each other")]
 pub(crate) struct Architecture {
     /// The value of `general.architecture`, and the prefix of the hyperparameters.
     pub(crate) name: &'static str,

@@ -46,7 +46,7 @@ pub(crate) struct ShortConvolution {
 /// How a layer mixes positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mixer {
-    Attention(Attention),
+    Attention(Box<Attention>),
     ShortConvolution(ShortConvolution),
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Gated {
 pub(crate) struct Experts {
     /// Scores the experts.
     pub(crate) router: Linear,
-    pub(crate) experts: Vec<Gated>,
+    pub(crate) parts: Vec<Gated>,
     /// How many a row takes: those with the highest scores, weighted by the softmax of these scores.
     pub(crate) used: usize,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Experts {
 /// The feed-forward part of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FeedForward {
-    Dense(Gated),
+    Dense(Box<Gated>),
     Experts(Experts),
 }
 
@@ -98,7 +98,8 @@ impl Layer {
 impl Mixer {
     fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
         let (linears, vectors) = match self {
-            Self::Attention(Attention { query, key, value, output, query_norm, key_norm, sinks, .. }) => {
+            Self::Attention(attention) => {
+                let Attention { query, key, value, output, query_norm, key_norm, sinks, .. } = &**attention;
                 (vec![query, key, value, output], [query_norm.as_ref(), key_norm.as_ref(), sinks.as_ref()])
             }
             Self::ShortConvolution(ShortConvolution { input, kernel, output }) => {
@@ -112,8 +113,8 @@ impl Mixer {
 impl FeedForward {
     fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
         let (router, parts) = match self {
-            Self::Dense(gated) => (None, std::slice::from_ref(gated)),
-            Self::Experts(Experts { router, experts, .. }) => (Some(router), &experts[..]),
+            Self::Dense(gated) => (None, std::slice::from_ref(&**gated)),
+            Self::Experts(Experts { router, parts, .. }) => (Some(router), &parts[..]),
         };
         let linears = parts.iter().flat_map(|Gated { gate, up, down }| [gate, up, down]);
         router.into_iter().chain(linears).flat_map(Linear::tensors)
@@ -195,7 +196,7 @@ impl Layers<'_> {
         if self.architecture.short_convolutions && self.tensors.has(&name(number, "shortconv.in_proj.weight")) {
             return self.short_convolution(number, warnings).map(Mixer::ShortConvolution);
         }
-        self.attention(number).map(Mixer::Attention)
+        Ok(Mixer::Attention(Box::new(self.attention(number)?)))
     }
 
     fn short_convolution(&self, number: usize, warnings: &mut Vec<String>) -> Result<ShortConvolution, ModelError> {
@@ -273,11 +274,11 @@ impl Layers<'_> {
         let inner = self.tensors.matrix(&name(number, "ffn_up.weight"), None, Some(width))?.rows;
         let said = self.keys.of_layer("feed_forward_length", number)?;
         self.keys.compare("feed_forward_length", said, inner, warnings);
-        Ok(FeedForward::Dense(Gated {
+        Ok(FeedForward::Dense(Box::new(Gated {
             gate: self.linear(number, "ffn_gate", [inner, width], false)?,
             up: self.linear(number, "ffn_up", [inner, width], false)?,
             down: self.linear(number, "ffn_down", [width, inner], false)?,
-        }))
+        })))
     }
 
     fn experts(&self, number: usize, warnings: &mut Vec<String>) -> Result<Experts, ModelError> {
@@ -303,7 +304,7 @@ impl Layers<'_> {
         let parts = gate.into_iter().zip(up).zip(down);
         Ok(Experts {
             router: self.linear(number, "ffn_gate_inp", [count, width], false)?,
-            experts: parts.map(|((gate, up), down)| Gated { gate, up, down }).collect(),
+            parts: parts.map(|((gate, up), down)| Gated { gate, up, down }).collect(),
             used,
         })
     }

@@ -36,7 +36,7 @@ pub(super) struct ShortConvolution {
 
 /// How a layer mixes positions.
 pub(super) enum Mixer {
-    Attention(Attention),
+    Attention(Box<Attention>),
     ShortConvolution(ShortConvolution),
 }
 
@@ -50,13 +50,13 @@ pub(super) struct Gated {
 /// Several gated parts, of which each row takes some.
 pub(super) struct Experts {
     pub(super) router: Projection,
-    pub(super) experts: Vec<Gated>,
+    pub(super) parts: Vec<Gated>,
     pub(super) used: usize,
 }
 
 /// The feed-forward part of one layer.
 pub(super) enum FeedForward {
-    Dense(Gated),
+    Dense(Box<Gated>),
     Experts(Experts),
 }
 
@@ -154,7 +154,7 @@ impl Source<'_> {
         Ok(Layer {
             mixer_norm: self.vector(&layer.mixer_norm)?,
             mixer: match &layer.mixer {
-                model::Mixer::Attention(attention) => Mixer::Attention(self.attention(attention)?),
+                model::Mixer::Attention(attention) => Mixer::Attention(Box::new(self.attention(attention)?)),
                 model::Mixer::ShortConvolution(conv) => Mixer::ShortConvolution(self.short_convolution(conv)?),
             },
             place,
@@ -193,10 +193,10 @@ impl Source<'_> {
 
     fn feed_forward(&self, feed_forward: &model::FeedForward) -> Result<FeedForward, ModelError> {
         Ok(match feed_forward {
-            model::FeedForward::Dense(gated) => FeedForward::Dense(self.gated(gated)?),
-            model::FeedForward::Experts(model::Experts { router, experts, used }) => FeedForward::Experts(Experts {
+            model::FeedForward::Dense(gated) => FeedForward::Dense(Box::new(self.gated(gated)?)),
+            model::FeedForward::Experts(model::Experts { router, parts, used }) => FeedForward::Experts(Experts {
                 router: self.projection(router)?,
-                experts: experts.iter().map(|expert| self.gated(expert)).collect::<Result<_, _>>()?,
+                parts: parts.iter().map(|part| self.gated(part)).collect::<Result<_, _>>()?,
                 used: *used,
             }),
         })
