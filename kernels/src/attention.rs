@@ -241,7 +241,7 @@ struct Block<'a> {
 
 /// A row and a head, and what a chunk of positions adds to its result.
 struct Query<'a> {
-    query: &'a [f32],
+    values: &'a [f32],
     out: &'a mut [f32],
     state: &'a mut [f32; 2],
     /// The positions of the chunk that it sees.
@@ -280,7 +280,7 @@ impl Piece<'_> {
         let (first, end) = (args.first(row).saturating_sub(start), self.end_of(row).saturating_sub(start).min(CHUNK));
         let at = self.place(row) * group + head;
         Query {
-            query: &args.q[(row * args.n_heads + self.kv_head * group + head) * args.head_dim..][..args.head_dim],
+            values: &args.q[(row * args.n_heads + self.kv_head * group + head) * args.head_dim..][..args.head_dim],
             // SAFETY: a row, key-value head and segment belong to one piece only; in it each query is had once.
             out: unsafe { self.values.part(at * args.head_dim, args.head_dim) },
             // SAFETY: as above.
@@ -354,10 +354,10 @@ fn attend<S: Simd, const R: usize>(queries: &mut [Query<'_>; R], blocks: &[Block
 /// Scores one block's keys: a lane for each position, values of the head in ascending order.
 #[inline(always)]
 fn score<S: Simd, const R: usize>(queries: &mut [Query<'_>; R], half: usize, keys: &[[u16; KV_BLOCK]], scale: f32) {
-    let mut rows = [&queries[0].query[..keys.len()]; R];
+    let mut rows = [&queries[0].values[..keys.len()]; R];
     for (row, query) in rows.iter_mut().zip(queries.iter()) {
         // Lets the compiler drop the bounds checks below.
-        *row = &query.query[..keys.len()];
+        *row = &query.values[..keys.len()];
     }
     let mut sums = [S::splat(0.0); R];
     for (d, keys) in keys.iter().enumerate() {

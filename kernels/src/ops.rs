@@ -34,6 +34,16 @@ for_each_isa! {
 }
 
 for_each_isa! {
+    /// `x += a * b`, element by element, each rounded once. Panics when the lengths differ.
+    pub fn add_products_in_place(x: &mut [f32], a: &[f32], b: &[f32]) = add_products_body;
+}
+
+for_each_isa! {
+    /// `x *= y`, element by element. Panics when the lengths differ.
+    pub fn mul_in_place(x: &mut [f32], y: &[f32]) = mul_body;
+}
+
+for_each_isa! {
     /// `x += y`. Panics when the lengths differ.
     pub fn add_in_place(x: &mut [f32], y: &[f32]) = add_body;
 }
@@ -200,6 +210,22 @@ fn add_scaled_body<S: Simd>(x: &mut [f32], y: &[f32], factor: f32) {
     assert_eq!(x.len(), y.len(), "as many values to add");
     for (x, y) in x.iter_mut().zip(y) {
         *x = y.mul_add(factor, *x);
+    }
+}
+
+#[inline(always)]
+fn add_products_body<S: Simd>(x: &mut [f32], a: &[f32], b: &[f32]) {
+    assert!(x.len() == a.len() && x.len() == b.len(), "as many products as values");
+    for ((x, a), b) in x.iter_mut().zip(a).zip(b) {
+        *x = a.mul_add(*b, *x);
+    }
+}
+
+#[inline(always)]
+fn mul_body<S: Simd>(x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len(), "as many factors as values");
+    for (x, y) in x.iter_mut().zip(y) {
+        *x *= y;
     }
 }
 

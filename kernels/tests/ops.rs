@@ -4,9 +4,9 @@ mod common;
 
 use common::Numbers;
 use midstream_kernels::{
-    Activation, Isa, RopeStyle, Team, activate_rows, add_in_place, add_scaled_in_place, add_to_rows, argmax,
-    clamped_silu_mul, gelu_mul, rms_norm, rms_norm_heads, rms_norm_rows, rope, rope_angles, scale_in_place, silu_mul,
-    softmax_in_place,
+    Activation, Isa, RopeStyle, Team, activate_rows, add_in_place, add_products_in_place, add_scaled_in_place,
+    add_to_rows, argmax, clamped_silu_mul, gelu_mul, mul_in_place, rms_norm, rms_norm_heads, rms_norm_rows, rope,
+    rope_angles, scale_in_place, silu_mul, softmax_in_place,
 };
 
 const LENGTHS: [usize; 8] = [1, 7, 8, 15, 16, 17, 576, 1001];
@@ -78,6 +78,11 @@ fn sums_and_scales_are_exact() {
         assert!(sum.iter().zip(x.iter().zip(&y)).all(|(sum, (x, y))| sum.to_bits() == (x + y).to_bits()));
         let added = on_every_isa(&x, |isa, x| add_scaled_in_place(isa, x, &y, 1.7));
         assert!(added.iter().zip(x.iter().zip(&y)).all(|(sum, (x, y))| sum.to_bits() == y.mul_add(1.7, *x).to_bits()));
+        let products = on_every_isa(&x, |isa, x| add_products_in_place(isa, x, &y, &y));
+        let expected = x.iter().zip(&y).map(|(x, y)| y.mul_add(*y, *x).to_bits());
+        assert!(products.iter().map(|product| product.to_bits()).eq(expected));
+        let product = on_every_isa(&x, |isa, x| mul_in_place(isa, x, &y));
+        assert!(product.iter().zip(x.iter().zip(&y)).all(|(product, (x, y))| product.to_bits() == (x * y).to_bits()));
         let scaled = on_every_isa(&x, |isa, x| scale_in_place(isa, x, 1.7));
         assert!(scaled.iter().zip(&x).all(|(scaled, x)| scaled.to_bits() == (x * 1.7).to_bits()));
         let doubled = on_every_isa(&[&x[..], &x[..]].concat(), |isa, rows| add_to_rows(isa, rows, &y));

@@ -45,12 +45,13 @@ class File:
 def common(file, **more):
     """What all configurations have."""
     heads = file.key("attention.head_count")
+    kv_heads = file.key("attention.head_count_kv")
     return dict(
         hidden_size=file.key("embedding_length"),
         intermediate_size=file.key("feed_forward_length"),
         num_hidden_layers=file.key("block_count"),
         num_attention_heads=heads,
-        num_key_value_heads=file.key("attention.head_count_kv"),
+        num_key_value_heads=max(kv_heads) if isinstance(kv_heads, list) else kv_heads,
         head_dim=file.key("attention.key_length"),
         vocab_size=file.tensors["token_embd.weight"].shape[0],
         rms_norm_eps=file.key("attention.layer_norm_rms_epsilon"),
@@ -78,16 +79,18 @@ NAMES = {
 }
 
 
-def state(file, names=NAMES, output_norm="norm"):
+def state(file, names=NAMES, output_norm=("norm", "output_norm")):
     """The tensors under the names of transformers, as far as those differ by a table."""
     result = {"model.embed_tokens.weight": file.tensors["token_embd.weight"]}
     result["lm_head.weight"] = file.tensors.get("output.weight", file.tensors["token_embd.weight"])
     for name, tensor in file.tensors.items():
         if name.startswith("blk."):
-            _, number, part, kind = name.split(".")
+            _, number, *parts, kind = name.split(".")
+            part = ".".join(parts)
             if part in names:
                 result[f"model.layers.{number}.{names[part]}.{kind}"] = tensor
-    result[f"model.{output_norm}.weight"] = file.tensors["output_norm.weight"]
+    theirs, ours = output_norm
+    result[f"model.{theirs}.weight"] = file.tensors[f"{ours}.weight"]
     return result
 
 
@@ -194,6 +197,34 @@ def gpt_oss(file):
         tensors[f"{experts}.down_proj_bias"] = bias("down")
         tensors[f"model.layers.{number}.self_attn.sinks"] = file.tensors[f"blk.{number}.attn_sinks.weight"]
     return transformers.GptOssForCausalLM(config), tensors
+
+
+def lfm2(file):
+    heads = file.key("attention.head_count_kv")
+    config = transformers.Lfm2Config(
+        **common(file),
+        norm_eps=file.key("attention.layer_norm_rms_epsilon"),
+        block_auto_adjust_ff_dim=False,
+        conv_L_cache=file.key("shortconv.l_cache"),
+        layer_types=["full_attention" if count else "conv" for count in heads],
+    )
+    names = NAMES | {
+        "attn_norm": "operator_norm",
+        "attn_output": "self_attn.out_proj",
+        "attn_q_norm": "self_attn.q_layernorm",
+        "attn_k_norm": "self_attn.k_layernorm",
+        "ffn_norm": "ffn_norm",
+        "ffn_gate": "feed_forward.w1",
+        "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
+        "shortconv.in_proj": "conv.in_proj",
+        "shortconv.conv": "conv.conv",
+        "shortconv.out_proj": "conv.out_proj",
+    }
+    tensors = state(file, names, ("embedding_norm", "token_embd_norm"))
+    for name in [name for name in tensors if name.endswith("conv.conv.weight")]:
+        tensors[name] = tensors[name].unsqueeze(1)
+    return transformers.Lfm2ForCausalLM(config), tensors
 
 
 def logits(path):

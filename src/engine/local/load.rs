@@ -170,7 +170,8 @@ pub(super) fn prepare(
         sequences: options.step_sequences.clamp(1, stats::BATCH_MAX),
         step_tokens: options.step_tokens.max(BLOCK_TOKENS),
         context_length: options.context_length.unwrap_or(made_for).min(made_for),
-        guessed_tokens: options.guessed_tokens,
+        // A wrong guess would leave its inputs in the place of those that a convolution still needs.
+        guessed_tokens: if description.has_convolutions() { 0 } else { options.guessed_tokens },
     };
     let scheduler = Scheduler::new(limits, pool);
     let context_length = scheduler.context_length();
@@ -264,10 +265,9 @@ fn id_from(path: &Path) -> String {
 
 /// How many KV blocks fit into the memory for KV: whole blocks, one at least.
 fn kv_blocks(description: &Description, options: &LoadOptions) -> usize {
-    let sizes = &description.sizes;
-    let token_bytes = description.layers.len() * 2 * size_of::<u16>() * sizes.kv_heads * sizes.head_dim;
+    let block_bytes = CpuBackend::block_bytes_of(description).max(1);
     // Numbered in 32 bits; far more than any memory holds.
-    (options.kv_bytes / (token_bytes * BLOCK_TOKENS)).clamp(1, u32::MAX as usize)
+    (options.kv_bytes / block_bytes).clamp(1, u32::MAX as usize)
 }
 
 /// What the file recommends, else what suits small and quantised models: a little cooler than the model's own

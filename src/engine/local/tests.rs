@@ -20,12 +20,20 @@ const WARM: Sampling = Sampling { temperature: 2.0, top_k: 100, top_p: 0.98, min
 pub(super) const KV_TOKEN_BYTES: usize = 2 * 2 * 2 * 64 * 2;
 
 pub(super) fn parts(options: &LoadOptions) -> (ModelInfo, Scheduler, CpuBackend) {
+    parts_of(Tiny::default(), options)
+}
+
+fn parts_of(tiny: Tiny, options: &LoadOptions) -> (ModelInfo, Scheduler, CpuBackend) {
     let options = LoadOptions { threads: Some(1), ..options.clone() };
-    prepare(Path::new("tiny.gguf"), &Tiny::default().file(), &options).unwrap()
+    prepare(Path::new("tiny.gguf"), &tiny.file(), &options).unwrap()
 }
 
 pub(super) fn engine(options: &LoadOptions) -> LocalEngine {
-    let (model, scheduler, backend) = parts(options);
+    engine_of(Tiny::default(), options)
+}
+
+pub(super) fn engine_of(tiny: Tiny, options: &LoadOptions) -> LocalEngine {
+    let (model, scheduler, backend) = parts_of(tiny, options);
     LocalEngine::start(model, scheduler, backend, options.sequences_max).unwrap()
 }
 
@@ -179,6 +187,16 @@ fn guessing_changes_no_token_and_saves_steps() {
     assert!(guessing.tokens_guessed >= guessing.tokens_guessed_right, "{guessing:?}");
     assert!(guessing.tokens_guessed_right > 300, "{guessing:?}");
     assert!(guessing.steps + 300 < guessing.tokens_sampled, "{guessing:?}");
+}
+
+#[test]
+fn a_model_whose_layers_remember_their_last_inputs_is_not_guessed_ahead() {
+    let tiny = || Tiny { architecture: "lfm2", layers: 4, ..Tiny::default() };
+    let plain = engine_of(tiny(), &LoadOptions { guessed_tokens: 0, ..LoadOptions::default() });
+    let engine = engine_of(tiny(), &LoadOptions::default());
+    let twice: Arc<[u32]> = prompt(4, 40).iter().chain(prompt(4, 40).iter()).copied().collect();
+    assert_eq!(generate(&engine, request(twice.clone(), 200)), generate(&plain, request(twice, 200)));
+    assert_eq!(engine.stats().tokens_guessed, 0);
 }
 
 #[test]

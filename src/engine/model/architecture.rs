@@ -6,6 +6,7 @@ use super::ModelError;
 
 /// What a decoder of llama's family does in its own way.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools, reason = "a table of properties that have nothing to do with each other")]
 pub(crate) struct Architecture {
     /// The value of `general.architecture`, and the prefix of the hyperparameters.
     pub(crate) name: &'static str,
@@ -19,6 +20,10 @@ pub(crate) struct Architecture {
     pub(super) head_norms: bool,
     /// The tensor that norms the stream before the feed-forward part.
     pub(super) feed_forward_norm: &'static str,
+    /// The tensor that norms the stream behind the last layer, where the file has it; else it has the usual name.
+    pub(super) output_norm: &'static str,
+    /// Whether layers may mix positions by a short convolution instead of attention.
+    pub(super) short_convolutions: bool,
     /// Whether every head has a sink: a score without a value.
     pub(super) sinks: bool,
     /// Whether a branch is normed once more before it is added.
@@ -43,6 +48,8 @@ const LLAMA: Architecture = Architecture {
     qkv_bias: false,
     head_norms: false,
     feed_forward_norm: "ffn_norm.weight",
+    output_norm: "output_norm.weight",
+    short_convolutions: false,
     sinks: false,
     post_norms: false,
     scaled_embedding: false,
@@ -85,7 +92,17 @@ const GPT_OSS: Architecture = Architecture {
     ..LLAMA
 };
 
-pub(super) const ALL: [Architecture; 7] = [LLAMA, QWEN2, QWEN3, QWEN3MOE, SMOLLM3, GEMMA3, GPT_OSS];
+/// lfm2: most layers are short convolutions.
+const LFM2: Architecture = Architecture {
+    name: "lfm2",
+    rope: RopeStyle::Neox,
+    head_norms: true,
+    output_norm: "token_embd_norm.weight",
+    short_convolutions: true,
+    ..LLAMA
+};
+
+pub(super) const ALL: [Architecture; 8] = [LLAMA, QWEN2, QWEN3, QWEN3MOE, SMOLLM3, GEMMA3, GPT_OSS, LFM2];
 
 impl Architecture {
     /// The architecture with this name.

@@ -67,9 +67,11 @@ impl Description {
         let reader = Layers { keys: &keys, tensors: &tensors, sizes: &sizes, architecture, window };
         let layers =
             (0..layer_count).map(|number| reader.read(number, &mut warnings)).collect::<Result<Vec<_>, _>>()?;
+        let has_own = tensors.has(architecture.output_norm);
+        let output_norm = if has_own { architecture.output_norm } else { "output_norm.weight" };
         let description = Self {
             architecture,
-            output_norm: tensors.vector("output_norm.weight", sizes.embedding)?,
+            output_norm: tensors.vector(output_norm, sizes.embedding)?,
             output: tensors.optional("output.weight", |name| {
                 tensors.matrix(name, Some(sizes.vocabulary), Some(sizes.embedding))
             })?,
@@ -88,6 +90,11 @@ impl Description {
         let layers = self.layers.iter().flat_map(Layer::tensors);
         let factors = self.ropes.iter().filter_map(|rope| rope.factors.as_ref());
         [&self.embedding, &self.output_norm].into_iter().chain(&self.output).chain(factors).chain(layers)
+    }
+
+    /// Whether there is a layer that remembers its last inputs instead of keys and values.
+    pub(crate) fn has_convolutions(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer.mixer, Mixer::ShortConvolution(_)))
     }
 
     /// A weight of a layer that is not used means that this is not the decoder we take it for.
@@ -114,9 +121,10 @@ fn sizes(
 ) -> Result<Sizes, ModelError> {
     refuse_unknown(keys)?;
     let width = embedding.cols;
-    let rows_of = |part: &str| Ok::<_, ModelError>(tensors.matrix(&name(0, part), None, Some(width))?.rows);
+    let first = first_attention(tensors, layers);
+    let rows_of = |part: &str| Ok::<_, ModelError>(tensors.matrix(&name(first, part), None, Some(width))?.rows);
     let heads = keys.uniform("attention.head_count", layers)?.ok_or_else(|| keys.missing("attention.head_count"))?;
-    let (query, kv) = if tensors.has(&name(0, "attn_qkv.weight")) {
+    let (query, kv) = if tensors.has(&name(first, "attn_qkv.weight")) {
         let query = heads.saturating_mul(keys.positive_if_any("attention.key_length")?.unwrap_or(width / heads));
         (query, rows_of("attn_qkv.weight")?.saturating_sub(query) / 2)
     } else {
@@ -163,6 +171,13 @@ fn sizes(
         },
         embedding_scale: architecture.scaled_embedding.then(|| (width as f32).sqrt()),
     })
+}
+
+/// The number of the first layer with attention; 0 when there is none.
+fn first_attention(tensors: &Tensors<'_>, layers: usize) -> usize {
+    let has = |layer: &usize| ["attn_qkv.weight", "attn_k.weight"].iter().any(|part| tensors.has(&name(*layer, part)));
+    // Every layer has tensors, so a huge count of layers costs nothing.
+    (0..layers.min(tensors.gguf.tensors().len())).find(has).unwrap_or(0)
 }
 
 /// Refuses what would change the numbers and is not implemented.

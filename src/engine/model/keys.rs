@@ -47,13 +47,15 @@ impl Keys<'_> {
         Ok(found as usize)
     }
 
-    /// A number that may be given per layer, but is the same for all of them.
+    /// A number that may be given per layer, but is the same for all of them, apart from layers that have none of it.
     pub(super) fn uniform(&self, key: &str, layers: usize) -> Result<Option<usize>, ModelError> {
         let name = self.name(key);
         let is_array = matches!(self.gguf.get(&name), Some(gguf::Value::Array(_)));
         // Not expanded for a plain number: the layer count is not checked yet.
         let values = if is_array {
-            self.gguf.u32_per_layer(&name, layers)?.unwrap_or_default()
+            let mut values = self.gguf.u32_per_layer(&name, layers)?.unwrap_or_default();
+            values.retain(|value| *value != 0);
+            values
         } else {
             self.gguf.u32(&name)?.into_iter().collect()
         };

@@ -1,6 +1,6 @@
 //! One layer as data: what its parts are and where their weights lie.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use super::keys::Keys;
 use super::tensors::Tensors;
@@ -33,6 +33,23 @@ pub(crate) struct Attention {
     pub(crate) window: Option<usize>,
 }
 
+/// A gated convolution over the last few positions, channel by channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ShortConvolution {
+    /// Gives what the inputs are multiplied with, what the results are multiplied with, and the inputs.
+    pub(crate) input: Linear,
+    /// A weight per channel and position, the position itself last.
+    pub(crate) kernel: TensorRef,
+    pub(crate) output: Linear,
+}
+
+/// How a layer mixes positions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mixer {
+    Attention(Box<Attention>),
+    ShortConvolution(ShortConvolution),
+}
+
 /// A gated feed-forward part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gated {
@@ -46,7 +63,7 @@ pub(crate) struct Gated {
 pub(crate) struct Experts {
     /// Scores the experts.
     pub(crate) router: Linear,
-    pub(crate) experts: Vec<Gated>,
+    pub(crate) parts: Vec<Gated>,
     /// How many a row takes: those with the highest scores, weighted by the softmax of these scores.
     pub(crate) used: usize,
 }
@@ -54,16 +71,16 @@ pub(crate) struct Experts {
 /// The feed-forward part of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FeedForward {
-    Dense(Gated),
+    Dense(Box<Gated>),
     Experts(Experts),
 }
 
 /// One layer: two branches, each normed at its beginning, some at their end too, and added to the residual stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layer {
-    pub(crate) attention_norm: TensorRef,
-    pub(crate) attention: Attention,
-    pub(crate) attention_post_norm: Option<TensorRef>,
+    pub(crate) mixer_norm: TensorRef,
+    pub(crate) mixer: Mixer,
+    pub(crate) mixer_post_norm: Option<TensorRef>,
     pub(crate) feed_forward_norm: TensorRef,
     pub(crate) feed_forward: FeedForward,
     pub(crate) feed_forward_post_norm: Option<TensorRef>,
@@ -72,19 +89,32 @@ pub(crate) struct Layer {
 impl Layer {
     /// All weights.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
-        let Attention { query, key, value, output, query_norm, key_norm, sinks, .. } = &self.attention;
-        let post_norms = self.attention_post_norm.iter().chain(&self.feed_forward_post_norm);
-        let norms = [&self.attention_norm, &self.feed_forward_norm].into_iter().chain(post_norms);
-        let heads = [query, key, value, output].into_iter().flat_map(Linear::tensors);
-        norms.chain(query_norm).chain(key_norm).chain(sinks).chain(heads).chain(self.feed_forward.tensors())
+        let post_norms = self.mixer_post_norm.iter().chain(&self.feed_forward_post_norm);
+        let norms = [&self.mixer_norm, &self.feed_forward_norm].into_iter().chain(post_norms);
+        norms.chain(self.mixer.tensors()).chain(self.feed_forward.tensors())
+    }
+}
+
+impl Mixer {
+    fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
+        let (linears, vectors) = match self {
+            Self::Attention(attention) => {
+                let Attention { query, key, value, output, query_norm, key_norm, sinks, .. } = &**attention;
+                (vec![query, key, value, output], [query_norm.as_ref(), key_norm.as_ref(), sinks.as_ref()])
+            }
+            Self::ShortConvolution(ShortConvolution { input, kernel, output }) => {
+                (vec![input, output], [Some(kernel), None, None])
+            }
+        };
+        vectors.into_iter().flatten().chain(linears.into_iter().flat_map(Linear::tensors))
     }
 }
 
 impl FeedForward {
     fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
         let (router, parts) = match self {
-            Self::Dense(gated) => (None, std::slice::from_ref(gated)),
-            Self::Experts(Experts { router, experts, .. }) => (Some(router), &experts[..]),
+            Self::Dense(gated) => (None, std::slice::from_ref(&**gated)),
+            Self::Experts(Experts { router, parts, .. }) => (Some(router), &parts[..]),
         };
         let linears = parts.iter().flat_map(|Gated { gate, up, down }| [gate, up, down]);
         router.into_iter().chain(linears).flat_map(Linear::tensors)
@@ -96,6 +126,9 @@ impl Linear {
         std::iter::once(&self.weight).chain(&self.bias)
     }
 }
+
+/// Positions that a short convolution may reach over: more than itself, and all inside one KV block before its own.
+const TAPS: RangeInclusive<usize> = 2..=9;
 
 /// Reads layers of one model.
 pub(super) struct Layers<'a> {
@@ -150,12 +183,34 @@ impl Layers<'_> {
         let vector = |part: &str| self.tensors.vector(&name(number, part), self.sizes.embedding);
         let post_norm = |part: &str| self.architecture.post_norms.then(|| vector(part)).transpose();
         Ok(Layer {
-            attention_norm: vector("attn_norm.weight")?,
-            attention: self.attention(number)?,
-            attention_post_norm: post_norm("post_attention_norm.weight")?,
+            mixer_norm: vector("attn_norm.weight")?,
+            mixer: self.mixer(number, warnings)?,
+            mixer_post_norm: post_norm("post_attention_norm.weight")?,
             feed_forward_norm: vector(self.architecture.feed_forward_norm)?,
             feed_forward: self.feed_forward(number, warnings)?,
             feed_forward_post_norm: post_norm("post_ffw_norm.weight")?,
+        })
+    }
+
+    fn mixer(&self, number: usize, warnings: &mut Vec<String>) -> Result<Mixer, ModelError> {
+        if self.architecture.short_convolutions && self.tensors.has(&name(number, "shortconv.in_proj.weight")) {
+            return self.short_convolution(number, warnings).map(Mixer::ShortConvolution);
+        }
+        Ok(Mixer::Attention(Box::new(self.attention(number)?)))
+    }
+
+    fn short_convolution(&self, number: usize, warnings: &mut Vec<String>) -> Result<ShortConvolution, ModelError> {
+        let width = self.sizes.embedding;
+        let kernel = self.tensors.matrix(&name(number, "shortconv.conv.weight"), Some(width), None)?;
+        if !TAPS.contains(&kernel.cols) {
+            return Err(ModelError::Unsupported(format!("a short convolution over {} positions", kernel.cols)));
+        }
+        let key = "shortconv.l_cache";
+        self.keys.compare(key, self.keys.positive_if_any(key)?, kernel.cols, warnings);
+        Ok(ShortConvolution {
+            input: self.linear(number, "shortconv.in_proj", [3 * width, width], false)?,
+            kernel,
+            output: self.linear(number, "shortconv.out_proj", [width, width], false)?,
         })
     }
 
@@ -219,11 +274,11 @@ impl Layers<'_> {
         let inner = self.tensors.matrix(&name(number, "ffn_up.weight"), None, Some(width))?.rows;
         let said = self.keys.of_layer("feed_forward_length", number)?;
         self.keys.compare("feed_forward_length", said, inner, warnings);
-        Ok(FeedForward::Dense(Gated {
+        Ok(FeedForward::Dense(Box::new(Gated {
             gate: self.linear(number, "ffn_gate", [inner, width], false)?,
             up: self.linear(number, "ffn_up", [inner, width], false)?,
             down: self.linear(number, "ffn_down", [width, inner], false)?,
-        }))
+        })))
     }
 
     fn experts(&self, number: usize, warnings: &mut Vec<String>) -> Result<Experts, ModelError> {
@@ -249,7 +304,7 @@ impl Layers<'_> {
         let parts = gate.into_iter().zip(up).zip(down);
         Ok(Experts {
             router: self.linear(number, "ffn_gate_inp", [count, width], false)?,
-            experts: parts.map(|((gate, up), down)| Gated { gate, up, down }).collect(),
+            parts: parts.map(|((gate, up), down)| Gated { gate, up, down }).collect(),
             used,
         })
     }

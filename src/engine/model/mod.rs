@@ -14,7 +14,7 @@ mod tensors;
 pub(crate) use architecture::Architecture;
 pub(crate) use description::{Description, Sizes};
 pub use error::ModelError;
-pub(crate) use layer::{Attention, Experts, FeedForward, Gated, Layer, Linear};
+pub(crate) use layer::{Attention, Experts, FeedForward, Gated, Layer, Linear, Mixer, ShortConvolution};
 pub(crate) use rope::Rope;
 pub(crate) use tensors::TensorRef;
 

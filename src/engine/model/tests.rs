@@ -40,7 +40,8 @@ fn sizes_come_from_the_tensors_and_keys() {
         assert_eq!(description.sizes, expected);
         assert_eq!(description.layers.len(), 4);
         for (number, layer) in description.layers.iter().enumerate() {
-            let Attention { query, query_norm, rope, .. } = &layer.attention;
+            let Mixer::Attention(attention) = &layer.mixer else { panic!("{number}") };
+            let Attention { query, query_norm, rope, .. } = &**attention;
             assert_eq!(query.bias.is_some(), architecture == "qwen2");
             assert_eq!(query_norm.is_some(), architecture == "qwen3");
             assert_eq!(rope.is_none(), architecture == "smollm3" && number == 3);

@@ -58,12 +58,20 @@ impl Tiny {
     /// The file before it is written, to be spoilt.
     pub(crate) fn writer(self) -> Writer {
         let number = |value: usize| Value::U32(value as u32);
+        let kv_heads = match self.architecture {
+            "lfm2" => {
+                let of = |layer| if self.convolves(layer) { 0 } else { self.kv_heads as u32 };
+                Value::Array(Array::U32((0..self.layers).map(of).collect()))
+            }
+            _ => number(self.kv_heads),
+        };
         let keys = [
             ("block_count", number(self.layers)),
             ("context_length", number(2048)),
             ("embedding_length", number(WIDTH)),
             ("attention.head_count", number(self.heads)),
-            ("attention.head_count_kv", number(self.kv_heads)),
+            ("attention.head_count_kv", kv_heads),
+            ("shortconv.l_cache", number(3)),
             ("attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
             ("feed_forward_length", number(WIDTH)),
             ("expert_count", number(self.experts)),
@@ -79,67 +87,90 @@ impl Tiny {
         self.tensors(tokenizer(writer))
     }
 
-    fn tensors(self, mut writer: Writer) -> Writer {
+    /// Whether the layer is a short convolution.
+    fn convolves(self, layer: usize) -> bool {
+        self.architecture == "lfm2" && layer % 3 != 2
+    }
+
+    fn tensors(self, writer: Writer) -> Writer {
         let mut random = Random(self.seed);
+        let embedding = if self.kind == TensorType::F32 { self.kind } else { TensorType::Q8_0 };
+        let mut all = vec![("token_embd.weight".to_owned(), vec![WIDTH, VOCABULARY], embedding)];
+        for layer in 0..self.layers {
+            let parts = [self.mixer(layer), self.feed_forward(), self.norms()].concat();
+            all.extend(parts.into_iter().map(|(part, shape, kind)| (format!("blk.{layer}.{part}"), shape, kind)));
+        }
+        let norm = if self.architecture == "lfm2" { "token_embd_norm.weight" } else { "output_norm.weight" };
+        all.push((norm.to_owned(), vec![WIDTH], TensorType::F32));
+        if self.own_output {
+            all.push(("output.weight".to_owned(), vec![WIDTH, VOCABULARY], self.kind));
+        }
+        let wanted = all.into_iter().filter(|(name, ..)| self.skip != Some(name.as_str()));
+        wanted.fold(writer, |writer, (name, shape, kind)| {
+            let data = random.data(kind, &shape);
+            writer.tensor(name, &shape, kind, data)
+        })
+    }
+
+    fn mixer(self, layer: usize) -> Vec<Part> {
+        if self.convolves(layer) {
+            return vec![
+                ("shortconv.in_proj.weight".to_owned(), vec![WIDTH, 3 * WIDTH], self.kind),
+                ("shortconv.conv.weight".to_owned(), vec![3, WIDTH], TensorType::F32),
+                ("shortconv.out_proj.weight".to_owned(), vec![WIDTH, WIDTH], self.kind),
+            ];
+        }
         let head_dim = self.head_dim();
         let (query, kv) = (head_dim * self.heads, head_dim * self.kv_heads);
-        let mut add = |name: String, shape: &[usize], kind: TensorType| {
-            if self.skip == Some(name.as_str()) {
-                return;
+        let mut parts = Vec::new();
+        for (part, rows) in [("attn_q", query), ("attn_k", kv), ("attn_v", kv)] {
+            parts.push((format!("{part}.weight"), vec![WIDTH, rows], self.kind));
+            if matches!(self.architecture, "qwen2" | "gpt-oss") {
+                parts.push((format!("{part}.bias"), vec![rows], TensorType::F32));
             }
-            let data = random.data(kind, shape);
-            writer = std::mem::take(&mut writer).tensor(name, shape, kind, data);
-        };
-        let embedding = if self.kind == TensorType::F32 { self.kind } else { TensorType::Q8_0 };
-        add("token_embd.weight".into(), &[WIDTH, VOCABULARY], embedding);
-        for layer in 0..self.layers {
-            let name = |part: &str| format!("blk.{layer}.{part}");
-            for (part, rows) in [("attn_q", query), ("attn_k", kv), ("attn_v", kv)] {
-                add(name(&format!("{part}.weight")), &[WIDTH, rows], self.kind);
-                if matches!(self.architecture, "qwen2" | "gpt-oss") {
-                    add(name(&format!("{part}.bias")), &[rows], TensorType::F32);
-                }
-            }
-            if matches!(self.architecture, "qwen3" | "qwen3moe" | "gemma3") {
-                for part in ["attn_q_norm", "attn_k_norm"] {
-                    add(name(&format!("{part}.weight")), &[head_dim], TensorType::F32);
-                }
-            }
-            add(name("attn_output.weight"), &[query, WIDTH], self.kind);
-            for part in ["ffn_gate", "ffn_up", "ffn_down"] {
-                if self.experts == 0 {
-                    add(name(&format!("{part}.weight")), &[WIDTH, WIDTH], self.kind);
-                } else {
-                    add(name(&format!("{part}_exps.weight")), &[WIDTH, WIDTH, self.experts], self.kind);
-                }
-            }
-            if self.experts > 0 {
-                add(name("ffn_gate_inp.weight"), &[WIDTH, self.experts], TensorType::F32);
-            }
+        }
+        if matches!(self.architecture, "qwen3" | "qwen3moe" | "gemma3" | "lfm2") {
+            parts.push(("attn_q_norm.weight".to_owned(), vec![head_dim], TensorType::F32));
+            parts.push(("attn_k_norm.weight".to_owned(), vec![head_dim], TensorType::F32));
+        }
+        parts.push(("attn_output.weight".to_owned(), vec![query, WIDTH], self.kind));
+        if self.architecture == "gpt-oss" {
+            parts.push(("attn_output.bias".to_owned(), vec![WIDTH], TensorType::F32));
+            parts.push(("attn_sinks.weight".to_owned(), vec![self.heads], TensorType::F32));
+        }
+        parts
+    }
+
+    fn feed_forward(self) -> Vec<Part> {
+        let matrices = ["ffn_gate", "ffn_up", "ffn_down"];
+        if self.experts == 0 {
+            return matrices.map(|part| (format!("{part}.weight"), vec![WIDTH, WIDTH], self.kind)).to_vec();
+        }
+        let mut parts = vec![("ffn_gate_inp.weight".to_owned(), vec![WIDTH, self.experts], TensorType::F32)];
+        for part in matrices {
+            parts.push((format!("{part}_exps.weight"), vec![WIDTH, WIDTH, self.experts], self.kind));
             if self.architecture == "gpt-oss" {
-                for part in ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"] {
-                    add(name(&format!("{part}.bias")), &[WIDTH, self.experts], TensorType::F32);
-                }
-                add(name("ffn_gate_inp.bias"), &[self.experts], TensorType::F32);
-                add(name("attn_output.bias"), &[WIDTH], TensorType::F32);
-                add(name("attn_sinks.weight"), &[self.heads], TensorType::F32);
-            }
-            let norms: &[&str] = match self.architecture {
-                "gemma3" => &["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"],
-                "gpt-oss" => &["attn_norm", "post_attention_norm"],
-                _ => &["attn_norm", "ffn_norm"],
-            };
-            for part in norms {
-                add(name(&format!("{part}.weight")), &[WIDTH], TensorType::F32);
+                parts.push((format!("{part}_exps.bias"), vec![WIDTH, self.experts], TensorType::F32));
             }
         }
-        add("output_norm.weight".into(), &[WIDTH], TensorType::F32);
-        if self.own_output {
-            add("output.weight".into(), &[WIDTH, VOCABULARY], self.kind);
+        if self.architecture == "gpt-oss" {
+            parts.push(("ffn_gate_inp.bias".to_owned(), vec![self.experts], TensorType::F32));
         }
-        writer
+        parts
+    }
+
+    fn norms(self) -> Vec<Part> {
+        let names: &[&str] = match self.architecture {
+            "gemma3" => &["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"],
+            "gpt-oss" => &["attn_norm", "post_attention_norm"],
+            _ => &["attn_norm", "ffn_norm"],
+        };
+        names.iter().map(|part| (format!("{part}.weight"), vec![WIDTH], TensorType::F32)).collect()
     }
 }
+
+/// A tensor: its name in its layer, its shape, its type.
+type Part = (String, Vec<usize>, TensorType);
 
 /// The models whose logits `tests/golden/logits/` has: small ones of every architecture, over f32 weights, with the
 /// properties that set it apart.
@@ -182,6 +213,7 @@ pub(crate) fn references() -> Vec<(&'static str, Writer)> {
         ("qwen3moe", Tiny { architecture: "qwen3moe", experts: 6, ..plain }.writer()),
         ("gemma3", gemma3),
         ("gpt-oss", gpt_oss),
+        ("lfm2", Tiny { architecture: "lfm2", layers: 4, ..plain }.writer()),
         ("smollm3", Tiny { architecture: "smollm3", layers: 4, kv_heads: 4, ..plain }.writer()),
     ]
 }

@@ -1,20 +1,19 @@
-//! The attention branch of a layer: projections, head norms, rotation, the pages, and what comes out of it.
+//! Attention: projections, head norms, rotation, the pages, and what comes out of it.
 
 use midstream_kernels::{AttentionArgs, AttentionRow, Product, attention, matmul, matmul_all, rms_norm_heads, rope};
 
 use super::super::super::kv::BLOCK_TOKENS;
-use super::{Angles, CpuBackend, Row};
+use super::weights::Attention;
+use super::{Angles, Mixing};
 
-impl CpuBackend {
+impl Mixing<'_> {
     /// Attention of one layer, from the normed stream to the branch.
-    pub(super) fn attend(&mut self, number: usize, rows: &[Row<'_>], seen: &[AttentionRow<'_>]) {
-        self.project_heads(number, rows.len());
-        self.turn_heads(number, rows.len());
-        self.write_pages(number, rows);
-        let Self { team, isa, description, weights, pages, buffers } = self;
-        let (sizes, isa) = (&description.sizes, *isa);
-        let (k, v) = pages.layer(number);
-        let layer = &weights.layers[number].attention;
+    pub(super) fn attend(&mut self, layer: &Attention, seen: &[AttentionRow<'_>]) {
+        self.project_heads(layer);
+        self.turn_heads(layer);
+        self.write_heads();
+        let Self { team, isa, sizes, pages, buffers, place, .. } = self;
+        let (k, v) = pages.heads(*place);
         let args = AttentionArgs {
             q: &buffers.query,
             n_heads: sizes.heads,
@@ -27,29 +26,27 @@ impl CpuBackend {
             sinks: layer.sinks.as_deref(),
             rows: seen,
         };
-        attention(team, isa, &args, &mut buffers.attended, &mut buffers.attention);
-        let output = &layer.output;
-        matmul(team, &output.weight, &buffers.attended, rows.len(), &mut buffers.branch, &mut buffers.products);
-        output.add_bias(isa, &mut buffers.branch);
+        attention(team, *isa, &args, &mut buffers.attended, &mut buffers.attention);
+        let (output, count) = (&layer.output, seen.len());
+        matmul(team, &output.weight, &buffers.attended, count, &mut buffers.branch, &mut buffers.products);
+        output.add_bias(*isa, &mut buffers.branch);
     }
 
-    fn project_heads(&mut self, number: usize, count: usize) {
-        let Self { team, isa, weights, buffers, .. } = self;
-        let layer = &weights.layers[number].attention;
+    fn project_heads(&mut self, layer: &Attention) {
+        let Self { team, isa, buffers, rows, .. } = self;
         let mut products = [
             Product { weights: &layer.query.weight, out: &mut buffers.query },
             Product { weights: &layer.key.weight, out: &mut buffers.key },
             Product { weights: &layer.value.weight, out: &mut buffers.value },
         ];
-        matmul_all(team, &buffers.normed, count, &mut products, &mut buffers.products);
+        matmul_all(team, &buffers.normed, rows.len(), &mut products, &mut buffers.products);
         layer.query.add_bias(*isa, &mut buffers.query);
         layer.key.add_bias(*isa, &mut buffers.key);
         layer.value.add_bias(*isa, &mut buffers.value);
     }
 
-    fn turn_heads(&mut self, number: usize, count: usize) {
-        let Self { team, isa, description, weights, buffers, .. } = self;
-        let (sizes, layer) = (&description.sizes, &weights.layers[number].attention);
+    fn turn_heads(&mut self, layer: &Attention) {
+        let Self { team, isa, sizes, style, buffers, rows, .. } = self;
         let parts =
             [(&mut buffers.query, sizes.heads, &layer.query_norm), (&mut buffers.key, sizes.kv_heads, &layer.key_norm)];
         for (values, heads, norm) in parts {
@@ -57,19 +54,17 @@ impl CpuBackend {
                 rms_norm_heads(team, *isa, values, heads * sizes.head_dim, norm, sizes.rms_epsilon);
             }
             if let Some(Angles { cos, sin }) = layer.rope.and_then(|rope| buffers.angles.get(rope)) {
-                rope(*isa, description.architecture.rope, values, count, sizes.head_dim, cos, sin);
+                rope(*isa, *style, values, rows.len(), sizes.head_dim, cos, sin);
             }
         }
     }
 
-    fn write_pages(&mut self, number: usize, rows: &[Row<'_>]) {
-        let Self { isa, description, pages, buffers, .. } = self;
-        let row_len = description.sizes.kv_heads * description.sizes.head_dim;
+    fn write_heads(&mut self) {
+        let Self { isa, sizes, pages, buffers, rows, place, .. } = self;
+        let row_len = sizes.kv_heads * sizes.head_dim;
         for (index, row) in rows.iter().enumerate() {
             let values = index * row_len..(index + 1) * row_len;
-            let block = row.blocks[row.position / BLOCK_TOKENS];
-            let at = (block as usize, row.position % BLOCK_TOKENS);
-            pages.write(*isa, number, at, &buffers.key[values.clone()], &buffers.value[values]);
+            pages.write(*isa, *place, row.at(), &buffers.key[values.clone()], &buffers.value[values]);
         }
     }
 }

@@ -55,9 +55,11 @@ impl CpuBackend {
                 branch.fill(0.0);
                 for routes in routes.chunk_by(|one, next| one.expert == next.expert) {
                     taken.clear();
-                    routes.iter().for_each(|route| taken.extend(&normed[route.row * width..(route.row + 1) * width]));
+                    for route in routes {
+                        taken.extend(&normed[route.row * width..(route.row + 1) * width]);
+                    }
                     made.resize(taken.len(), 0.0);
-                    tools.run(&experts.experts[routes[0].expert], taken, routes.len(), [gate, up], made);
+                    tools.run(&experts.parts[routes[0].expert], taken, routes.len(), [gate, up], made);
                     for (route, made) in routes.iter().zip(made.chunks_exact(width)) {
                         let branch = &mut branch[route.row * width..(route.row + 1) * width];
                         add_scaled_in_place(tools.isa, branch, made, route.weight);

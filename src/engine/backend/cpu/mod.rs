@@ -8,6 +8,7 @@
 mod attention;
 mod feed_forward;
 mod pages;
+mod short_convolution;
 mod weights;
 
 #[cfg(test)]
@@ -16,8 +17,8 @@ mod reference;
 mod tests;
 
 use midstream_kernels::{
-    AttentionRow, AttentionScratch, Isa, Scratch, Team, add_in_place, add_to_rows, matmul, rms_norm_rows, rope_angles,
-    scale_in_place,
+    AttentionRow, AttentionScratch, Isa, RopeStyle, Scratch, Team, add_in_place, add_to_rows, matmul, rms_norm_rows,
+    rope_angles, scale_in_place,
 };
 
 use super::super::kv::{BLOCK_TOKENS, BlockId};
@@ -25,8 +26,8 @@ use super::super::model::{Description, ModelError, Sizes};
 use super::super::scheduler::Chunk;
 use super::{Backend, StepError};
 use feed_forward::FeedForwardBuffers;
-use pages::Pages;
-use weights::{Projection, Weights};
+use pages::{PageShape, Pages};
+use weights::{Mixer, Projection, Weights};
 
 /// A model in memory, its KV blocks, and the threads that run it.
 pub(crate) struct CpuBackend {
@@ -47,6 +48,8 @@ struct Buffers {
     key: Vec<f32>,
     value: Vec<f32>,
     attended: Vec<f32>,
+    /// What a short convolution is gated with, and its inputs.
+    gates: Vec<f32>,
     feed_forward: FeedForwardBuffers,
     /// What a branch adds to the residual stream.
     branch: Vec<f32>,
@@ -71,6 +74,26 @@ struct Row<'a> {
     blocks: &'a [u32],
 }
 
+impl Row<'_> {
+    /// Its block and its place in the block.
+    fn at(&self) -> (usize, usize) {
+        (self.blocks[self.position / BLOCK_TOKENS] as usize, self.position % BLOCK_TOKENS)
+    }
+}
+
+/// What one layer's mixer works with.
+struct Mixing<'a> {
+    team: &'a Team,
+    isa: Isa,
+    sizes: &'a Sizes,
+    style: RopeStyle,
+    pages: &'a mut Pages,
+    buffers: &'a mut Buffers,
+    rows: &'a [Row<'a>],
+    /// Where the layer's pages are.
+    place: usize,
+}
+
 impl CpuBackend {
     /// Copies the weights out of the file's bytes and makes room for `blocks` KV blocks.
     pub(crate) fn load(
@@ -81,9 +104,13 @@ impl CpuBackend {
         blocks: usize,
     ) -> Result<Self, ModelError> {
         let weights = Weights::load(&description, file, isa)?;
-        let Sizes { kv_heads, head_dim, .. } = description.sizes;
-        let pages = Pages::new(weights.layers.len(), blocks, kv_heads, head_dim);
+        let pages = Pages::new(PageShape::of(&description), blocks);
         Ok(Self { team, isa, description, weights, pages, buffers: Buffers::default() })
+    }
+
+    /// Bytes of one KV block of such a model.
+    pub(crate) fn block_bytes_of(description: &Description) -> usize {
+        PageShape::of(description).block_bytes()
     }
 
     fn embed(&mut self, rows: &[Row<'_>]) -> Result<(), StepError> {
@@ -115,6 +142,18 @@ impl CpuBackend {
         let Self { team, isa, description, weights, buffers, .. } = self;
         let (weight, epsilon) = (weight(weights), description.sizes.rms_epsilon);
         rms_norm_rows(team, *isa, &buffers.residual, weight, epsilon, &mut buffers.normed);
+    }
+
+    /// The part of a layer that reads other positions, from the normed stream to the branch.
+    fn mix(&mut self, number: usize, rows: &[Row<'_>], seen: &[AttentionRow<'_>]) {
+        let Self { team, isa, description, weights, pages, buffers } = self;
+        let layer = &weights.layers[number];
+        let (sizes, style) = (&description.sizes, description.architecture.rope);
+        let mut mixing = Mixing { team, isa: *isa, sizes, style, pages, buffers, rows, place: layer.place };
+        match &layer.mixer {
+            Mixer::Attention(attention) => mixing.attend(attention, seen),
+            Mixer::ShortConvolution(convolution) => mixing.convolve(convolution),
+        }
     }
 
     /// Adds what a branch gave to the residual stream, normed once more where there is a norm for that.
@@ -169,9 +208,9 @@ impl Backend for CpuBackend {
         let seen: Vec<AttentionRow<'_>> =
             rows.iter().map(|row| AttentionRow { block_table: row.blocks, len: row.position + 1 }).collect();
         for number in 0..self.weights.layers.len() {
-            self.norm(|weights| &weights.layers[number].attention_norm);
-            self.attend(number, &rows, &seen);
-            self.add_branch(|weights| &weights.layers[number].attention_post_norm);
+            self.norm(|weights| &weights.layers[number].mixer_norm);
+            self.mix(number, &rows, &seen);
+            self.add_branch(|weights| &weights.layers[number].mixer_post_norm);
             self.norm(|weights| &weights.layers[number].feed_forward_norm);
             self.feed_forward(number, rows.len());
             self.add_branch(|weights| &weights.layers[number].feed_forward_post_norm);

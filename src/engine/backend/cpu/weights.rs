@@ -25,6 +25,21 @@ pub(super) struct Attention {
     pub(super) window: Option<usize>,
 }
 
+/// A gated convolution over the last few positions.
+pub(super) struct ShortConvolution {
+    pub(super) input: Projection,
+    /// A weight per channel for each position before, oldest first, and for the position itself.
+    pub(super) earlier: Vec<Vec<f32>>,
+    pub(super) current: Vec<f32>,
+    pub(super) output: Projection,
+}
+
+/// How a layer mixes positions.
+pub(super) enum Mixer {
+    Attention(Box<Attention>),
+    ShortConvolution(ShortConvolution),
+}
+
 /// A gated feed-forward part.
 pub(super) struct Gated {
     pub(super) gate: Projection,
@@ -35,21 +50,23 @@ pub(super) struct Gated {
 /// Several gated parts, of which each row takes some.
 pub(super) struct Experts {
     pub(super) router: Projection,
-    pub(super) experts: Vec<Gated>,
+    pub(super) parts: Vec<Gated>,
     pub(super) used: usize,
 }
 
 /// The feed-forward part of one layer.
 pub(super) enum FeedForward {
-    Dense(Gated),
+    Dense(Box<Gated>),
     Experts(Experts),
 }
 
 /// One layer.
 pub(super) struct Layer {
-    pub(super) attention_norm: Vec<f32>,
-    pub(super) attention: Attention,
-    pub(super) attention_post_norm: Option<Vec<f32>>,
+    pub(super) mixer_norm: Vec<f32>,
+    pub(super) mixer: Mixer,
+    /// Its place among the layers with the same kind of mixer: where its pages are.
+    pub(super) place: usize,
+    pub(super) mixer_post_norm: Option<Vec<f32>>,
     pub(super) feed_forward_norm: Vec<f32>,
     pub(super) feed_forward: FeedForward,
     pub(super) feed_forward_post_norm: Option<Vec<f32>>,
@@ -76,10 +93,17 @@ pub(super) struct Weights {
 impl Weights {
     pub(super) fn load(description: &Description, file: &[u8], isa: Isa) -> Result<Self, ModelError> {
         let source = Source { file, isa };
+        let mut layers = Vec::with_capacity(description.layers.len());
+        let mut places = [0, 0];
+        for layer in &description.layers {
+            let place = &mut places[usize::from(matches!(layer.mixer, model::Mixer::ShortConvolution(_)))];
+            layers.push(source.layer(layer, *place)?);
+            *place += 1;
+        }
         Ok(Self {
             embedding: source.matrix(&description.embedding)?,
             ropes: description.ropes.iter().map(|rope| source.rope(rope)).collect::<Result<_, _>>()?,
-            layers: description.layers.iter().map(|layer| source.layer(layer)).collect::<Result<_, _>>()?,
+            layers,
             output_norm: source.vector(&description.output_norm)?,
             output: description.output.as_ref().map(|tensor| source.matrix(tensor)).transpose()?,
         })
@@ -126,11 +150,15 @@ impl Source<'_> {
         Ok(Rope { frequencies, magnitude: rope.magnitude })
     }
 
-    fn layer(&self, layer: &model::Layer) -> Result<Layer, ModelError> {
+    fn layer(&self, layer: &model::Layer, place: usize) -> Result<Layer, ModelError> {
         Ok(Layer {
-            attention_norm: self.vector(&layer.attention_norm)?,
-            attention: self.attention(&layer.attention)?,
-            attention_post_norm: self.optional(layer.attention_post_norm.as_ref())?,
+            mixer_norm: self.vector(&layer.mixer_norm)?,
+            mixer: match &layer.mixer {
+                model::Mixer::Attention(attention) => Mixer::Attention(Box::new(self.attention(attention)?)),
+                model::Mixer::ShortConvolution(conv) => Mixer::ShortConvolution(self.short_convolution(conv)?),
+            },
+            place,
+            mixer_post_norm: self.optional(layer.mixer_post_norm.as_ref())?,
             feed_forward_norm: self.vector(&layer.feed_forward_norm)?,
             feed_forward: self.feed_forward(&layer.feed_forward)?,
             feed_forward_post_norm: self.optional(layer.feed_forward_post_norm.as_ref())?,
@@ -151,12 +179,24 @@ impl Source<'_> {
         })
     }
 
+    fn short_convolution(&self, conv: &model::ShortConvolution) -> Result<ShortConvolution, ModelError> {
+        let kernel = self.vector(&conv.kernel)?;
+        let before = conv.kernel.cols - 1;
+        let tap = |tap: usize| kernel.iter().skip(tap).step_by(conv.kernel.cols).copied().collect();
+        Ok(ShortConvolution {
+            input: self.projection(&conv.input)?,
+            earlier: (0..before).map(tap).collect(),
+            current: tap(before),
+            output: self.projection(&conv.output)?,
+        })
+    }
+
     fn feed_forward(&self, feed_forward: &model::FeedForward) -> Result<FeedForward, ModelError> {
         Ok(match feed_forward {
-            model::FeedForward::Dense(gated) => FeedForward::Dense(self.gated(gated)?),
-            model::FeedForward::Experts(model::Experts { router, experts, used }) => FeedForward::Experts(Experts {
+            model::FeedForward::Dense(gated) => FeedForward::Dense(Box::new(self.gated(gated)?)),
+            model::FeedForward::Experts(model::Experts { router, parts, used }) => FeedForward::Experts(Experts {
                 router: self.projection(router)?,
-                experts: experts.iter().map(|expert| self.gated(expert)).collect::<Result<_, _>>()?,
+                parts: parts.iter().map(|part| self.gated(part)).collect::<Result<_, _>>()?,
                 used: *used,
             }),
         })

@@ -4,8 +4,9 @@ use proptest::prelude::*;
 
 use super::super::super::backend::cpu::CpuBackend;
 use super::super::super::contract::{Engine, GenerationRequest, SequenceId};
+use super::super::super::model::tiny::Tiny;
 use super::super::super::scheduler::{Chunk, Outcome, Plan};
-use super::super::tests::{KV_TOKEN_BYTES, engine, generate, parts, prompt, request};
+use super::super::tests::{KV_TOKEN_BYTES, engine, engine_of, generate, parts, prompt, request};
 use super::super::{LoadOptions, LocalEngine};
 use super::*;
 
@@ -99,6 +100,24 @@ fn a_fork_runs_nothing_of_the_common_prefix_and_shares_its_blocks_with_the_runni
     let run = u64::from(PROMPT + ANSWER - 1) + (141 + 3 - FULL as u64 + 29) + (20 + 29);
     assert_eq!(engine.stats().tokens_run, run);
     assert_eq!(forked.tokens, generate(&fresh(), fork).tokens);
+}
+
+#[test]
+fn what_short_convolutions_remember_travels_with_the_blocks() {
+    let fresh = || engine_of(Tiny { architecture: "lfm2", layers: 4, ..Tiny::default() }, &LoadOptions::default());
+    let live = fresh();
+    let history = first_turn(&live);
+    let restarted = fresh();
+    assert_eq!(restarted.restore_kv(saved(&live, &history)).blocking_recv().unwrap(), Ok(FULL));
+    // The next turn, a fork at a border of blocks, and what follows a cut inside a block.
+    for (kept, cached) in [(history.len(), FULL), (64, 64), (77, 64)] {
+        let next = request(followed_by(&history[..kept], &[7, 8, 9]), 20);
+        let cold = generate(&fresh(), next.clone());
+        for engine in [&live, &restarted] {
+            let warm = generate(engine, next.clone());
+            assert_eq!((warm.cached, &warm.tokens), (Some(cached as u32), &cold.tokens));
+        }
+    }
 }
 
 #[test]
