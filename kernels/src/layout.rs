@@ -135,11 +135,13 @@ impl PackedLayout {
     }
 
     /// Whether values need all eight bits of a byte. Kernels may take them signed then, without the zero point.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) const fn is_wide(&self) -> bool {
         self.zero_point == 128
     }
 
     /// The greatest unsigned value; for wide formats, the greatest magnitude of a signed one.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) const fn greatest(&self) -> i32 {
         if self.is_wide() {
             return 128;
