@@ -8,7 +8,7 @@ use super::super::gguf::Gguf;
 use super::keys::{Keys, require};
 use super::layer::{Layers, Window, name};
 use super::tensors::Tensors;
-use super::{Architecture, Layer, ModelError, Rope, TensorRef};
+use super::{Architecture, Layer, Mixer, ModelError, Rope, TensorRef};
 
 /// A decoder's numbers.
 #[derive(Clone, Debug, PartialEq)]

@@ -325,7 +325,7 @@ impl Run {
         let mut sampled = Vec::new();
         for guessed in chunk.guessed().iter().map(Some).chain([None]) {
             *left -= 1;
-            let is_right = (*left + total) % 4 > 0;
+            let is_right = !(*left + total).is_multiple_of(4);
             let token = guessed.copied().filter(|_| is_right).unwrap_or(*left as u32 % 2);
             sampled.push(token);
             if *left == 0 || total + sampled.len() >= self.scheduler.context_length() {
