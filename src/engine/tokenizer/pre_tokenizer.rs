@@ -20,7 +20,7 @@ const EAST_ASIAN: &str = r"[\x{800}-\x{9fa5}\x{ac00}-\x{d7ff}]+";
 /// East and South East Asian letters as `AFMoE` cuts them.
 const ASIAN: &str = concat!(
     r"[\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{f900}-\x{faff}\x{3040}-\x{30ff}\x{ff65}-\x{ff9f}\x{2f00}-\x{2fdf}",
-    r"\x{e40}-\x{e7f}\x{e80}-\x{eff}\x{1780}-\x{17ff}\x{1000}-\x{109f}\x{aa60}-\x{aa7f}\x{a9e0}-\x{a9ff}",
+    r"\x{e00}-\x{e7f}\x{e80}-\x{eff}\x{1780}-\x{17ff}\x{1000}-\x{109f}\x{aa60}-\x{aa7f}\x{a9e0}-\x{a9ff}",
     r"\x{ac00}-\x{d7af}\x{1100}-\x{11ff}]+"
 );
 /// Numbers in groups of three from behind.
