@@ -6,10 +6,12 @@
 mod architecture;
 mod description;
 mod error;
+mod work;
 
 pub(crate) use architecture::Architecture;
 pub(crate) use description::{Description, LayerTensors, Linear, Sizes, TensorRef};
 pub use error::ModelError;
+pub use work::Work;
 
 #[cfg(test)]
 mod tests;
