@@ -23,6 +23,7 @@ mod format;
 mod half;
 mod isa;
 mod layout;
+mod limits;
 mod math;
 mod matmul;
 mod memory;
@@ -41,6 +42,7 @@ pub use error::Error;
 pub use format::Format;
 pub use half::{f16_to_f32, f16_to_f32_slice, f32_to_f16, f32_to_f16_slice};
 pub use isa::Isa;
+pub use limits::{Burst, ReadBuffer, multiply_burst};
 pub use matmul::{Product, Scratch, matmul, matmul_all};
 pub use mmap::{Advice, Mmap};
 pub use ops::{

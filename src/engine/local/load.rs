@@ -11,7 +11,7 @@ use super::super::backend::cpu::CpuBackend;
 use super::super::contract::{ModelInfo, SamplingDefaults};
 use super::super::gguf::Gguf;
 use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig};
-use super::super::model::{Description, ModelError};
+use super::super::model::{Description, ModelError, Work};
 use super::super::scheduler::{Limits, Scheduler};
 use super::super::tokenizer::{self, Tokenizer};
 use super::{LocalEngine, stats};
@@ -189,6 +189,8 @@ pub struct FileFacts {
     pub tokenizer: String,
     /// Everything about its text.
     pub model: ModelInfo,
+    /// What one token takes.
+    pub work: Work,
 }
 
 /// Everything that can be said about a file without its weights.
@@ -202,7 +204,8 @@ pub fn read_file_facts(path: &Path, options: &LoadOptions) -> Result<FileFacts, 
         Gguf::parse(map.as_slice()).map_err(|source| LoadError::Model { path: name(), source: source.into() })?;
     let text = |key: &str| gguf.string(key).ok().flatten().unwrap_or("unknown").to_owned();
     let tokenizer = format!("{}, {}", text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"));
-    Ok(FileFacts { architecture: text("general.architecture"), tokenizer, model })
+    let work = Work::read(&gguf).map_err(|source| LoadError::Model { path: name(), source: source.into() })?;
+    Ok(FileFacts { architecture: text("general.architecture"), tokenizer, model, work })
 }
 
 /// What a file says about its model's text: tokenizer, template, formats. Its weights are not read, so nothing tells

@@ -10,6 +10,7 @@ mod keys;
 mod layer;
 mod rope;
 mod tensors;
+mod work;
 
 pub(crate) use architecture::Architecture;
 pub(crate) use description::{Description, Sizes};
@@ -17,6 +18,7 @@ pub use error::ModelError;
 pub(crate) use layer::{Attention, Experts, FeedForward, Gated, Layer, Linear, Mixer, ShortConvolution};
 pub(crate) use rope::Rope;
 pub(crate) use tensors::TensorRef;
+pub use work::Work;
 
 #[cfg(test)]
 mod tests;
