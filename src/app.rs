@@ -185,6 +185,7 @@ pub(crate) fn load_options(config: &Config, id: &str) -> anyhow::Result<LoadOpti
         id: Some(id.to_owned()),
         threads,
         kv_bytes: config.kv_bytes,
+        guessed_tokens: config.guessed_tokens,
         sequences_max: config.engine_inbox_requests,
         tool_format: config.tool_format_of(id)?,
         reasoning: config.reasoning_of(id)?,

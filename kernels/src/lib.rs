@@ -22,6 +22,7 @@ mod error;
 mod format;
 mod half;
 mod isa;
+mod layout;
 mod math;
 mod matmul;
 mod memory;
@@ -34,7 +35,7 @@ mod simd;
 mod team;
 mod weights;
 
-pub use attention::{AttentionArgs, AttentionRow, AttentionScratch, HEAD_DIM_MAX, attention};
+pub use attention::{AttentionArgs, AttentionRow, AttentionScratch, HEAD_DIM_MAX, KV_BLOCK, attention};
 pub use dequant::dequantise;
 pub use error::Error;
 pub use format::Format;

@@ -52,6 +52,8 @@ pub struct LoadOptions {
     pub step_sequences: usize,
     /// Most tokens in one step: a longer prompt is run in several, between which others go on.
     pub step_tokens: usize,
+    /// Most tokens that a step guesses from a sequence's own text; 0 turns guessing off. It changes no token.
+    pub guessed_tokens: usize,
 }
 
 impl Default for LoadOptions {
@@ -67,6 +69,7 @@ impl Default for LoadOptions {
             sequences_max: 256,
             step_sequences: 32,
             step_tokens: 128,
+            guessed_tokens: 7,
         }
     }
 }
@@ -164,6 +167,8 @@ pub(super) fn prepare(
         sequences: options.step_sequences.clamp(1, stats::BATCH_MAX),
         step_tokens: options.step_tokens.max(BLOCK_TOKENS),
         context_length: options.context_length.unwrap_or(made_for).min(made_for),
+        // A wrong guess would leave its inputs in the place of those that a convolution still needs.
+        guessed_tokens: if description.has_convolutions() { 0 } else { options.guessed_tokens },
     };
     let scheduler = Scheduler::new(limits, pool);
     let context_length = scheduler.context_length();

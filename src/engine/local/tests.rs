@@ -127,7 +127,7 @@ fn gated_engine(options: &LoadOptions) -> (LocalEngine, Gate) {
 fn four_sequences_are_decoded_in_one_step_and_each_answers_as_if_alone() {
     let alone: Vec<_> =
         (0..4).map(|seed| generate(&engine(&LoadOptions::default()), request(prompt(seed, 20), 30))).collect();
-    let (engine, gate) = gated_engine(&LoadOptions::default());
+    let (engine, gate) = gated_engine(&LoadOptions { guessed_tokens: 0, ..LoadOptions::default() });
     let first = engine.submit(request(prompt(0, 20), 30)).unwrap();
     gate.arrived.recv().unwrap();
     let mut all = vec![first];
@@ -157,6 +157,46 @@ fn an_answer_resumed_at_any_token_ends_with_the_same_tokens() {
             assert_eq!(answer.finish, Some(FinishReason::Length));
         }
     }
+}
+
+#[test]
+fn guessing_changes_no_token_and_saves_steps() {
+    let plain = engine(&LoadOptions { guessed_tokens: 0, ..LoadOptions::default() });
+    let guessing = engine(&LoadOptions::default());
+    // Twice the same text, and an answer that a small model soon repeats.
+    let twice: Arc<[u32]> = prompt(4, 40).iter().chain(prompt(4, 40).iter()).copied().collect();
+    let warm = Sampling { temperature: 0.2, ..WARM };
+    for sampling in [GREEDY, warm, WARM] {
+        let requests = || {
+            [twice.clone(), prompt(5, 30)]
+                .map(|prompt| GenerationRequest { sampling: sampling.clone(), ..request(prompt, 200) })
+        };
+        let expected = requests().map(|request| generate(&plain, request));
+        assert_eq!(requests().map(|request| generate(&guessing, request)), expected, "alone");
+        let together =
+            requests().map(|request| guessing.submit(GenerationRequest { cache_salt: 1, ..request }).unwrap());
+        for (generation, expected) in together.into_iter().zip(expected) {
+            assert_eq!(read(generation).tokens, expected.tokens, "beside another");
+        }
+        // The reader of one token's room is never given two.
+        let slow = requests().map(|request| GenerationRequest { channel_capacity: 1, cache_salt: 2, ..request });
+        assert_eq!(generate(&guessing, slow[0].clone()).tokens.len(), 200);
+    }
+    let (plain, guessing) = (plain.stats(), guessing.stats());
+    assert_eq!((plain.tokens_guessed, plain.tokens_guessed_right), (0, 0));
+    assert!(guessing.tokens_guessed >= guessing.tokens_guessed_right, "{guessing:?}");
+    assert!(guessing.tokens_guessed_right > 300, "{guessing:?}");
+    assert!(guessing.steps + 300 < guessing.tokens_sampled, "{guessing:?}");
+}
+
+#[test]
+fn a_model_whose_layers_remember_their_last_inputs_is_not_guessed_ahead() {
+    let tiny = || Tiny { architecture: "lfm2", layers: 4, ..Tiny::default() };
+    let plain = engine_of(tiny(), &LoadOptions { guessed_tokens: 0, ..LoadOptions::default() });
+    let engine = engine_of(tiny(), &LoadOptions::default());
+    let twice: Arc<[u32]> = prompt(4, 40).iter().chain(prompt(4, 40).iter()).copied().collect();
+    assert_eq!(generate(&engine, request(twice.clone(), 200)), generate(&plain, request(twice, 200)));
+    assert_eq!(engine.stats().tokens_guessed, 0);
 }
 
 #[test]
@@ -211,7 +251,7 @@ fn an_abort_is_confirmed_and_the_successor_reuses_the_blocks() {
 /// of it in that step. No later step has any.
 fn run_after_abort(prompt_tokens: u32, steps: usize) -> usize {
     let mate = generate(&engine(&LoadOptions::default()), request(prompt(2, 10), 20)).tokens;
-    let (engine, gate) = gated_engine(&LoadOptions::default());
+    let (engine, gate) = gated_engine(&LoadOptions { guessed_tokens: 0, ..LoadOptions::default() });
     let doomed = engine.submit(request(prompt(1, prompt_tokens), 1_000)).unwrap();
     for _ in 1..steps {
         gate.arrived.recv().unwrap();

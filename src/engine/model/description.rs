@@ -8,7 +8,7 @@ use super::super::gguf::Gguf;
 use super::keys::{Keys, require};
 use super::layer::{Layers, Window, name};
 use super::tensors::Tensors;
-use super::{Architecture, Layer, ModelError, Rope, TensorRef};
+use super::{Architecture, Layer, Mixer, ModelError, Rope, TensorRef};
 
 /// A decoder's numbers.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,6 +90,11 @@ impl Description {
         let layers = self.layers.iter().flat_map(Layer::tensors);
         let factors = self.ropes.iter().filter_map(|rope| rope.factors.as_ref());
         [&self.embedding, &self.output_norm].into_iter().chain(&self.output).chain(factors).chain(layers)
+    }
+
+    /// Whether there is a layer that remembers its last inputs instead of keys and values.
+    pub(crate) fn has_convolutions(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer.mixer, Mixer::ShortConvolution(_)))
     }
 
     /// A weight of a layer that is not used means that this is not the decoder we take it for.

@@ -47,7 +47,7 @@ pub(crate) struct ShortConvolution {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mixer {
     Attention(Box<Attention>),
-    ShortConvolution(ShortConvolution),
+    ShortConvolution(Box<ShortConvolution>),
 }
 
 /// A gated feed-forward part.
@@ -102,7 +102,8 @@ impl Mixer {
                 let Attention { query, key, value, output, query_norm, key_norm, sinks, .. } = &**attention;
                 (vec![query, key, value, output], [query_norm.as_ref(), key_norm.as_ref(), sinks.as_ref()])
             }
-            Self::ShortConvolution(ShortConvolution { input, kernel, output }) => {
+            Self::ShortConvolution(convolution) => {
+                let ShortConvolution { input, kernel, output } = &**convolution;
                 (vec![input, output], [Some(kernel), None, None])
             }
         };
@@ -194,7 +195,7 @@ impl Layers<'_> {
 
     fn mixer(&self, number: usize, warnings: &mut Vec<String>) -> Result<Mixer, ModelError> {
         if self.architecture.short_convolutions && self.tensors.has(&name(number, "shortconv.in_proj.weight")) {
-            return self.short_convolution(number, warnings).map(Mixer::ShortConvolution);
+            return self.short_convolution(number, warnings).map(Box::new).map(Mixer::ShortConvolution);
         }
         Ok(Mixer::Attention(Box::new(self.attention(number)?)))
     }

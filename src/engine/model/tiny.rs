@@ -255,6 +255,10 @@ impl Random {
         match kind {
             TensorType::F32 if shape.len() > 1 => (0..values).flat_map(|_| (0.1 * self.unit()).to_le_bytes()).collect(),
             TensorType::F32 => (0..values).flat_map(|_| (1.0 + 0.2 * self.unit()).to_le_bytes()).collect(),
+            TensorType::BF16 => {
+                let upper_half = |value: f32| ((value.to_bits() >> 16) as u16).to_le_bytes();
+                (0..values).flat_map(|_| upper_half(0.1 * self.unit())).collect()
+            }
             TensorType::F16 => (0..values).flat_map(|_| f32_to_f16(0.1 * self.unit()).to_le_bytes()).collect(),
             _ => (0..values / kind.block_len()).flat_map(|_| self.block(kind)).collect(),
         }
@@ -272,12 +276,23 @@ impl Random {
                 scale(0, 0.01);
                 scale(2, -0.05);
             }
-            TensorType::Q8_0 => scale(0, 0.001),
-            TensorType::Q4_K => {
+            TensorType::Q5_1 => {
+                scale(0, 0.005);
+                scale(2, -0.05);
+            }
+            TensorType::Q8_0 | TensorType::IQ4_NL => scale(0, 0.001),
+            TensorType::Q2_K => {
+                scale(80, 0.005);
+                scale(82, 0.005);
+            }
+            TensorType::Q3_K => scale(108, 0.001),
+            TensorType::Q4_K | TensorType::Q5_K => {
                 scale(0, 0.0005);
                 scale(2, 0.0005);
             }
             TensorType::Q6_K => scale(208, 0.0001),
+            TensorType::IQ4_XS => scale(0, 0.00005),
+            TensorType::MXFP4 => block[0] = 120 + block[0] % 3,
             _ => unreachable!("no kernels for {kind:?}"),
         }
         block

@@ -22,7 +22,7 @@ fn texts_have_the_ids_that_the_models_own_tokenizers_give_them() {
     };
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.retain(|name| name.ends_with(".inp"));
+    names.retain(|name| Path::new(name).extension().is_some_and(|extension| extension == "inp"));
     assert!(names.len() > 10, "{names:?}");
     let mut wrong = Vec::new();
     for name in names.iter().map(|name| name.trim_end_matches(".inp")) {

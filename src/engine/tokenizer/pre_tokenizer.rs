@@ -17,10 +17,10 @@ const LINES: &str = r"[^\n]+|\n+";
 const CJK: &str = r"[\x{4e00}-\x{9fa5}\x{3040}-\x{30ff}]+";
 /// East Asian letters as the first models of `DeepSeek` cut them.
 const EAST_ASIAN: &str = r"[\x{800}-\x{9fa5}\x{ac00}-\x{d7ff}]+";
-/// East and South East Asian letters as AFMoE cuts them.
+/// East and South East Asian letters as `AFMoE` cuts them.
 const ASIAN: &str = concat!(
     r"[\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{f900}-\x{faff}\x{3040}-\x{30ff}\x{ff65}-\x{ff9f}\x{2f00}-\x{2fdf}",
-    r"\x{e40}-\x{e7f}\x{e80}-\x{eff}\x{1780}-\x{17ff}\x{1000}-\x{109f}\x{aa60}-\x{aa7f}\x{a9e0}-\x{a9ff}",
+    r"\x{e00}-\x{e7f}\x{e80}-\x{eff}\x{1780}-\x{17ff}\x{1000}-\x{109f}\x{aa60}-\x{aa7f}\x{a9e0}-\x{a9ff}",
     r"\x{ac00}-\x{d7af}\x{1100}-\x{11ff}]+"
 );
 /// Numbers in groups of three from behind.
@@ -33,6 +33,7 @@ const SIGNED_WORDS: &str = concat!(
 
 /// How a named pre-tokenizer cuts, and what else its name decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each says something of its own about the pieces")]
 pub(super) struct Recipe {
     /// Patterns applied one after another; matches and what lies between them are pieces.
     pub(super) patterns: Vec<String>,
@@ -106,7 +107,7 @@ pub(super) fn recipe(name: Option<&str>) -> Result<Recipe, Error> {
 
 /// Ranges of characters as the inside of a character class.
 fn class(ranges: &[(u32, u32)]) -> String {
-    ranges.iter().map(|(first, last)| format!(r"\x{{{first:x}}}-\x{{{last:x}}}")).collect()
+    ranges.iter().map(|(first, last)| format!(r"\x{{{first:x}}}-\x{{{last:x}}}")).collect::<Vec<_>>().concat()
 }
 
 /// The letters that deepseek-llm takes together, first and last of each range: those with case, but not all.

@@ -2,7 +2,6 @@
 
 use midstream_kernels::{AttentionArgs, AttentionRow, Product, attention, matmul, matmul_all, rms_norm_heads, rope};
 
-use super::super::super::kv::BLOCK_TOKENS;
 use super::weights::Attention;
 use super::{Angles, Mixing};
 
@@ -22,7 +21,6 @@ impl Mixing<'_> {
             scale: sizes.attention_scale,
             k,
             v,
-            block_size: BLOCK_TOKENS,
             window: layer.window,
             sinks: layer.sinks.as_deref(),
             rows: seen,

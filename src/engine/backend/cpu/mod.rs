@@ -196,9 +196,7 @@ impl Backend for CpuBackend {
             for (offset, token) in chunk.tokens.iter().enumerate() {
                 rows.push(Row { position: chunk.start + offset, token: *token, blocks });
             }
-            if chunk.samples && !chunk.tokens.is_empty() {
-                wanted.push(rows.len() - 1);
-            }
+            wanted.extend(rows.len() - chunk.sampled.min(chunk.tokens.len())..rows.len());
         }
         let blockless = |row: &&Row<'_>| {
             row.blocks.get(row.position / BLOCK_TOKENS).is_none_or(|block| *block as usize >= self.pages.blocks())

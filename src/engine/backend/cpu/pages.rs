@@ -1,9 +1,12 @@
-//! The bytes of the KV blocks: keys and values as f16, and the last inputs of short convolutions as f32.
+//! The bytes of the KV blocks: keys and values as f16, as the attention kernel takes them, and the last inputs of short
+//! convolutions as f32.
 
-use midstream_kernels::{Isa, f32_to_f16_slice};
+use midstream_kernels::{Isa, KV_BLOCK, f32_to_f16, f32_to_f16_slice};
 
 use super::super::super::kv::BLOCK_TOKENS;
 use super::super::super::model::{Description, Mixer};
+
+const _: () = assert!(BLOCK_TOKENS == KV_BLOCK, "planner and kernel have blocks of one size");
 
 /// What one block holds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,8 +57,9 @@ impl PageShape {
     }
 }
 
-/// The pages of all layers. Keys and values of a layer are `[blocks][kv_heads][BLOCK_TOKENS][head_dim]`, inputs
-/// `[blocks][inputs][width]`: a position's input replaces the one that no later position needs.
+/// The pages of all layers. Keys of a layer are `[blocks][kv_heads][head_dim][BLOCK_TOKENS]`, values
+/// `[blocks][kv_heads][BLOCK_TOKENS][head_dim]`, inputs `[blocks][inputs][width]`: a position's input replaces the one
+/// that no later position needs.
 pub(super) struct Pages {
     shape: PageShape,
     blocks: usize,
@@ -88,10 +92,13 @@ impl Pages {
         let PageShape { kv_heads, head_dim, .. } = self.shape;
         for head in 0..kv_heads {
             let from = head * head_dim..(head + 1) * head_dim;
-            let start = ((block * kv_heads + head) * BLOCK_TOKENS + slot) * head_dim;
-            let to = start..start + head_dim;
-            f32_to_f16_slice(isa, &key[from.clone()], &mut self.keys[layer][to.clone()]);
-            f32_to_f16_slice(isa, &value[from], &mut self.values[layer][to]);
+            let start = (block * kv_heads + head) * BLOCK_TOKENS * head_dim;
+            let keys = self.keys[layer][start + slot..].iter_mut().step_by(BLOCK_TOKENS);
+            for (bits, key) in keys.zip(&key[from.clone()]) {
+                *bits = f32_to_f16(*key);
+            }
+            let start = start + slot * head_dim;
+            f32_to_f16_slice(isa, &value[from], &mut self.values[layer][start..start + head_dim]);
         }
     }
 
@@ -161,9 +168,11 @@ mod tests {
         let (layers, heads, dim) = (2, 2, 4);
         let shape = PageShape { attentions: layers, kv_heads: heads, head_dim: dim, ..PageShape::default() };
         let mut pages = Pages::new(shape, 3);
-        // Whole numbers that f16 holds exactly, in the order in which they are to be read.
+        // Whole numbers that f16 holds exactly, in the order in which they are to be read: keys value by value, values
+        // position by position.
         let number = |layer: usize, part: usize, head: usize, slot: usize, value: usize| {
-            ((((layer * 2 + part) * heads + head) * BLOCK_TOKENS + slot) * dim + value) as f32
+            let place = if part == 0 { value * BLOCK_TOKENS + slot } else { slot * dim + value };
+            (((layer * 2 + part) * heads + head) * BLOCK_TOKENS * dim + place) as f32
         };
         for layer in 0..layers {
             for slot in 0..BLOCK_TOKENS {

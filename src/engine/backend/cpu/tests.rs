@@ -1,5 +1,7 @@
 //! I17, bit for bit, on random models. What the numbers must be, `reference.rs` checks.
 
+use midstream_kernels::Format;
+
 use super::*;
 use crate::engine::SequenceId;
 use crate::engine::gguf::{Gguf, TensorType, Writer};
@@ -21,7 +23,7 @@ fn tokens(seed: u32, count: usize) -> Vec<u32> {
 /// Tokens `start..end` of a sequence whose blocks are numbered from `first` in steps of `stride`.
 pub(super) fn chunk(all: &[u32], start: usize, end: usize, first: u32, stride: u32) -> Chunk {
     let blocks = (0..blocks_for(all.len()) as u32).map(|index| BlockId((first + index * stride) % BLOCKS as u32));
-    Chunk { sequence: SequenceId(0), start, tokens: all[start..end].to_vec(), blocks: blocks.collect(), samples: true }
+    Chunk { sequence: SequenceId(0), start, tokens: all[start..end].to_vec(), blocks: blocks.collect(), sampled: 1 }
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {
@@ -149,6 +151,39 @@ fn a_token_outside_the_vocabulary_or_a_missing_block_is_an_error() {
     blockless.blocks.truncate(1);
     assert_eq!(backend.forward(&[blockless]), Err(StepError::NoBlock { position: 16 }));
     assert_eq!(backend.forward(&[]), Ok(&[][..]));
+}
+
+#[test]
+fn a_model_in_any_format_gives_the_numbers_of_the_same_weights_in_floats() {
+    for kind in kinds() {
+        let file = Tiny { kind, seed: 9, own_output: true, ..Tiny::default() }.file();
+        let all = tokens(4, 6);
+        let logits = |file: &[u8]| {
+            let mut backend = load(file, Isa::select().unwrap(), 2);
+            backend.forward(&[chunk(&all, 0, all.len(), 0, 1)]).unwrap().to_vec()
+        };
+        let (found, expected) = (logits(&file), logits(&in_floats(&file)));
+        let scale = expected.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
+        // Activations are rounded to eight bits, layer after layer.
+        for (token, (found, wanted)) in found.iter().zip(&expected).enumerate() {
+            assert!((found - wanted).abs() < 0.1 * scale, "{kind:?} token {token}: {found} instead of {wanted}");
+        }
+    }
+}
+
+/// The same model with its weights as 32-bit floats, which `reference.rs` checks.
+fn in_floats(file: &[u8]) -> Vec<u8> {
+    let gguf = Gguf::parse(file).unwrap();
+    let entries = gguf.metadata().iter();
+    let mut writer = entries.fold(Writer::new(), |writer, (key, value)| writer.entry(key, value.clone()));
+    for tensor in gguf.tensors() {
+        let format = Format::from_gguf_type(u32::try_from(tensor.kind.id()).unwrap()).unwrap();
+        let mut values = vec![0.0; tensor.rows() * tensor.row_len()];
+        midstream_kernels::dequantise(format, &file[tensor.range.clone()], &mut values).unwrap();
+        let bytes = values.into_iter().flat_map(f32::to_le_bytes).collect();
+        writer = writer.tensor(&tensor.name, &tensor.shape, TensorType::F32, bytes);
+    }
+    writer.finish()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::super::super::backend::cpu::CpuBackend;
 use super::super::super::contract::{Engine, GenerationRequest, SequenceId};
 use super::super::super::model::tiny::Tiny;
-use super::super::super::scheduler::{Outcome, Plan};
+use super::super::super::scheduler::{Chunk, Outcome, Plan};
 use super::super::tests::{KV_TOKEN_BYTES, engine, engine_of, generate, parts, prompt, request};
 use super::super::{LoadOptions, LocalEngine};
 use super::*;
@@ -176,11 +176,13 @@ impl Bench {
 
     /// Runs one step; every chunk that samples goes on with a token made of its position.
     fn step(&mut self) -> Plan {
-        let plan = self.scheduler.plan(|_| true);
+        let plan = self.scheduler.plan(|_| 1);
         self.backend.forward(&plan.chunks).unwrap();
-        let outcome =
-            |start: usize, samples| if samples { Outcome::Next(start as u32 % 200) } else { Outcome::Prefilled };
-        self.scheduler.complete(plan.chunks.iter().map(|chunk| (chunk.sequence, outcome(chunk.start, chunk.samples))));
+        let outcome = |chunk: &Chunk| match chunk.sampled {
+            0 => Outcome::Prefilled,
+            _ => Outcome::Next(vec![chunk.start as u32 % 200]),
+        };
+        self.scheduler.complete(plan.chunks.iter().map(|chunk| (chunk.sequence, outcome(chunk))));
         plan
     }
 
