@@ -7,7 +7,7 @@ use super::load::prepare;
 use super::*;
 use crate::engine::backend::StepError;
 use crate::engine::backend::cpu::CpuBackend;
-use crate::engine::gguf::{Gguf, TensorType};
+use crate::engine::gguf::{Gguf, TensorType, Value, Writer};
 use crate::engine::kv::BlockId;
 use crate::engine::model::tiny::{Tiny, VOCABULARY};
 use crate::engine::scheduler::Chunk;
@@ -25,7 +25,7 @@ pub(super) fn parts(options: &LoadOptions) -> (ModelInfo, Scheduler, CpuBackend)
 
 fn parts_of(tiny: Tiny, options: &LoadOptions) -> (ModelInfo, Scheduler, CpuBackend) {
     let options = LoadOptions { threads: Some(1), ..options.clone() };
-    prepare(Path::new("tiny.gguf"), &tiny.file(), &options).unwrap()
+    prepare(Path::new("tiny.gguf"), &[&tiny.file()], &options).unwrap()
 }
 
 pub(super) fn engine(options: &LoadOptions) -> LocalEngine {
@@ -348,7 +348,7 @@ fn weights_that_are_no_numbers_fail_the_sequence_and_not_the_engine() {
     let mut file = Tiny { kind: TensorType::F32, ..Tiny::default() }.file();
     let norm = Gguf::parse(&file).unwrap().tensor("output_norm.weight").unwrap().range.clone();
     file[norm.start..norm.start + 4].copy_from_slice(&f32::NAN.to_le_bytes());
-    let (model, scheduler, backend) = prepare(Path::new("x"), &file, &LoadOptions::default()).unwrap();
+    let (model, scheduler, backend) = prepare(Path::new("x"), &[&file], &LoadOptions::default()).unwrap();
     let engine = LocalEngine::start(model, scheduler, backend, 8).unwrap();
     for sampling in [GREEDY, WARM] {
         let answer = generate(&engine, GenerationRequest { sampling, ..request(prompt(1, 40), 5) });
@@ -396,7 +396,7 @@ fn a_step_that_hangs_turns_health_red() {
 
 #[test]
 fn the_fingerprint_tells_weights_and_files_apart() {
-    let of = |tiny: Tiny| prepare(Path::new("x"), &tiny.file(), &LoadOptions::default()).unwrap().0.fingerprint;
+    let of = |tiny: Tiny| prepare(Path::new("x"), &[&tiny.file()], &LoadOptions::default()).unwrap().0.fingerprint;
     assert_eq!(of(Tiny::default()), of(Tiny::default()));
     assert_ne!(of(Tiny::default()), of(Tiny { seed: 2, ..Tiny::default() }));
 }
@@ -454,4 +454,35 @@ fn a_template_of_ones_own_is_another_model_to_a_resume_and_is_read_without_the_w
     assert_eq!(read.template.source(), with.template.source());
     assert_eq!((read.id.as_str(), read.context_length), ("tiny", with.context_length));
     assert_eq!(read.tokenizer.fingerprint(), with.tokenizer.fingerprint());
+}
+
+#[test]
+fn a_model_in_several_files_is_the_model_in_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = Tiny::default().file();
+    let gguf = Gguf::parse(&whole).unwrap();
+    let path = |number: usize| folder.path().join(format!("tiny-0000{number}-of-00003.gguf"));
+    for number in 0..3 {
+        let entries = gguf.metadata().iter().filter(|_| number == 0);
+        let part = entries.fold(Writer::new(), |writer, (key, value)| writer.entry(key, value.clone()));
+        let part = part
+            .entry("split.no", Value::U16(number as u16))
+            .entry("split.count", Value::U16(3))
+            .entry("split.tensors.count", Value::I32(gguf.tensors().len() as i32));
+        let mine = gguf.tensors().iter().enumerate().filter(|(index, _)| index % 3 == number);
+        let part = mine.fold(part, |writer, (_, tensor)| {
+            writer.tensor(&tensor.name, &tensor.shape, tensor.kind, whole[tensor.range.clone()].to_vec())
+        });
+        std::fs::write(path(number + 1), part.finish()).unwrap();
+    }
+    let options = LoadOptions { threads: Some(1), ..LoadOptions::default() };
+    let expected = generate(&engine(&options), request(prompt(1, 40), 10)).tokens;
+    for number in [1, 3] {
+        let split = LocalEngine::load(&path(number), &options).unwrap();
+        assert_eq!(split.model().id, "tiny");
+        assert_eq!(generate(&split, request(prompt(1, 40), 10)).tokens, expected);
+    }
+    std::fs::remove_file(path(2)).unwrap();
+    let error = LocalEngine::load(&path(1), &options).unwrap_err().to_string();
+    assert!(error.contains("tiny-00002-of-00003.gguf"), "{error}");
 }

@@ -228,7 +228,7 @@ impl Layers<'_> {
         let sinks = || self.tensors.vector(&name(number, "attn_sinks.weight"), heads);
         let [query_part, key, value] = if self.tensors.has(&name(number, "attn_qkv.weight")) {
             let all = self.linear(number, "attn_qkv", [query + 2 * kv, embedding], bias)?;
-            [0..query, query..query + kv, query + kv..query + 2 * kv].map(|rows| all.part(rows))
+            [0..query, query..query + kv, query + kv..query + 2 * kv].map(|rows| all.rows(rows))
         } else {
             [
                 self.linear(number, "attn_q", [query, embedding], bias)?,
@@ -297,7 +297,7 @@ impl Layers<'_> {
         let shape = [Some(width), Some(inner), Some(count)];
         let (gate, up) = if self.tensors.has(&name(number, "ffn_gate_up_exps.weight")) {
             let both = self.expert_parts(number, "ffn_gate_up_exps", [Some(width), Some(2 * inner), Some(count)])?;
-            let half = |rows: Range<usize>| both.iter().map(|both| both.part(rows.clone())).collect();
+            let half = |rows: Range<usize>| both.iter().map(|both| both.rows(rows.clone())).collect();
             (half(0..inner), half(inner..2 * inner))
         } else {
             (self.expert_parts(number, "ffn_gate_exps", shape)?, self.expert_parts(number, "ffn_up_exps", shape)?)
@@ -318,20 +318,20 @@ impl Layers<'_> {
             self.tensors.matrix(name, Some(weights.len()), Some(rows))
         })?;
         let biases =
-            weights.iter().enumerate().map(|(expert, _)| bias.as_ref().map(|all| all.part(expert..expert + 1)));
+            weights.iter().enumerate().map(|(expert, _)| bias.as_ref().map(|all| all.rows(expert..expert + 1)));
         Ok(weights.iter().cloned().zip(biases).map(|(weight, bias)| Linear { weight, bias }).collect())
     }
 }
 
 impl Linear {
     /// Some of the outputs, as a matrix of their own.
-    fn part(&self, rows: Range<usize>) -> Self {
+    fn rows(&self, rows: Range<usize>) -> Self {
         let values = |bias: &TensorRef| {
             let value_bytes = bias.range.len() / bias.cols;
             let range = bias.range.start + rows.start * value_bytes..bias.range.start + rows.end * value_bytes;
             TensorRef { cols: rows.len(), range, ..bias.clone() }
         };
-        Self { bias: self.bias.as_ref().map(values), weight: self.weight.part(rows) }
+        Self { bias: self.bias.as_ref().map(values), weight: self.weight.rows(rows) }
     }
 }
 

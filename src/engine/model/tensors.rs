@@ -18,13 +18,15 @@ pub(crate) struct TensorRef {
     pub(crate) rows: usize,
     /// Inputs.
     pub(crate) cols: usize,
+    /// The file it lies in, where the model is in several.
+    pub(crate) part: usize,
     /// Its bytes in the file.
     pub(crate) range: Range<usize>,
 }
 
 impl TensorRef {
     /// Some of its rows as a tensor of their own.
-    pub(super) fn part(&self, rows: Range<usize>) -> Self {
+    pub(super) fn rows(&self, rows: Range<usize>) -> Self {
         let row_bytes = self.cols / self.format.block_len() * self.format.block_bytes();
         let start = self.range.start;
         let range = start + rows.start * row_bytes..start + rows.end * row_bytes;
@@ -33,7 +35,7 @@ impl TensorRef {
 
     /// Cuts the rows into parts of equal height.
     pub(super) fn cut(&self, height: usize) -> impl Iterator<Item = Self> {
-        (0..self.rows / height).map(move |part| self.part(part * height..(part + 1) * height))
+        (0..self.rows / height).map(move |part| self.rows(part * height..(part + 1) * height))
     }
 }
 
@@ -115,6 +117,7 @@ impl Tensors<'_> {
             format,
             rows: tensor.rows(),
             cols: tensor.row_len(),
+            part: tensor.part,
             range: tensor.range.clone(),
         })
     }

@@ -95,15 +95,15 @@ struct Mixing<'a> {
 }
 
 impl CpuBackend {
-    /// Copies the weights out of the file's bytes and makes room for `blocks` KV blocks.
+    /// Copies the weights out of the files' bytes and makes room for `blocks` KV blocks.
     pub(crate) fn load(
         description: Description,
-        file: &[u8],
+        files: &[&[u8]],
         isa: Isa,
         team: Team,
         blocks: usize,
     ) -> Result<Self, ModelError> {
-        let weights = Weights::load(&description, file, isa)?;
+        let weights = Weights::load(&description, files, isa)?;
         let pages = Pages::new(PageShape::of(&description), blocks);
         Ok(Self { team, isa, description, weights, pages, buffers: Buffers::default() })
     }

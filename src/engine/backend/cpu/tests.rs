@@ -13,7 +13,7 @@ const BLOCKS: usize = 64;
 
 pub(super) fn load(file: &[u8], isa: Isa, threads: usize) -> CpuBackend {
     let description = Description::read(&Gguf::parse(file).unwrap()).unwrap();
-    CpuBackend::load(description, file, isa, Team::new(threads), BLOCKS).unwrap()
+    CpuBackend::load(description, &[file], isa, Team::new(threads), BLOCKS).unwrap()
 }
 
 fn tokens(seed: u32, count: usize) -> Vec<u32> {

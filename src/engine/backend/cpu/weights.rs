@@ -91,8 +91,8 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    pub(super) fn load(description: &Description, file: &[u8], isa: Isa) -> Result<Self, ModelError> {
-        let source = Source { file, isa };
+    pub(super) fn load(description: &Description, files: &[&[u8]], isa: Isa) -> Result<Self, ModelError> {
+        let source = Source { files, isa };
         let mut layers = Vec::with_capacity(description.layers.len());
         let mut places = [0, 0];
         for layer in &description.layers {
@@ -110,15 +110,18 @@ impl Weights {
     }
 }
 
-/// The file, and what its weights are packed for.
+/// The model's files, and what its weights are packed for.
 struct Source<'a> {
-    file: &'a [u8],
+    files: &'a [&'a [u8]],
     isa: Isa,
 }
 
 impl Source<'_> {
     fn bytes(&self, tensor: &TensorRef) -> Result<&[u8], ModelError> {
-        self.file.get(tensor.range.clone()).ok_or_else(|| refused(tensor, &"its data is not in the file"))
+        self.files
+            .get(tensor.part)
+            .and_then(|file| file.get(tensor.range.clone()))
+            .ok_or_else(|| refused(tensor, &"its data is not in the file"))
     }
 
     fn matrix(&self, tensor: &TensorRef) -> Result<WeightMatrix, ModelError> {
