@@ -67,12 +67,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Tokens of an answer to a question.
 const WRITTEN: u32 = 200;
 /// A question whose answer is in it.
-const REPEATS: &str = "<|im_start|>user\nPrint this file again, unchanged:\n```python\nimport json\n\n\ndef load(path):\n    \
-    with open(path) as file:\n        data = json.load(file)\n    return [item for item in data if item[\"active\"]]\n\n\n\
-    def totals(items):\n    result = {}\n    for item in items:\n        name = item[\"name\"]\n        \
-    result[name] = result.get(name, 0) + item[\"price\"]\n    return result\n\n\nif __name__ == \"__main__\":\n    \
-    for name, total in totals(load(\"items.json\")).items():\n        print(name, total)\n```<|im_end|>\n\
-    <|im_start|>assistant\n```python\n";
+const REPEATS: &str = concat!(
+    "<|im_start|>user\nPrint this file again, unchanged:\n```python\nimport json\n\n\n",
+    "def load(path):\n    with open(path) as file:\n        data = json.load(file)\n",
+    "    return [item for item in data if item[\"active\"]]\n\n\n",
+    "def totals(items):\n    result = {}\n    for item in items:\n        name = item[\"name\"]\n",
+    "        result[name] = result.get(name, 0) + item[\"price\"]\n    return result\n\n\n",
+    "if __name__ == \"__main__\":\n    for name, total in totals(load(\"items.json\")).items():\n",
+    "        print(name, total)\n```<|im_end|>\n<|im_start|>assistant\n```python\n"
+);
 /// A question whose answer is not.
 const IS_NEW: &str =
     "<|im_start|>user\nTell a story about a lighthouse and a storm.<|im_end|>\n<|im_start|>assistant\n";
