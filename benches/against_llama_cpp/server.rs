@@ -114,7 +114,7 @@ impl Server {
     /// The processor time of the process, all threads together.
     fn ticks(&self) -> Outcome<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The name in parentheses may hold anything; the state is the first field behind it, these are the 12th and 13th.
+        // The name in parentheses may hold anything; the state is the first field behind it, these the 12th and 13th.
         let (_, fields) = text.rsplit_once(')').ok_or("no process")?;
         let mut times = fields.split_whitespace().skip(11).map(str::parse::<u64>);
         let mut next = || times.next().ok_or("no processor time");
