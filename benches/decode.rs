@@ -1,4 +1,5 @@
-//! How fast the local engine decodes 1, 2, 4 and 8 sequences together, and how fast it reads a prompt of 512 tokens.
+//! How fast the local engine decodes 1, 2, 4 and 8 sequences together, without guesses; how fast it reads a prompt of
+//! 512 tokens; and how fast it repeats a text and writes a new one, without guesses and with them.
 //!
 //! `MIDSTREAM_TEST_MODEL=FILE.gguf cargo bench --bench decode [-- THREADS…]`; by default with 1 and 2 threads.
 #![allow(clippy::print_stdout)] // its output is a table for people
@@ -31,8 +32,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         threads = vec![1, 2];
     }
     println!("threads   prefill {PROMPT}   decode tokens/s of     1        2        4        8 sequences");
-    for threads in threads {
-        let engine = LocalEngine::load(&path, &LoadOptions { threads: Some(threads), ..LoadOptions::default() })?;
+    let options =
+        |threads, guessed_tokens| LoadOptions { threads: Some(threads), guessed_tokens, ..LoadOptions::default() };
+    for threads in &threads {
+        let engine = LocalEngine::load(&path, &options(*threads, 0))?;
         let mut salt = 0;
         let prefill = best(|| prefill(&engine, next(&mut salt)))?;
         let mut line = format!("{threads:>7}   {prefill:>11.0}                      ");
@@ -42,7 +45,52 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         println!("{line}");
     }
+    println!("threads   answer     tokens/s without guesses     with   guessed   right");
+    for threads in threads {
+        for (name, question) in [("repeats", REPEATS), ("is new", IS_NEW)] {
+            let plain = LocalEngine::load(&path, &options(threads, 0))?;
+            let guessing = LocalEngine::load(&path, &options(threads, LoadOptions::default().guessed_tokens))?;
+            // In turns, so that what else the machine does hits both.
+            let (mut without, mut with) = (0.0_f64, 0.0_f64);
+            for _ in 0..RUNS {
+                without = without.max(write(&plain, question)?);
+                with = with.max(write(&guessing, question)?);
+            }
+            let stats = guessing.stats();
+            let (guessed, right) = (stats.tokens_guessed / RUNS, stats.tokens_guessed_right / RUNS);
+            println!("{threads:>7}   {name:<8} {without:>26.1} {with:>8.1} {guessed:>9} {right:>7}");
+        }
+    }
     Ok(())
+}
+
+/// Tokens of an answer to a question.
+const WRITTEN: u32 = 200;
+/// A question whose answer is in it.
+const REPEATS: &str = concat!(
+    "<|im_start|>user\nPrint this file again, unchanged:\n```python\nimport json\n\n\n",
+    "def load(path):\n    with open(path) as file:\n        data = json.load(file)\n",
+    "    return [item for item in data if item[\"active\"]]\n\n\n",
+    "def totals(items):\n    result = {}\n    for item in items:\n        name = item[\"name\"]\n",
+    "        result[name] = result.get(name, 0) + item[\"price\"]\n    return result\n\n\n",
+    "if __name__ == \"__main__\":\n    for name, total in totals(load(\"items.json\")).items():\n",
+    "        print(name, total)\n```<|im_end|>\n<|im_start|>assistant\n```python\n"
+);
+/// A question whose answer is not.
+const IS_NEW: &str =
+    "<|im_start|>user\nTell a story about a lighthouse and a storm.<|im_end|>\n<|im_start|>assistant\n";
+
+/// Tokens per second of a greedy answer behind its first token.
+fn write(engine: &LocalEngine, question: &str) -> Result<f64, Box<dyn std::error::Error>> {
+    let prompt: Vec<u32> = engine.model().tokenizer.encode(question, true);
+    let mut generation = submit_tokens(engine, prompt.into(), WRITTEN, 0)?;
+    await_token(&mut generation)?;
+    let begin = monotonic();
+    let mut tokens = 0;
+    while let Some(event) = generation.events.blocking_recv() {
+        tokens += u32::from(matches!(event, EngineEvent::Token(_)));
+    }
+    Ok(f64::from(tokens) / seconds(begin))
 }
 
 fn next(salt: &mut u64) -> u64 {
@@ -62,8 +110,18 @@ fn submit(
     salt: u64,
 ) -> Result<Generation, Box<dyn std::error::Error>> {
     let vocabulary = engine.model().tokenizer.vocab_size() as u32;
+    let prompt = (0..length).map(|index| (index * 7_919 + 311) % vocabulary).collect();
+    submit_tokens(engine, prompt, max_tokens, salt)
+}
+
+fn submit_tokens(
+    engine: &LocalEngine,
+    prompt: Arc<[u32]>,
+    max_tokens: u32,
+    salt: u64,
+) -> Result<Generation, Box<dyn std::error::Error>> {
     Ok(engine.submit(GenerationRequest {
-        prompt: (0..length).map(|index| (index * 7_919 + 311) % vocabulary).collect(),
+        prompt,
         resumed: Arc::new([]),
         sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, choice: 0 },
         max_tokens,

@@ -4,7 +4,7 @@
 //! their time, then the conversations (what still runs stays in the journal), the sockets, and last the journal.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use crate::api::{self, App, Limits, Phase};
@@ -68,7 +69,6 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
     let listener = listen(config.listen)
         .await
         .with_context(|| format!("listening on {}; is another server running there?", config.listen))?;
-    let address = listener.local_addr()?;
     let (journal, writer) = open_journal(&config)?;
     crash::point("journal_opened");
     let engines = tokio::task::spawn_blocking({
@@ -82,43 +82,89 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
             return Ok(());
         }
     };
-    let kv = keep_kv(&config, &*journal)?;
-    let config = Arc::new(config);
-    let parts = Parts {
-        journal: journal.clone(),
-        writer: writer.clone(),
-        catalog: catalog.clone(),
-        clock: Clock::System,
-        config: config.clone(),
-        running: Running::default(),
-        unstored: Unstored::default(),
-        kv,
-    };
-    let root = actors::start(parts.clone()).await?;
-    let (phase, phases) = watch::channel(Phase::Recovering);
-    let keys = Keys::new(journal);
-    let app = App::new(root.directory(), catalog.clone(), keys, limits(&config), phases);
-    let (close, closed) = watch::channel(false);
-    let server = tokio::spawn(api::serve(listener, api::router(app), wait_for(closed)));
-    let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;
-    phase.send_replace(Phase::Ready);
-    greet(address, &catalog, recovered);
+    let server = Server::start(config, listener, journal, writer, catalog).await?;
+    greet(server.address, &server.parts.catalog, server.recovered);
 
     let failure = tokio::select! {
-        failure = stops.stop_or_failure(&root, &writer) => failure,
-        () = refuse_when_unwritable(&writer, &phase) => None,
+        failure = stops.stop_or_failure(&server.root, &server.parts.writer) => failure,
+        () = refuse_when_unwritable(&server.parts.writer, &server.phase) => None,
     };
-    phase.send_replace(Phase::Draining);
-    tokio::select! {
-        () = drain(&config, &parts, &root) => {}
-        // Everything acknowledged is on disk: nothing is lost by not waiting.
-        signal = stops.told() => tracing::info!(signal, "told again: stopping at once"),
-    }
-    close.send_replace(true);
-    // Sockets that never read would hold the process for ever.
-    let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), server).await;
-    writer.stop().await;
+    // Everything acknowledged is on disk: nothing is lost by not waiting.
+    let hurry = async {
+        let signal = stops.told().await;
+        tracing::info!(signal, "told again: stopping at once");
+    };
+    server.stop(hurry).await;
     failure.map_or(Ok(()), |why| Err(anyhow::anyhow!(why)))
+}
+
+/// Everything between an open port and an open journal, running.
+pub(crate) struct Server {
+    address: SocketAddr,
+    parts: Parts,
+    root: RootHandle,
+    phase: watch::Sender<Phase>,
+    close: watch::Sender<bool>,
+    sockets: JoinHandle<io::Result<()>>,
+    /// Conversations that were running when the last process ended.
+    recovered: usize,
+}
+
+impl Server {
+    /// Serves one engine on a free port of this machine, for a client in this process.
+    pub(crate) async fn start_here(config: Config, engine: Arc<dyn Engine>) -> anyhow::Result<Self> {
+        let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.context("opening a port")?;
+        let (journal, writer) = open_journal(&config)?;
+        Self::start(config, listener, journal, writer, Arc::new(Catalog::new(vec![engine]))).await
+    }
+
+    async fn start(
+        config: Config,
+        listener: TcpListener,
+        journal: Arc<dyn Journal>,
+        writer: WriterHandle,
+        catalog: Arc<Catalog>,
+    ) -> anyhow::Result<Self> {
+        let address = listener.local_addr()?;
+        let kv = keep_kv(&config, &*journal)?;
+        let config = Arc::new(config);
+        let parts = Parts {
+            journal: journal.clone(),
+            writer,
+            catalog: catalog.clone(),
+            clock: Clock::System,
+            config: config.clone(),
+            running: Running::default(),
+            unstored: Unstored::default(),
+            kv,
+        };
+        let root = actors::start(parts.clone()).await?;
+        let (phase, phases) = watch::channel(Phase::Recovering);
+        let app = App::new(root.directory(), catalog, Keys::new(journal), limits(&config), phases);
+        let (close, closed) = watch::channel(false);
+        let sockets = tokio::spawn(api::serve(listener, api::router(app), wait_for(closed)));
+        let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;
+        phase.send_replace(Phase::Ready);
+        Ok(Self { address, parts, root, phase, close, sockets, recovered })
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops in good order; what runs is not waited for once `hurry` is over.
+    pub(crate) async fn stop(self, hurry: impl Future<Output = ()>) {
+        self.phase.send_replace(Phase::Draining);
+        tokio::select! {
+            () = drain(&self.parts, &self.root) => {}
+            () = hurry => {}
+        }
+        self.close.send_replace(true);
+        // Sockets that never read would hold the process for ever.
+        let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), self.sockets).await;
+        self.parts.writer.stop().await;
+    }
 }
 
 /// Once a write failed, requests are refused; what was acknowledged stays readable after a restart.
@@ -131,7 +177,8 @@ async fn refuse_when_unwritable(writer: &WriterHandle, phase: &watch::Sender<Pha
 }
 
 /// Running responses get their time to end; what then still runs goes on after the restart.
-async fn drain(config: &Config, parts: &Parts, root: &RootHandle) {
+async fn drain(parts: &Parts, root: &RootHandle) {
+    let config = &parts.config;
     let count = parts.running.count();
     if count > 0 {
         tracing::info!(count, "waiting for running responses");
@@ -206,6 +253,7 @@ pub(crate) fn load_options(config: &Config, id: &str) -> anyhow::Result<LoadOpti
         id: Some(id.to_owned()),
         threads,
         kv_bytes: config.kv_bytes,
+        guessed_tokens: config.guessed_tokens,
         sequences_max: config.engine_inbox_requests,
         tool_format: config.tool_format_of(id)?,
         reasoning: config.reasoning_of(id)?,

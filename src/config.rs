@@ -109,6 +109,8 @@ pub struct Config {
     pub token_channel_capacity: usize,
     /// Bytes for keys and values of attention, all sequences together.
     pub kv_bytes: usize,
+    /// Most tokens that a step of the engine guesses from a sequence's own text; 0 turns that off. It changes no token.
+    pub guessed_tokens: usize,
 
     /// Most bytes of all KV files together; 0 keeps none.
     pub kv_files_bytes_max: u64,
@@ -169,6 +171,7 @@ impl Default for Config {
             engine_inbox_requests: 256,
             token_channel_capacity: 64,
             kv_bytes: 1 << 30,
+            guessed_tokens: 7,
             kv_files_bytes_max: 4 << 30,
             kv_file_idle_ms: 5_000,
             shutdown_drain_ms: 10_000,

@@ -1,4 +1,5 @@
-//! How fast products are: Gop/s (a multiply and an add are two) for every format, batch size and instruction set.
+//! How fast products are: Gop/s (a multiply and an add are two) for every format, batch size and instruction set; and
+//! GB/s of packed weights that a lone row reads, and of the file's bytes while they are packed.
 //! `cargo bench -p midstream-kernels -- Q4_1 avx512` runs what matches all words. It must never be read as a test.
 
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
@@ -9,13 +10,13 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use midstream_kernels::{
-    AttentionArgs, AttentionRow, AttentionScratch, Format, Isa, Product, Scratch, Team, WeightMatrix, attention,
-    f32_to_f16, matmul, matmul_all, rms_norm_rows, silu_mul_rows,
+    Activation, AttentionArgs, AttentionRow, AttentionScratch, Format, Isa, KV_BLOCK, Product, Scratch, Team,
+    WeightMatrix, activate_rows, attention, f32_to_f16, matmul, matmul_all, rms_norm_rows,
 };
 
 const ROWS: usize = 4096;
 const COLS: usize = 1536;
-const BATCHES: [usize; 5] = [1, 4, 8, 16, 128];
+const BATCHES: [usize; 6] = [1, 4, 8, 16, 128, 512];
 const TIME: Duration = Duration::from_millis(150);
 
 fn main() {
@@ -23,10 +24,10 @@ fn main() {
     let matches = |line: &str| words.iter().all(|word| line.contains(word.as_str()));
     for size in [1, Team::default_size()] {
         let team = Team::new(size);
-        println!("threads {size}, {ROWS} x {COLS}, Gop/s for m = {BATCHES:?}");
+        println!("threads {size}, {ROWS} x {COLS}, Gop/s for m = {BATCHES:?}, GB/s for m = 1 and packing");
         for isa in Isa::available() {
             for format in Format::ALL {
-                let line = format!("{:7} {:5}", isa.name(), format!("{format:?}"));
+                let line = format!("{:7} {:6}", isa.name(), format!("{format:?}"));
                 if matches(&line) {
                     println!("{line} {}", products(&team, isa, format));
                 }
@@ -74,7 +75,7 @@ fn models(team: &Team, isa: Isa) -> String {
                 rms_norm_rows(team, isa, &x, &norm, 1e-5, &mut h);
                 let mut products = [Product { weights: wgate, out: &mut gate }, Product { weights: wup, out: &mut up }];
                 matmul_all(team, &h, m, &mut products, &mut scratch);
-                silu_mul_rows(team, isa, &mut gate, &up, 1536);
+                activate_rows(team, isa, Activation::Silu, &mut gate, &up, 1536);
                 matmul(team, wdown, &gate, m, &mut h, &mut scratch);
             }
             matmul(team, &head, &x, m, &mut logits, &mut scratch);
@@ -87,7 +88,12 @@ fn models(team: &Team, isa: Isa) -> String {
 /// Small scales and quants that are not all alike; values do not matter for speed, subnormals would.
 fn file_bytes(format: Format, values: usize) -> Vec<u8> {
     (0..values / format.block_len() * format.block_bytes())
-        .map(|i| if (i % format.block_bytes()).is_multiple_of(2) { (i / 7) as u8 } else { 0x20 })
+        .map(|i| match i % format.block_bytes() {
+            // An exponent of its own.
+            0 if format == Format::MXFP4 => 120,
+            at if at.is_multiple_of(2) => (i / 7) as u8,
+            _ => 0x20,
+        })
         .collect()
 }
 
@@ -95,23 +101,27 @@ fn products(team: &Team, isa: Isa, format: Format) -> String {
     let bytes = file_bytes(format, ROWS * COLS);
     let weights = WeightMatrix::new(isa, format, ROWS, COLS, &bytes).unwrap();
     let mut scratch = Scratch::default();
-    let mut line = String::new();
+    let (mut line, mut alone) = (String::new(), 0.0);
     for m in BATCHES {
         let x: Vec<f32> = (0..m * COLS).map(|i| (i % 17) as f32 - 8.0).collect();
         let mut out = vec![0.0; m * ROWS];
         let seconds = fastest(|| matmul(team, &weights, &x, m, &mut out, &mut scratch));
         let _ = write!(line, "{:8.1}", 2e-9 * (m * ROWS * COLS) as f64 / seconds);
+        if m == 1 {
+            alone = 1e-9 * weights.packed_bytes() as f64 / seconds;
+        }
     }
-    line
+    let packing = fastest(|| drop(WeightMatrix::new(isa, format, ROWS, COLS, &bytes).unwrap()));
+    format!("{line} {alone:7.1} {:7.2}", 1e-9 * bytes.len() as f64 / packing)
 }
 
 fn attentions(team: &Team, isa: Isa) -> String {
-    let (n_heads, n_kv_heads, head_dim, block_size) = (9, 3, 64, 16);
+    let (n_heads, n_kv_heads, head_dim) = (9, 3, 64);
     let mut line = String::new();
-    for (rows, len) in [(1, 128), (1, 2048), (64, 1024)] {
-        let blocks = 2048 / block_size;
+    for (rows, len) in [(1, 128), (1, 2048), (8, 1024), (64, 1024)] {
+        let blocks = 2048 / KV_BLOCK;
         let pool: Vec<u16> =
-            (0..blocks * n_kv_heads * block_size * head_dim).map(|i| f32_to_f16((i % 13) as f32 * 0.1)).collect();
+            (0..blocks * n_kv_heads * KV_BLOCK * head_dim).map(|i| f32_to_f16((i % 13) as f32 * 0.1)).collect();
         let q: Vec<f32> = (0..rows * n_heads * head_dim).map(|i| (i % 11) as f32 * 0.1).collect();
         let table: Vec<u32> = (0..blocks as u32).rev().collect();
         let seen = vec![AttentionRow { block_table: &table, len }; rows];
@@ -123,7 +133,8 @@ fn attentions(team: &Team, isa: Isa) -> String {
             scale: 0.125,
             k: &pool,
             v: &pool,
-            block_size,
+            window: None,
+            sinks: None,
             rows: &seen,
         };
         let mut out = vec![0.0; q.len()];

@@ -22,7 +22,14 @@ pub(crate) struct ActivationBlock {
 }
 
 impl ActivationBlock {
+    /// `scale` times the sum of one half: what a minimum of 16 columns is multiplied with.
+    #[inline(always)]
+    pub(crate) fn scaled_half_sum(&self, half: usize) -> f32 {
+        self.scale * self.half_sums[half] as f32
+    }
+
     /// Four neighbouring values as one register element, as the dot product instructions take them.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn quad(&self, group: usize) -> i32 {
         i32::from_le_bytes(self.values.as_chunks::<4>().0[group].map(i8::cast_unsigned))

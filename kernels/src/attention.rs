@@ -1,9 +1,16 @@
-//! Attention of query rows over a paged pool of keys and values, with a running softmax.
-//! Positions are always taken in the same fixed runs, counted from position 0: a row's result must never depend on the
-//! other rows, on the block table's order or on the number of threads.
+//! Attention of query rows over a paged pool of keys and values, with a running softmax; over all positions or a
+//! window of the last ones, with or without sinks. Positions are always taken in the same fixed runs, counted from
+//! position 0: a row's result must never depend on the other rows, on the block table's order or on the number of
+//! threads.
+//!
+//! A block's keys lie value by value: one register holds the same value of all its positions, so that scores need no
+//! sums across lanes, and several queries share each register of keys and of values.
+
+use std::ops::Range;
 
 use crate::isa::for_each_isa;
 use crate::math::{LANES, exp, max};
+use crate::matmul::for_row_tiles;
 use crate::shared::SharedSlice;
 use crate::simd::{Simd, exp as exp_lanes, load_part, store_part};
 use crate::{Isa, Team};
@@ -11,14 +18,17 @@ use crate::{Isa, Team};
 /// The longest head there is room for.
 pub const HEAD_DIM_MAX: usize = 256;
 
-/// Positions that are scored together and share one step of the running softmax.
-const CHUNK: usize = 2 * LANES;
+/// Positions in a block of the pool.
+pub const KV_BLOCK: usize = LANES;
+
+/// Positions that are scored together and share one step of the running softmax: those of two blocks.
+const CHUNK: usize = 2 * KV_BLOCK;
 
 /// Positions of one piece of work. Longer rows are computed in several pieces, merged in ascending order, so that one
 /// long row can use the whole team.
 const SEGMENT: usize = 512;
 
-/// Rows with the same block table that are computed together: each key and value is then widened once for all.
+/// Rows with the same block table that are computed together: keys and values stay in the nearest cache for all.
 const TILE_ROWS_MAX: usize = 8;
 
 /// What attention reads.
@@ -34,12 +44,14 @@ pub struct AttentionArgs<'a> {
     pub head_dim: usize,
     /// What scores are multiplied with.
     pub scale: f32,
-    /// One layer's keys as f16 bits, `[blocks][n_kv_heads][block_size][head_dim]`.
+    /// One layer's keys as f16 bits, `[blocks][n_kv_heads][head_dim][KV_BLOCK]`.
     pub k: &'a [u16],
-    /// The same layer's values.
+    /// The same layer's values, `[blocks][n_kv_heads][KV_BLOCK][head_dim]`.
     pub v: &'a [u16],
-    /// Positions in a block.
-    pub block_size: usize,
+    /// How many positions a row sees at most, the last ones; all when there is none.
+    pub window: Option<usize>,
+    /// One score per query head that takes part in the softmax and has no value: weight that goes nowhere.
+    pub sinks: Option<&'a [f32]>,
     /// One entry per query row. Neighbouring rows that share a `block_table` slice are computed together, which is
     /// much faster and changes no result.
     pub rows: &'a [AttentionRow<'a>],
@@ -50,8 +62,21 @@ pub struct AttentionArgs<'a> {
 pub struct AttentionRow<'a> {
     /// The pool's blocks that hold the row's positions, in order of position.
     pub block_table: &'a [u32],
-    /// The row sees positions `0..len`. A row that sees nothing gets zeros.
+    /// The row sees positions `0..len`, the last of them where there is a window. A row that sees nothing gets zeros.
     pub len: usize,
+}
+
+impl AttentionArgs<'_> {
+    /// The first position that a row sees.
+    fn first(&self, row: usize) -> usize {
+        self.window.map_or(0, |window| self.rows[row].len.saturating_sub(window))
+    }
+
+    /// The sinks of the query heads that share a key-value head.
+    fn sinks_of(&self, kv_head: usize) -> Option<&[f32]> {
+        let group = self.n_heads / self.n_kv_heads;
+        self.sinks.map(|sinks| &sinks[kv_head * group..(kv_head + 1) * group])
+    }
 }
 
 /// Memory that attention reuses from call to call.
@@ -65,7 +90,7 @@ pub struct AttentionScratch {
 /// `out[row][head] = softmax(q k^T * scale) v` over the positions each row sees; `out` is laid out like `q`.
 ///
 /// Panics when a length does not fit the shape, a block number or position lies outside the pool or table, `n_heads`
-/// is no multiple of `n_kv_heads`, or `head_dim` exceeds [`HEAD_DIM_MAX`].
+/// is no multiple of `n_kv_heads`, `head_dim` exceeds [`HEAD_DIM_MAX`], or the window is empty.
 pub fn attention(team: &Team, isa: Isa, args: &AttentionArgs<'_>, out: &mut [f32], scratch: &mut AttentionScratch) {
     check(args, out.len());
     let segments = args.rows.iter().map(|row| row.len.div_ceil(SEGMENT)).max().unwrap_or(0).max(1);
@@ -85,20 +110,18 @@ pub fn attention(team: &Team, isa: Isa, args: &AttentionArgs<'_>, out: &mut [f32
         let (tile, kv_head, segment) =
             (index / segments / args.n_kv_heads, index / segments % args.n_kv_heads, index % segments);
         let piece = Piece { args, rows: tiles[tile], kv_head, segment, segments, values: &values, states: &states };
-        match args.head_dim {
-            ..=64 => run_64(isa, &piece),
-            65..=128 => run_128(isa, &piece),
-            _ => run_256(isa, &piece),
-        }
+        run_piece(isa, &piece);
     });
     if segments > 1 {
         let values: &[f32] = &scratch.values;
         let states: &[[f32; 2]] = &scratch.states;
         team.run_chunks(out, heads_len, |item, out| {
-            let used = args.rows[item / args.n_kv_heads].len.div_ceil(SEGMENT).max(1);
-            let values = values[item * segments * heads_len..].chunks_exact(heads_len).take(used);
-            let states = states[item * segments * group..].chunks_exact(group).take(used);
-            merge(values.zip(states), out, args.head_dim);
+            let row = item / args.n_kv_heads;
+            let first = args.first(row) / SEGMENT;
+            let used = args.rows[row].len.div_ceil(SEGMENT).max(1) - first;
+            let values = values[(item * segments + first) * heads_len..].chunks_exact(heads_len).take(used);
+            let states = states[(item * segments + first) * group..].chunks_exact(group).take(used);
+            merge(values.zip(states), args.sinks_of(item % args.n_kv_heads), out, args.head_dim);
         });
     }
 }
@@ -113,16 +136,18 @@ fn grow<T: Copy + Default>(memory: &mut Vec<T>, len: usize) {
 const GROUP_MAX: usize = 64;
 
 fn check(args: &AttentionArgs<'_>, out_len: usize) {
-    let AttentionArgs { n_heads, n_kv_heads, head_dim, block_size, .. } = *args;
+    let AttentionArgs { n_heads, n_kv_heads, head_dim, .. } = *args;
     assert!(n_kv_heads > 0 && n_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "whole groups of query heads");
     assert!(n_heads / n_kv_heads <= GROUP_MAX, "no more query heads in a group than there is room for");
-    assert!((1..=HEAD_DIM_MAX).contains(&head_dim) && block_size > 0, "a head and a block hold something");
+    assert!((1..=HEAD_DIM_MAX).contains(&head_dim), "a head holds something, and no more than there is room for");
     let row_len = n_heads * head_dim;
     assert!(args.q.len() == args.rows.len() * row_len && out_len == args.q.len(), "one query per row and head");
     assert_eq!(args.k.len(), args.v.len(), "as many values as keys");
-    let blocks = args.k.len() / (n_kv_heads * block_size * head_dim);
+    assert!(args.window != Some(0), "a window shows something");
+    assert!(args.sinks.is_none_or(|sinks| sinks.len() == n_heads), "a sink for every query head");
+    let blocks = args.k.len() / (n_kv_heads * KV_BLOCK * head_dim);
     for row in args.rows {
-        let used = row.len.div_ceil(block_size);
+        let used = row.len.div_ceil(KV_BLOCK);
         assert!(used <= row.block_table.len(), "a block for every position a row sees");
         assert!(row.block_table[..used].iter().all(|block| (*block as usize) < blocks), "blocks inside the pool");
     }
@@ -144,7 +169,12 @@ fn find_tiles(rows: &[AttentionRow<'_>], tiles: &mut Vec<(usize, usize)>) {
 }
 
 /// Merges the partial results of one row and key-value head, first to last.
-fn merge<'a>(mut partials: impl Iterator<Item = (&'a [f32], &'a [[f32; 2]])>, out: &mut [f32], head_dim: usize) {
+fn merge<'a>(
+    mut partials: impl Iterator<Item = (&'a [f32], &'a [[f32; 2]])>,
+    sinks: Option<&[f32]>,
+    out: &mut [f32],
+    head_dim: usize,
+) {
     let mut totals = [[0.0; 2]; GROUP_MAX];
     let totals = &mut totals[..out.len() / head_dim];
     if let Some((values, states)) = partials.next() {
@@ -162,14 +192,22 @@ fn merge<'a>(mut partials: impl Iterator<Item = (&'a [f32], &'a [[f32; 2]])>, ou
             }
         }
     }
-    finish(out, totals, head_dim);
+    finish(out, totals, sinks, head_dim);
 }
 
 /// Divides by the sums of the softmax.
-fn finish(out: &mut [f32], states: &[[f32; 2]], head_dim: usize) {
-    for (out, [_, sum]) in out.chunks_exact_mut(head_dim).zip(states) {
-        // A row that sees nothing has sum 0 and stays 0.
-        let factor = if *sum == 0.0 { 0.0 } else { 1.0 / sum };
+fn finish(out: &mut [f32], states: &[[f32; 2]], sinks: Option<&[f32]>, head_dim: usize) {
+    for (head, (out, [greatest, sum])) in out.chunks_exact_mut(head_dim).zip(states).enumerate() {
+        let factor = match sinks {
+            // A row that sees nothing has sum 0 and stays 0.
+            _ if *sum == 0.0 => 0.0,
+            None => 1.0 / sum,
+            Some(sinks) => {
+                let highest = max(*greatest, sinks[head]);
+                let shrink = exp(greatest - highest);
+                shrink / sum.mul_add(shrink, exp(sinks[head] - highest))
+            }
+        };
         for out in out {
             *out *= factor;
         }
@@ -190,164 +228,226 @@ struct Piece<'a> {
     states: &'a SharedSlice<'a, [f32; 2]>,
 }
 
-for_each_isa! { fn run_64(piece: &Piece<'_>) = body_64; }
-for_each_isa! { fn run_128(piece: &Piece<'_>) = body_128; }
-for_each_isa! { fn run_256(piece: &Piece<'_>) = body_256; }
+for_each_isa! { fn run_piece(piece: &Piece<'_>) = piece_body; }
 
-#[inline(always)]
-fn body_64<S: Simd>(piece: &Piece<'_>) {
-    piece_body::<S, 4>(piece);
+/// One block's keys and values for one head.
+#[derive(Clone, Copy)]
+struct Block<'a> {
+    /// `[head_dim][KV_BLOCK]`
+    keys: &'a [[u16; KV_BLOCK]],
+    /// `[KV_BLOCK][head_dim]`
+    values: &'a [u16],
+}
+
+/// A row and a head, and what a chunk of positions adds to its result.
+struct Query<'a> {
+    values: &'a [f32],
+    out: &'a mut [f32],
+    state: &'a mut [f32; 2],
+    /// The positions of the chunk that it sees.
+    seen: Range<usize>,
+    /// Scores, then weights, then nothing.
+    weights: [[f32; LANES]; 2],
+    /// What everything before shrinks by.
+    shrink: f32,
+}
+
+impl Piece<'_> {
+    fn end_of(&self, row: usize) -> usize {
+        self.args.rows[row].len.min((self.segment + 1) * SEGMENT)
+    }
+
+    fn block(&self, position: usize) -> Block<'_> {
+        let args = self.args;
+        // The row that sees most sees this position; all rows of the piece share its table.
+        let block = args.rows[self.rows.0].block_table[position / KV_BLOCK] as usize;
+        let len = args.head_dim * KV_BLOCK;
+        let at = (block * args.n_kv_heads + self.kv_head) * len;
+        Block { keys: args.k[at..at + len].as_chunks().0, values: &args.v[at..at + len] }
+    }
+
+    /// What the piece has of a row: its heads' values and states, and where they lie.
+    fn place(&self, row: usize) -> usize {
+        (row * self.args.n_kv_heads + self.kv_head) * self.segments + self.segment
+    }
+
+    /// The query with that number: all heads of the first row, then those of the second. The caller must not have
+    /// the same one twice at a time.
+    fn query(&self, number: usize, start: usize) -> Query<'_> {
+        let args = self.args;
+        let group = args.n_heads / args.n_kv_heads;
+        let (row, head) = (self.rows.0 + number / group, number % group);
+        let (first, end) = (args.first(row).saturating_sub(start), self.end_of(row).saturating_sub(start).min(CHUNK));
+        let at = self.place(row) * group + head;
+        Query {
+            values: &args.q[(row * args.n_heads + self.kv_head * group + head) * args.head_dim..][..args.head_dim],
+            // SAFETY: a row, key-value head and segment belong to one piece only; in it each query is had once.
+            out: unsafe { self.values.part(at * args.head_dim, args.head_dim) },
+            // SAFETY: as above.
+            state: unsafe { &mut self.states.part(at, 1)[0] },
+            seen: if first < end { first..end } else { 0..0 },
+            weights: [[f32::NEG_INFINITY; LANES]; 2],
+            shrink: 1.0,
+        }
+    }
 }
 
 #[inline(always)]
-fn body_128<S: Simd>(piece: &Piece<'_>) {
-    piece_body::<S, 8>(piece);
-}
-
-#[inline(always)]
-fn body_256<S: Simd>(piece: &Piece<'_>) {
-    piece_body::<S, 16>(piece);
-}
-
-/// A head's values in `D` vectors, zero behind `head_dim`, for every position of a chunk.
-type Rows<const D: usize> = [[[f32; LANES]; D]; CHUNK];
-
-#[inline(always)]
-fn piece_body<S: Simd, const D: usize>(piece: &Piece<'_>) {
+fn piece_body<S: Simd>(piece: &Piece<'_>) {
     let args = piece.args;
     let (head_dim, group) = (args.head_dim, args.n_heads / args.n_kv_heads);
     let rows = piece.rows.0..piece.rows.1;
-    let segment_start = piece.segment * SEGMENT;
-    let end_of = |row: usize| args.rows[row].len.min(segment_start + SEGMENT);
-    let end = rows.clone().map(end_of).max().unwrap_or(0);
-    let at = |row: usize| (row * args.n_kv_heads + piece.kv_head) * piece.segments + piece.segment;
+    let end = rows.clone().map(|row| piece.end_of(row)).max().unwrap_or(0);
+    // Runs begin at the same positions with and without a window.
+    let first = rows.clone().map(|row| args.first(row)).min().unwrap_or(0);
+    let begin = (piece.segment * SEGMENT).max(first / CHUNK * CHUNK);
     for row in rows.clone() {
+        let at = piece.place(row) * group;
         // SAFETY: a row, key-value head and segment belong to one piece only; the borrow ends here.
-        unsafe { piece.values.part(at(row) * group * head_dim, group * head_dim) }.fill(0.0);
+        unsafe { piece.values.part(at * head_dim, group * head_dim) }.fill(0.0);
         // SAFETY: as above.
-        unsafe { piece.states.part(at(row) * group, group) }.fill([f32::NEG_INFINITY, 0.0]);
+        unsafe { piece.states.part(at, group) }.fill([f32::NEG_INFINITY, 0.0]);
     }
-    let (mut keys, mut values): (Rows<D>, Rows<D>) = ([[[0.0; LANES]; D]; CHUNK], [[[0.0; LANES]; D]; CHUNK]);
-    for start in (segment_start..end).step_by(CHUNK) {
-        widen_chunk::<S, D>(piece, start..end.min(start + CHUNK), &mut keys, &mut values);
-        for row in rows.clone().filter(|row| start < end_of(*row)) {
-            let count = CHUNK.min(end_of(row) - start);
-            let queries = &args.q[(row * args.n_heads + piece.kv_head * group) * head_dim..][..group * head_dim];
-            // SAFETY: a row, key-value head and segment belong to one piece only; the borrow ends with this round.
-            let out = unsafe { piece.values.part(at(row) * group * head_dim, group * head_dim) };
-            // SAFETY: as above.
-            let states = unsafe { piece.states.part(at(row) * group, group) };
-            let heads = queries.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim));
-            for ((query, out), state) in heads.zip(states) {
-                let mut scores = score::<S, D>(query, &keys, count, args.scale);
-                let shrink = softmax_step::<S>(&mut scores, count, state);
-                add_values::<S, D>(scores.as_flattened(), &values, count, shrink, out);
-            }
-        }
+    for start in (begin..end).step_by(CHUNK) {
+        let low = piece.block(start);
+        // Nobody sees the second block where it would be behind the end.
+        let high = if start + KV_BLOCK < end { piece.block(start + KV_BLOCK) } else { low };
+        for_row_tiles!(rows.len() * group, |at, COUNT| {
+            let queries: &mut [Query<'_>; COUNT] = &mut std::array::from_fn(|i| piece.query(at + i, start));
+            attend::<S, COUNT>(queries, &[low, high], args.scale);
+        }, 4 3 2 1);
     }
     if piece.segments == 1 {
         for row in rows {
+            let at = piece.place(row) * group;
             // SAFETY: a row, key-value head and segment belong to one piece only; the borrow ends here.
-            let out = unsafe { piece.values.part(at(row) * group * head_dim, group * head_dim) };
+            let out = unsafe { piece.values.part(at * head_dim, group * head_dim) };
             // SAFETY: as above.
-            finish(out, unsafe { piece.states.part(at(row) * group, group) }, head_dim);
+            let states = unsafe { piece.states.part(at, group) };
+            finish(out, states, args.sinks_of(piece.kv_head), head_dim);
         }
     }
 }
 
-/// Reads the keys and values of some positions from the pool.
+/// Adds a chunk of positions to the results of some queries.
 #[inline(always)]
-fn widen_chunk<S: Simd, const D: usize>(
-    piece: &Piece<'_>,
-    positions: std::ops::Range<usize>,
-    keys: &mut Rows<D>,
-    values: &mut Rows<D>,
+fn attend<S: Simd, const R: usize>(queries: &mut [Query<'_>; R], blocks: &[Block<'_>; 2], scale: f32) {
+    for (half, block) in blocks.iter().enumerate() {
+        if queries.iter().any(|query| query.seen.end > half * KV_BLOCK) {
+            score::<S, R>(queries, half, block.keys, scale);
+        }
+    }
+    for query in queries.iter_mut().filter(|query| !query.seen.is_empty()) {
+        weigh::<S>(query);
+    }
+    let seen = queries[0].seen.clone();
+    if queries.iter().all(|query| query.seen == seen) {
+        add_values::<S, R>(queries, blocks, &seen);
+    } else {
+        for query in queries {
+            let seen = query.seen.clone();
+            add_values::<S, 1>(std::array::from_mut(query), blocks, &seen);
+        }
+    }
+}
+
+/// Scores one block's keys: a lane for each position, values of the head in ascending order.
+#[inline(always)]
+fn score<S: Simd, const R: usize>(queries: &mut [Query<'_>; R], half: usize, keys: &[[u16; KV_BLOCK]], scale: f32) {
+    let mut rows = [&queries[0].values[..keys.len()]; R];
+    for (row, query) in rows.iter_mut().zip(queries.iter()) {
+        // Lets the compiler drop the bounds checks below.
+        *row = &query.values[..keys.len()];
+    }
+    let mut sums = [S::splat(0.0); R];
+    for (d, keys) in keys.iter().enumerate() {
+        let keys = S::widen(keys);
+        for r in 0..R {
+            sums[r] = S::fma(S::splat(rows[r][d]), keys, sums[r]);
+        }
+    }
+    for (query, sum) in queries.iter_mut().zip(sums) {
+        S::store(S::mul(sum, S::splat(scale)), &mut query.weights[half]);
+    }
+}
+
+/// Turns scores into weights relative to the new maximum.
+#[inline(always)]
+fn weigh<S: Simd>(query: &mut Query<'_>) {
+    hide(query, f32::NEG_INFINITY);
+    let [low, high] = [S::load(&query.weights[0]), S::load(&query.weights[1])];
+    let [before, sum] = *query.state;
+    let greatest = max(before, S::greatest(S::max(low, high)));
+    query.shrink = exp(before - greatest);
+    for weights in &mut query.weights {
+        S::store(exp_lanes::<S>(S::sub(S::load(weights), S::splat(greatest))), weights);
+    }
+    hide(query, 0.0);
+    let added = S::sum(S::add(S::load(&query.weights[0]), S::load(&query.weights[1])));
+    *query.state = [greatest, sum.mul_add(query.shrink, added)];
+}
+
+/// Gives what is not seen that weight.
+#[inline(always)]
+fn hide(query: &mut Query<'_>, weight: f32) {
+    let weights = query.weights.as_flattened_mut();
+    if query.seen.end < CHUNK {
+        weights[query.seen.end..].fill(weight);
+    }
+    if query.seen.start > 0 {
+        weights[..query.seen.start].fill(weight);
+    }
+}
+
+/// `out = out * shrink + weights * values` for the positions that are seen, in ascending order.
+#[inline(always)]
+fn add_values<S: Simd, const R: usize>(queries: &mut [Query<'_>; R], blocks: &[Block<'_>; 2], seen: &Range<usize>) {
+    let head_dim = queries[0].out.len();
+    for from in (0..head_dim / LANES * LANES).step_by(LANES) {
+        add_part::<S, R, LANES>(queries, blocks, seen, from);
+    }
+    // A head that does not fill its last register goes on value by value.
+    for from in head_dim / LANES * LANES..head_dim {
+        add_part::<S, R, 1>(queries, blocks, seen, from);
+    }
+}
+
+/// The same for `W` values of the head, one register or a single one.
+#[inline(always)]
+fn add_part<S: Simd, const R: usize, const W: usize>(
+    queries: &mut [Query<'_>; R],
+    blocks: &[Block<'_>; 2],
+    seen: &Range<usize>,
+    from: usize,
 ) {
-    let args = piece.args;
-    // The row that sees most sees these positions; all rows of the piece share its table.
-    let table = args.rows[piece.rows.0].block_table;
-    for ((position, keys), values) in positions.zip(keys).zip(values) {
-        let block = table[position / args.block_size] as usize;
-        let slot = (block * args.n_kv_heads + piece.kv_head) * args.block_size + position % args.block_size;
-        let at = slot * args.head_dim;
-        widen_row::<S, D>(&args.k[at..at + args.head_dim], keys);
-        widen_row::<S, D>(&args.v[at..at + args.head_dim], values);
+    let head_dim = queries[0].out.len();
+    let mut sums = [S::splat(0.0); R];
+    for (sum, query) in sums.iter_mut().zip(queries.iter()) {
+        *sum = S::mul(load_part::<S>(&query.out[from..from + W]), S::splat(query.shrink));
     }
-}
-
-#[inline(always)]
-fn widen_row<S: Simd, const D: usize>(bits: &[u16], out: &mut [[f32; LANES]; D]) {
-    let (chunks, rest) = bits.as_chunks::<LANES>();
-    for (bits, out) in chunks.iter().zip(out.iter_mut()) {
-        S::store(S::widen(bits), out);
-    }
-    if !rest.is_empty() {
-        let mut last = [0; LANES];
-        last[..rest.len()].copy_from_slice(rest);
-        S::store(S::widen(&last), &mut out[chunks.len()]);
-    }
-}
-
-/// The scores of one query against the first `count` keys; the others get minus infinity.
-#[inline(always)]
-fn score<S: Simd, const D: usize>(query: &[f32], keys: &Rows<D>, count: usize, scale: f32) -> [[f32; LANES]; 2] {
-    let mut padded = [S::splat(0.0); D];
-    for (padded, query) in padded.iter_mut().zip(query.chunks(LANES)) {
-        *padded = load_part::<S>(query);
-    }
-    let mut scores = [[f32::NEG_INFINITY; LANES]; 2];
-    for (scores, keys) in scores.iter_mut().zip(keys.as_chunks::<LANES>().0).take(count.div_ceil(LANES)) {
-        let mut sums = [S::splat(0.0); LANES];
-        for i in 0..LANES {
-            for d in 0..D {
-                sums[i] = S::fma(padded[d], S::load(&keys[i][d]), sums[i]);
+    for (half, block) in blocks.iter().enumerate() {
+        let start = seen.start.saturating_sub(half * KV_BLOCK);
+        let end = seen.end.saturating_sub(half * KV_BLOCK).min(KV_BLOCK);
+        for position in start..end {
+            let bits = &block.values[position * head_dim + from..][..W];
+            let values = widen_part::<S>(bits);
+            for r in 0..R {
+                sums[r] = S::fma(S::splat(queries[r].weights[half][position]), values, sums[r]);
             }
         }
-        S::store(S::mul(S::sum_each(sums), S::splat(scale)), scores);
     }
-    if count < CHUNK {
-        scores.as_flattened_mut()[count..].fill(f32::NEG_INFINITY);
+    for (query, sum) in queries.iter_mut().zip(sums) {
+        store_part::<S>(sum, &mut query.out[from..from + W]);
     }
-    scores
 }
 
-/// Turns scores into weights relative to the new maximum. Returns what everything before shrinks by.
+/// Up to sixteen values, filled up with zeros.
 #[inline(always)]
-fn softmax_step<S: Simd>(scores: &mut [[f32; LANES]; 2], count: usize, state: &mut [f32; 2]) -> f32 {
-    let [low, high] = [S::load(&scores[0]), S::load(&scores[1])];
-    let greatest = max(state[0], S::greatest(S::max(low, high)));
-    let shrink = exp(state[0] - greatest);
-    for scores in scores.iter_mut() {
-        S::store(exp_lanes::<S>(S::sub(S::load(scores), S::splat(greatest))), scores);
+fn widen_part<S: Simd>(bits: &[u16]) -> S::V {
+    if let Some(bits) = bits.first_chunk() {
+        return S::widen(bits);
     }
-    if count < CHUNK {
-        scores.as_flattened_mut()[count..].fill(0.0);
-    }
-    let sum = S::sum(S::add(S::load(&scores[0]), S::load(&scores[1])));
-    *state = [greatest, state[1].mul_add(shrink, sum)];
-    shrink
-}
-
-/// Vectors of a head whose sums are kept in registers together.
-const WIDTH: usize = 4;
-
-/// `out = out * shrink + weights * values`, positions in ascending order.
-#[inline(always)]
-fn add_values<S: Simd, const D: usize>(weights: &[f32], values: &Rows<D>, count: usize, shrink: f32, out: &mut [f32]) {
-    for (part, out) in out.chunks_mut(WIDTH * LANES).enumerate() {
-        let mut sums = [S::splat(0.0); WIDTH];
-        for (sum, out) in sums.iter_mut().zip(out.chunks(LANES)) {
-            *sum = S::mul(load_part::<S>(out), S::splat(shrink));
-        }
-        for (weight, value) in weights.iter().zip(values).take(count) {
-            let weight = S::splat(*weight);
-            let value = &value.as_chunks::<WIDTH>().0[part];
-            for i in 0..WIDTH {
-                sums[i] = S::fma(weight, S::load(&value[i]), sums[i]);
-            }
-        }
-        for (sum, out) in sums.into_iter().zip(out.chunks_mut(LANES)) {
-            store_part::<S>(sum, out);
-        }
-    }
+    let mut padded = [0; LANES];
+    padded[..bits.len()].copy_from_slice(bits);
+    S::widen(&padded)
 }

@@ -1,4 +1,4 @@
-//! Half-precision numbers: f16 bits to f32 and back, one by one and by slices.
+//! Short floating-point numbers: f16 bits to f32 and back, one by one and by slices; bf16 and bare exponents to f32.
 //! It must never round any other way than to nearest, ties to even.
 
 use crate::isa::for_each_isa;
@@ -18,6 +18,21 @@ pub fn f16_to_f32(bits: u16) -> f32 {
         (f32::from_bits(magnitude << 13) * f32::from_bits((127 + 112) << 23)).to_bits()
     };
     f32::from_bits(sign | value)
+}
+
+/// The value of one bf16, given as bits. Exact.
+#[inline]
+pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// `2^(exponent - 128)`. Exact; the two smallest are subnormal.
+#[inline]
+pub(crate) fn exponent_to_f32(exponent: u8) -> f32 {
+    let exponent = i32::from(exponent);
+    // Greater than the first for 0 and 1 alone.
+    let subnormal = (exponent + 1) << 21;
+    f32::from_bits(((exponent - 1) << 23).max(subnormal).cast_unsigned())
 }
 
 /// The f16 nearest to a value, as bits. Too large becomes infinity.
@@ -104,6 +119,14 @@ mod tests {
         assert_eq!(f32_to_f16(65519.9), 0x7bff);
         assert_eq!(f32_to_f16(65520.0), 0x7c00);
         assert_eq!(f32_to_f16(1.0 + 1.0 / 2048.0), 0x3c00, "a tie goes to even");
+    }
+
+    #[test]
+    fn every_exponent_is_its_power_of_two() {
+        for exponent in 0..=u8::MAX {
+            let expected = 2.0_f64.powi(i32::from(exponent) - 128);
+            assert_eq!(f64::from(exponent_to_f32(exponent)), expected);
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ mod error;
 mod format;
 mod half;
 mod isa;
+mod layout;
+mod limits;
 mod math;
 mod matmul;
 mod memory;
@@ -34,16 +36,18 @@ mod simd;
 mod team;
 mod weights;
 
-pub use attention::{AttentionArgs, AttentionRow, AttentionScratch, HEAD_DIM_MAX, attention};
+pub use attention::{AttentionArgs, AttentionRow, AttentionScratch, HEAD_DIM_MAX, KV_BLOCK, attention};
 pub use dequant::dequantise;
 pub use error::Error;
 pub use format::Format;
 pub use half::{f16_to_f32, f16_to_f32_slice, f32_to_f16, f32_to_f16_slice};
 pub use isa::Isa;
+pub use limits::{Burst, ReadBuffer, multiply_burst};
 pub use matmul::{Product, Scratch, matmul, matmul_all};
 pub use mmap::{Advice, Mmap};
 pub use ops::{
-    add_in_place, add_to_rows, argmax, gelu_mul, rms_norm, rms_norm_rows, scale_in_place, silu_mul, silu_mul_rows,
+    Activation, activate_rows, add_in_place, add_products_in_place, add_scaled_in_place, add_to_rows, argmax,
+    clamped_silu_mul, gelu_mul, mul_in_place, rms_norm, rms_norm_heads, rms_norm_rows, scale_in_place, silu_mul,
     softmax_in_place,
 };
 pub use rope::{RopeStyle, rope, rope_angles};

@@ -23,6 +23,27 @@ for_each_isa! {
 }
 
 for_each_isa! {
+    /// `gate = gate * sigmoid(slope * gate) * (up + 1)`, with `gate` held below `limit` and `up` between `-limit` and
+    /// `limit` before. Panics when the lengths differ.
+    pub fn clamped_silu_mul(gate: &mut [f32], up: &[f32], slope: f32, limit: f32) = clamped_silu_mul_body;
+}
+
+for_each_isa! {
+    /// `x += factor * y`, rounded once. Panics when the lengths differ.
+    pub fn add_scaled_in_place(x: &mut [f32], y: &[f32], factor: f32) = add_scaled_body;
+}
+
+for_each_isa! {
+    /// `x += a * b`, element by element, each rounded once. Panics when the lengths differ.
+    pub fn add_products_in_place(x: &mut [f32], a: &[f32], b: &[f32]) = add_products_body;
+}
+
+for_each_isa! {
+    /// `x *= y`, element by element. Panics when the lengths differ.
+    pub fn mul_in_place(x: &mut [f32], y: &[f32]) = mul_body;
+}
+
+for_each_isa! {
     /// `x += y`. Panics when the lengths differ.
     pub fn add_in_place(x: &mut [f32], y: &[f32]) = add_body;
 }
@@ -46,11 +67,42 @@ pub fn rms_norm_rows(team: &Team, isa: Isa, x: &[f32], weight: &[f32], eps: f32,
     });
 }
 
-/// [`silu_mul`] for rows of `cols` values.
-pub fn silu_mul_rows(team: &Team, isa: Isa, gate: &mut [f32], up: &[f32], cols: usize) {
+/// [`rms_norm`] in place for every head of every row: rows are `row_len` long, heads as long as `weight`.
+pub fn rms_norm_heads(team: &Team, isa: Isa, x: &mut [f32], row_len: usize, weight: &[f32], eps: f32) {
+    assert!(row_len.is_multiple_of(weight.len()), "whole heads");
+    for_rows(team, x, row_len, |_, row| norm_heads(isa, row, weight, eps));
+}
+
+for_each_isa! {
+    fn norm_heads(row: &mut [f32], weight: &[f32], eps: f32) = norm_heads_body;
+}
+
+/// How a gate opens for the values behind it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// [`silu_mul`].
+    Silu,
+    /// [`gelu_mul`].
+    Gelu,
+    /// [`clamped_silu_mul`].
+    ClampedSilu {
+        /// What the sigmoid's argument is multiplied with.
+        slope: f32,
+        /// The greatest gate and value.
+        limit: f32,
+    },
+}
+
+/// The activation for rows of `cols` values.
+pub fn activate_rows(team: &Team, isa: Isa, activation: Activation, gate: &mut [f32], up: &[f32], cols: usize) {
     assert_eq!(gate.len(), up.len(), "as many gates as values");
     for_rows(team, gate, cols, |row, gate| {
-        silu_mul(isa, gate, &up[row * cols..(row + 1) * cols]);
+        let up = &up[row * cols..(row + 1) * cols];
+        match activation {
+            Activation::Silu => silu_mul(isa, gate, up),
+            Activation::Gelu => gelu_mul(isa, gate, up),
+            Activation::ClampedSilu { slope, limit } => clamped_silu_mul(isa, gate, up, slope, limit),
+        }
     });
 }
 
@@ -90,6 +142,24 @@ fn for_rows(team: &Team, out: &mut [f32], cols: usize, job: impl Fn(usize, &mut 
 #[inline(always)]
 fn rms_norm_body<S: Simd>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     assert!(x.len() == weight.len() && x.len() == out.len(), "one weight and one result per value");
+    let factor = inverse_root_mean_square(x, eps);
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = x * factor * weight;
+    }
+}
+
+#[inline(always)]
+fn norm_heads_body<S: Simd>(row: &mut [f32], weight: &[f32], eps: f32) {
+    for head in row.chunks_exact_mut(weight.len()) {
+        let factor = inverse_root_mean_square(head, eps);
+        for (x, weight) in head.iter_mut().zip(weight) {
+            *x = *x * factor * weight;
+        }
+    }
+}
+
+#[inline(always)]
+fn inverse_root_mean_square(x: &[f32], eps: f32) -> f32 {
     let mut lanes = [0.0_f32; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
@@ -100,10 +170,7 @@ fn rms_norm_body<S: Simd>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) 
     for (lane, x) in lanes.iter_mut().zip(rest) {
         *lane = x.mul_add(*x, *lane);
     }
-    let factor = 1.0 / (sum_lanes(lanes) / x.len() as f32 + eps).sqrt();
-    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-        *out = x * factor * weight;
-    }
+    1.0 / (sum_lanes(lanes) / x.len() as f32 + eps).sqrt()
 }
 
 #[inline(always)]
@@ -123,6 +190,42 @@ fn gelu_mul_body<S: Simd>(gate: &mut [f32], up: &[f32]) {
         let x = *gate;
         let y = factor * x * (0.044_715 * x).mul_add(x, 1.0);
         *gate = x * sigmoid(2.0 * y) * up;
+    }
+}
+
+#[inline(always)]
+fn clamped_silu_mul_body<S: Simd>(gate: &mut [f32], up: &[f32], slope: f32, limit: f32) {
+    assert_eq!(gate.len(), up.len(), "as many gates as values");
+    for (gate, up) in gate.iter_mut().zip(up) {
+        // Comparisons that keep a NaN.
+        let x = if *gate > limit { limit } else { *gate };
+        let up = if *up > limit { limit } else { *up };
+        let up = if up < -limit { -limit } else { up };
+        *gate = x * sigmoid(slope * x) * (up + 1.0);
+    }
+}
+
+#[inline(always)]
+fn add_scaled_body<S: Simd>(x: &mut [f32], y: &[f32], factor: f32) {
+    assert_eq!(x.len(), y.len(), "as many values to add");
+    for (x, y) in x.iter_mut().zip(y) {
+        *x = y.mul_add(factor, *x);
+    }
+}
+
+#[inline(always)]
+fn add_products_body<S: Simd>(x: &mut [f32], a: &[f32], b: &[f32]) {
+    assert!(x.len() == a.len() && x.len() == b.len(), "as many products as values");
+    for ((x, a), b) in x.iter_mut().zip(a).zip(b) {
+        *x = a.mul_add(*b, *x);
+    }
+}
+
+#[inline(always)]
+fn mul_body<S: Simd>(x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len(), "as many factors as values");
+    for (x, y) in x.iter_mut().zip(y) {
+        *x *= y;
     }
 }
 

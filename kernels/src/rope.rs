@@ -1,5 +1,5 @@
 //! Rotary position embedding: the angles, and turning query and key heads by them.
-//! It must never know a model's scaling scheme: factors come in ready.
+//! It must never know a model's scaling scheme: frequencies come in ready.
 
 use crate::isa::for_each_isa;
 use crate::simd::Simd;
@@ -13,17 +13,14 @@ pub enum RopeStyle {
     Neox,
 }
 
-/// Writes cosine and sine of the `n_rot / 2` angles of one position; `n_rot / 2` is the length of `cos` and `sin`.
-/// Angle `i` is `position * base^(-2 i / n_rot)`, divided by `factors[i]` where there are factors.
-/// Panics when lengths differ.
-pub fn rope_angles(position: f64, base: f64, factors: Option<&[f32]>, cos: &mut [f32], sin: &mut [f32]) {
-    let pairs = cos.len();
-    assert!(sin.len() == pairs && factors.is_none_or(|factors| factors.len() == pairs), "one value per pair");
-    for i in 0..pairs {
-        let factor = factors.map_or(1.0, |factors| f64::from(factors[i]));
-        let angle = position * base.powf(-(i as f64) / pairs as f64) / factor;
-        cos[i] = angle.cos() as f32;
-        sin[i] = angle.sin() as f32;
+/// Writes cosine and sine of one position's angles, one per pair: angle `i` is `position * frequencies[i]`. Both are
+/// multiplied with `magnitude`. Panics when lengths differ.
+pub fn rope_angles(position: f64, frequencies: &[f64], magnitude: f64, cos: &mut [f32], sin: &mut [f32]) {
+    assert!(cos.len() == frequencies.len() && sin.len() == frequencies.len(), "one value per pair");
+    for ((frequency, cos), sin) in frequencies.iter().zip(cos).zip(sin) {
+        let angle = position * frequency;
+        *cos = (angle.cos() * magnitude) as f32;
+        *sin = (angle.sin() * magnitude) as f32;
     }
 }
 

@@ -33,8 +33,6 @@ pub(crate) trait Simd {
     fn min(a: Self::V, b: Self::V) -> Self::V;
     /// `2^n` from `n` plus [`ROUNDING`].
     fn power_of_2(shifted: Self::V) -> Self::V;
-    /// The sums of sixteen vectors, each in the order of [`sum_lanes`].
-    fn sum_each(vectors: [Self::V; LANES]) -> Self::V;
     /// The sum of one vector, in the order of [`sum_lanes`].
     fn sum(vector: Self::V) -> f32;
     /// The greatest lane.
@@ -153,11 +151,6 @@ impl Simd for Plain {
     }
 
     #[inline(always)]
-    fn sum_each(vectors: [Self::V; LANES]) -> Self::V {
-        vectors.map(sum_lanes)
-    }
-
-    #[inline(always)]
     fn sum(vector: Self::V) -> f32 {
         sum_lanes(vector)
     }
@@ -203,7 +196,6 @@ mod tests {
             keep(S::splat(S::sum(a)));
             keep(S::splat(S::greatest(a)));
         }
-        keep(S::sum_each(vectors));
         keep(load_part::<S>(&inputs[0][..5]));
     }
 

@@ -6,11 +6,11 @@ use std::arch::x86_64::{
     _mm_max_ps, _mm_max_ss, _mm_movehl_ps, _mm_shuffle_ps, _mm_storeu_si128, _mm256_add_epi32, _mm256_add_ps,
     _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cvtph_ps, _mm256_cvtps_ph,
     _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_min_ps,
-    _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_shuffle_ps, _mm256_slli_epi32,
-    _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512,
-    _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_extractf32x8_ps,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
+    _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256,
+    _mm256_sub_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512, _mm512_castps512_ps256, _mm512_castsi512_ps,
+    _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_extractf32x8_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps,
+    _mm512_min_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
+    _mm512_sub_ps,
 };
 
 use super::Simd;
@@ -47,32 +47,6 @@ fn greatest_8(x: __m256) -> f32 {
     let x = _mm_max_ps(_mm256_extractf128_ps::<1>(x), _mm256_castps256_ps128(x));
     let x = _mm_max_ps(_mm_movehl_ps(x, x), x);
     _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps::<1>(x, x), x))
-}
-
-/// The sums of the eight vectors from `first` on. Each step joins two registers and halves the lanes each value is
-/// spread over.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn sum_each_8(vectors: &[(__m256, __m256); LANES], first: usize) -> __m256 {
-    let eights = |i: usize| _mm256_add_ps(vectors[first + i].0, vectors[first + i].1);
-    let fours = |a, b| _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
-    let twos = |a, b| _mm256_add_ps(_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xee>(a, b));
-    let ones = |a, b| _mm256_add_ps(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b));
-    // Paired so that the results come out in order.
-    let pair = |i: usize| fours(eights(i), eights(i + 4));
-    ones(twos(pair(0), pair(1)), twos(pair(2), pair(3)))
-}
-
-/// The sums of sixteen registers, likewise.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn sum_each_16(x: &[__m512; LANES]) -> __m512 {
-    let eights = |a, b| _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
-    let fours = |a, b| _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
-    let twos = |a, b| _mm512_add_ps(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b));
-    let ones = |a, b| _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b));
-    let quad = |i: usize| fours(eights(x[i], x[i + 4]), eights(x[i + 8], x[i + 12]));
-    ones(twos(quad(0), quad(1)), twos(quad(2), quad(3)))
 }
 
 impl Simd for Avx2 {
@@ -170,12 +144,6 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn sum_each(vectors: [Self::V; LANES]) -> Self::V {
-        // SAFETY: callers enable AVX2, FMA and F16C (see the trait).
-        unsafe { (sum_each_8(&vectors, 0), sum_each_8(&vectors, 8)) }
-    }
-
-    #[inline(always)]
     fn sum(vector: Self::V) -> f32 {
         // SAFETY: callers enable AVX2, FMA and F16C (see the trait).
         unsafe { sum_8(_mm256_add_ps(vector.0, vector.1)) }
@@ -269,12 +237,6 @@ impl Simd for Avx512 {
             let bits = _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(POWER_OFFSET));
             _mm512_castsi512_ps(_mm512_slli_epi32::<23>(bits))
         }
-    }
-
-    #[inline(always)]
-    fn sum_each(vectors: [Self::V; LANES]) -> Self::V {
-        // SAFETY: callers enable AVX-512 F (see the trait).
-        unsafe { sum_each_16(&vectors) }
     }
 
     #[inline(always)]

@@ -1,8 +1,9 @@
 //! A weight matrix, packed for the kernels when it is loaded.
 //! It must never keep the file's bytes: they belong to a mapping that goes away.
 
+use crate::layout::{PANEL, panel_bytes};
 use crate::memory::AlignedBytes;
-use crate::pack::{PANEL, pack_row, panel_bytes, unpack_row};
+use crate::pack::{pack_row, unpack_row};
 use crate::{Error, Format, Isa};
 
 /// Weights of `rows` outputs by `cols` inputs.

@@ -90,15 +90,139 @@ fn q6_k_joins_nibbles_and_bit_pairs() {
 }
 
 #[test]
+fn q5_1_adds_the_minimum_to_five_bits() {
+    let mut block = [HALF, TWO].concat();
+    block.extend((1_u32 << 3 | 1 << 20).to_le_bytes());
+    block.extend([0x21; 16]);
+    let out = values(Format::Q5_1, &block);
+    assert_eq!((out[2], out[3], out[19], out[20]), (2.5, 10.5, 3.0, 11.0));
+}
+
+#[test]
+fn q2_k_has_a_scale_and_a_minimum_for_sixteen_pairs_of_bits() {
+    let mut block = vec![0_u8; 84];
+    block[3] = 0x25; // values 48..64: scale 5, minimum 2
+    block[8] = 0x4f; // values 128..144: scale 15, minimum 4
+    block[16 + 17] = 0b00_00_11_00; // values 17, 49, 81, 113
+    block[16 + 32 + 4] = 0b01_00_00_10; // values 132, 164, 196, 228
+    block[80..82].copy_from_slice(&TWO);
+    block[82..84].copy_from_slice(&HALF);
+    let out = values(Format::Q2_K, &block);
+    assert_eq!((out[48], out[49], out[17]), (-1.0, 2.0 * 5.0 * 3.0 - 1.0, 0.0));
+    assert_eq!((out[132], out[133], out[144]), (2.0 * 15.0 * 2.0 - 2.0, -2.0, 0.0));
+}
+
+#[test]
+fn q3_k_subtracts_4_where_the_mask_is_clear() {
+    let mut block = vec![0_u8; 110];
+    block[20] = 0b0010_0100; // third bits of values 20 + 32 * 2 and 20 + 32 * 5
+    block[32 + 20] = 0b00_01_00_10; // low bits of 20, 52, 84, 116
+    block[64 + 20] = 0b00_00_11_00; // of 148, 180, 212, 244
+    // Scale 5 (values 80..96): 0b01_1001 - 32 = -7. Scale 11 (176..192): 0b10_0011 - 32 = 3. All others -32.
+    block[96 + 5] = 0x09;
+    block[96 + 3] = 0x30;
+    block[96 + 8 + 1] = 0b01 << 2;
+    block[96 + 8 + 3] = 0b10 << 4;
+    block[108..].copy_from_slice(&HALF);
+    let out = values(Format::Q3_K, &block);
+    assert_eq!((out[84], out[85]), (0.5 * -7.0 * 1.0, 0.5 * -7.0 * -4.0));
+    assert_eq!((out[180], out[181]), (0.5 * 3.0 * 3.0, 0.5 * 3.0 * -4.0));
+    assert_eq!((out[20], out[21]), (-16.0 * -2.0, -16.0 * -4.0));
+}
+
+#[test]
+fn q5_k_takes_fifth_bits_by_sub_block() {
+    let mut block = [ONE, HALF].concat();
+    let mut scales = [0_u8; 12];
+    scales[1] = 0x21;
+    scales[5] = 0x12;
+    scales[8] = 0x43;
+    block.extend(scales);
+    block.extend([0; 32]);
+    block[16 + 7] = 0b0001_0010; // of values 32 + 7 and 128 + 7
+    block.extend([0x52; 128]);
+    let out = values(Format::Q5_K, &block);
+    assert_eq!((out[39], out[38]), (33.0 * 21.0 - 9.0, 33.0 * 5.0 - 9.0));
+    assert_eq!((out[135], out[134]), (3.0 * 18.0 - 2.0, 3.0 * 2.0 - 2.0));
+}
+
+#[test]
+fn iq4_nl_looks_its_values_up() {
+    let mut block = HALF.to_vec();
+    block.extend([0x80; 16]);
+    block[2] = 0x7f;
+    let out = values(Format::IQ4_NL, &block);
+    assert_eq!((out[0], out[1], out[16], out[17]), (56.5, -63.5, -5.0, 0.5));
+}
+
+#[test]
+fn iq4_xs_has_signed_six_bit_scales() {
+    let mut block = TWO.to_vec();
+    block.extend((0b10_u16 << 2 | 0b01 << 14).to_le_bytes());
+    block.extend([0x50, 0, 0, 0xf0]); // sub-block 1: 0b10_0101 - 32 = 5; sub-block 7: 0b01_1111 - 32 = -1
+    block.extend([0x98; 128]);
+    let out = values(Format::IQ4_XS, &block);
+    assert_eq!((out[32], out[48]), (2.0 * 5.0, 2.0 * 5.0 * 13.0));
+    assert_eq!((out[224], out[240]), (-2.0, -2.0 * 13.0));
+    assert_eq!(out[0], 2.0 * -32.0);
+}
+
+#[test]
+fn mxfp4_scales_by_powers_of_two_down_to_subnormal_ones() {
+    for (exponent, scale) in [(128, 1.0), (131, 8.0), (1, 2.0_f32.powi(-127)), (0, 2.0_f32.powi(-128))] {
+        let mut block = vec![exponent];
+        block.extend([0x2f; 16]);
+        block[1] = 0x87;
+        let out = values(Format::MXFP4, &block);
+        assert_eq!((out[0], out[1], out[16], out[17]), (12.0 * scale, -12.0 * scale, 0.0, 2.0 * scale));
+    }
+    assert_eq!(values(Format::MXFP4, &[[255].as_slice(), &[0x11; 16]].concat())[0], 2.0_f32.powi(127));
+}
+
+/// Blocks and the values that the field's own Python package finds in them (`tools/formats/golden.py`).
+#[test]
+fn every_quantised_format_means_what_the_reference_says() {
+    let bytes = |hex: &str| -> Vec<u8> {
+        hex.as_bytes().chunks(2).map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+    };
+    let mut seen = Vec::new();
+    for line in include_str!("golden/blocks.txt").lines() {
+        let [name, block, expected] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
+        let format = Format::ALL.into_iter().find(|format| format!("{format:?}") == name).unwrap();
+        let found: Vec<u8> = values(format, &bytes(block)).into_iter().flat_map(f32::to_le_bytes).collect();
+        assert_eq!(found, bytes(expected), "{name} {block}");
+        seen.push(format);
+    }
+    assert!(Format::ALL.iter().all(|format| format.block_len() == 1 || seen.contains(format)));
+}
+
+#[test]
 fn floats_are_taken_as_they_are() {
     assert_eq!(values(Format::F32, &1.5_f32.to_le_bytes()), [1.5]);
     assert_eq!(values(Format::F16, &TWO), [2.0]);
+    assert_eq!(values(Format::BF16, &[0x40, 0xc0]), [-3.0]);
 }
 
 #[test]
 fn gguf_numbers_and_sizes_are_those_of_the_file_format() {
-    let table =
-        [(0, 1, 4), (1, 1, 2), (2, 32, 18), (3, 32, 20), (6, 32, 22), (8, 32, 34), (12, 256, 144), (14, 256, 210)];
+    let table = [
+        (0, 1, 4),
+        (1, 1, 2),
+        (2, 32, 18),
+        (3, 32, 20),
+        (6, 32, 22),
+        (7, 32, 24),
+        (8, 32, 34),
+        (10, 256, 84),
+        (11, 256, 110),
+        (12, 256, 144),
+        (13, 256, 176),
+        (14, 256, 210),
+        (20, 32, 18),
+        (23, 256, 136),
+        (30, 1, 2),
+        (39, 32, 17),
+    ];
     for ((number, len, bytes), format) in table.into_iter().zip(Format::ALL) {
         assert_eq!(Format::from_gguf_type(number), Some(format));
         assert_eq!((format.block_len(), format.block_bytes()), (len, bytes));
@@ -129,7 +253,7 @@ fn packed_weights_take_little_more_memory_than_the_file() {
     for format in Format::ALL {
         let bytes = file_bytes(format, 64 * 512, &mut Numbers::new(1));
         let matrix = WeightMatrix::new(Isa::SCALAR, format, 64, 512, &bytes).unwrap();
-        assert!(matrix.packed_bytes() as f64 <= 1.03 * bytes.len() as f64, "{format:?}");
+        assert!(matrix.packed_bytes() as f64 <= 1.04 * bytes.len() as f64, "{format:?}");
     }
 }
 

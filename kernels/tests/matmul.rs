@@ -31,7 +31,7 @@ fn reference(format: Format, weights: &[f32], x: &[f32]) -> (f64, f64) {
     let products = || weights.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
     let magnitude: f64 = products().map(f64::abs).sum();
     let mut bound = magnitude * 1e-5 + 1e-9;
-    if !matches!(format, Format::F32 | Format::F16) {
+    if format.block_len() > 1 {
         for (weights, x) in weights.chunks(32).zip(x.chunks(32)) {
             let greatest = x.iter().fold(0.0_f32, |greatest, x| greatest.max(x.abs()));
             let step = f64::from(greatest) / 127.0;
@@ -119,14 +119,17 @@ fn extreme_quants_do_not_saturate() {
     // All bits set and all bits clear, against activations that all quantise to 127 or -127 in runs.
     let team = Team::new(1);
     for format in Format::ALL {
-        for fill in [0xff_u8, 0x00, 0x80, 0x7f] {
+        for fill in [0xff_u8, 0x00, 0x80, 0x7f, 0x77] {
             let cols = 512;
             let mut bytes = file_bytes(format, cols, &mut Numbers::new(3));
             for block in bytes.chunks_exact_mut(format.block_bytes()) {
                 match format {
-                    Format::F32 | Format::F16 => {}
+                    Format::F32 | Format::F16 | Format::BF16 => {}
+                    Format::Q2_K => block[..80].fill(fill),
+                    Format::Q3_K => block[..108].fill(fill),
                     Format::Q6_K => block[..208].fill(fill),
-                    Format::Q4_1 | Format::Q4_K => block[4..].fill(fill),
+                    Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => block[4..].fill(fill),
+                    Format::MXFP4 => block[1..].fill(fill),
                     _ => block[2..].fill(fill),
                 }
             }
@@ -139,6 +142,39 @@ fn extreme_quants_do_not_saturate() {
                 let first = results.next();
                 assert!(results.all(|result| Some(result) == first), "{format:?} of {fill:x}");
             }
+        }
+    }
+}
+
+#[test]
+fn no_block_makes_a_kernel_panic_or_the_instruction_sets_differ() {
+    // Every byte all over, and infinite factors: whatever a broken file holds, NaNs and infinities included.
+    let fills = (0..=u8::MAX).map(|byte| [byte; 2]).chain([[0x00, 0x7c], [0x00, 0xfc], [0x80, 0x7f]]);
+    let fills: Vec<[u8; 2]> = fills.collect();
+    let team = Team::new(1);
+    // A NaN's payload is free.
+    let canonical = |values: &[f32]| -> Vec<u32> {
+        values.iter().map(|value| if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }).collect()
+    };
+    for format in Format::ALL {
+        let cols = 2 * format.block_len().max(16);
+        let x = Numbers::new(13).units(cols);
+        let len = cols / format.block_len() * format.block_bytes();
+        for fill in &fills {
+            let bytes: Vec<u8> = fill.iter().copied().cycle().take(len).collect();
+            let mut values = vec![0.0; cols];
+            dequantise(format, &bytes, &mut values).unwrap();
+            let results: Vec<Vec<u32>> = Isa::available()
+                .into_iter()
+                .map(|isa| {
+                    let matrix = WeightMatrix::new(isa, format, 1, cols, &bytes).unwrap();
+                    let mut row = vec![0.0; cols];
+                    matrix.dequantise_row(0, &mut row).unwrap();
+                    assert_eq!(canonical(&row), canonical(&values), "{format:?} of {fill:x?}");
+                    canonical(&product(&team, &matrix, &x, 1))
+                })
+                .collect();
+            assert!(results.iter().all(|result| *result == results[0]), "{format:?} of {fill:x?}");
         }
     }
 }

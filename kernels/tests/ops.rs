@@ -4,8 +4,9 @@ mod common;
 
 use common::Numbers;
 use midstream_kernels::{
-    Isa, RopeStyle, Team, add_in_place, add_to_rows, argmax, gelu_mul, rms_norm, rms_norm_rows, rope, rope_angles,
-    scale_in_place, silu_mul, silu_mul_rows, softmax_in_place,
+    Activation, Isa, RopeStyle, Team, activate_rows, add_in_place, add_products_in_place, add_scaled_in_place,
+    add_to_rows, argmax, clamped_silu_mul, gelu_mul, mul_in_place, rms_norm, rms_norm_heads, rms_norm_rows, rope,
+    rope_angles, scale_in_place, silu_mul, softmax_in_place,
 };
 
 const LENGTHS: [usize; 8] = [1, 7, 8, 15, 16, 17, 576, 1001];
@@ -49,7 +50,7 @@ fn silu_and_gelu_gate_the_other_half() {
     for len in LENGTHS {
         let mut numbers = Numbers::new(len as u64);
         let gate: Vec<f32> = numbers.units(len).into_iter().map(|x| 20.0 * x).collect();
-        let up = numbers.units(len);
+        let up: Vec<f32> = numbers.units(len).into_iter().map(|x| 10.0 * x).collect();
         let pairs = || gate.iter().zip(&up).map(|(gate, up)| (f64::from(*gate), f64::from(*up)));
         let silu = on_every_isa(&gate, |isa, gate| silu_mul(isa, gate, &up));
         assert_close(&silu, pairs().map(|(x, up)| x / (1.0 + (-x).exp()) * up), 1e-6, 1e-12);
@@ -58,7 +59,13 @@ fn silu_and_gelu_gate_the_other_half() {
             let y = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
             0.5 * x * (1.0 + y.tanh()) * up
         });
-        assert_close(&gelu, expected, 1e-5, 1e-6);
+        assert_close(&gelu, expected, 1e-5, 1e-5);
+        let clamped = on_every_isa(&gate, |isa, gate| clamped_silu_mul(isa, gate, &up, 1.7, 7.0));
+        let expected = pairs().map(|(x, up)| {
+            let x = x.min(7.0);
+            x / (1.0 + (-f64::from(1.7_f32) * x).exp()) * (up.clamp(-7.0, 7.0) + 1.0)
+        });
+        assert_close(&clamped, expected, 1e-5, 1e-9);
     }
 }
 
@@ -69,6 +76,13 @@ fn sums_and_scales_are_exact() {
         let (x, y) = (numbers.units(len), numbers.units(len));
         let sum = on_every_isa(&x, |isa, x| add_in_place(isa, x, &y));
         assert!(sum.iter().zip(x.iter().zip(&y)).all(|(sum, (x, y))| sum.to_bits() == (x + y).to_bits()));
+        let added = on_every_isa(&x, |isa, x| add_scaled_in_place(isa, x, &y, 1.7));
+        assert!(added.iter().zip(x.iter().zip(&y)).all(|(sum, (x, y))| sum.to_bits() == y.mul_add(1.7, *x).to_bits()));
+        let products = on_every_isa(&x, |isa, x| add_products_in_place(isa, x, &y, &y));
+        let expected = x.iter().zip(&y).map(|(x, y)| y.mul_add(*y, *x).to_bits());
+        assert!(products.iter().map(|product| product.to_bits()).eq(expected));
+        let product = on_every_isa(&x, |isa, x| mul_in_place(isa, x, &y));
+        assert!(product.iter().zip(x.iter().zip(&y)).all(|(product, (x, y))| product.to_bits() == (x * y).to_bits()));
         let scaled = on_every_isa(&x, |isa, x| scale_in_place(isa, x, 1.7));
         assert!(scaled.iter().zip(&x).all(|(scaled, x)| scaled.to_bits() == (x * 1.7).to_bits()));
         let doubled = on_every_isa(&[&x[..], &x[..]].concat(), |isa, rows| add_to_rows(isa, rows, &y));
@@ -102,8 +116,9 @@ fn rope_turns_each_pair_by_its_angle_and_leaves_the_rest() {
         let (rows, heads, pairs) = (3, 2, n_rot / 2);
         let x = Numbers::new(n_rot as u64).units(rows * heads * head_dim);
         let (mut cos, mut sin) = (vec![0.0; rows * pairs], vec![0.0; rows * pairs]);
+        let frequencies: Vec<f64> = (0..pairs).map(|i| 10_000_f64.powf(-2.0 * i as f64 / n_rot as f64)).collect();
         for (row, (cos, sin)) in cos.chunks_mut(pairs).zip(sin.chunks_mut(pairs)).enumerate() {
-            rope_angles(100.0 * row as f64, 10_000.0, None, cos, sin);
+            rope_angles(100.0 * row as f64, &frequencies, 1.0, cos, sin);
         }
         let found = on_every_isa(&x, |isa, x| rope(isa, style, x, rows, head_dim, &cos, &sin));
         let expected = (0..x.len()).map(|at| {
@@ -128,11 +143,11 @@ fn rope_turns_each_pair_by_its_angle_and_leaves_the_rest() {
 }
 
 #[test]
-fn rope_factors_divide_the_angles() {
+fn angles_are_positions_times_frequencies_and_grow_by_the_magnitude() {
     let (mut cos, mut sin) = ([0.0; 2], [0.0; 2]);
-    rope_angles(6.0, 100.0, Some(&[2.0, 4.0]), &mut cos, &mut sin);
-    assert_close(&cos, [3_f64.cos(), 0.15_f64.cos()], 1e-6, 0.0);
-    assert_close(&sin, [3_f64.sin(), 0.15_f64.sin()], 1e-6, 0.0);
+    rope_angles(6.0, &[0.5, 0.025], 2.0, &mut cos, &mut sin);
+    assert_close(&cos, [3_f64, 0.15].map(|angle| 2.0 * angle.cos()), 1e-6, 0.0);
+    assert_close(&sin, [3_f64, 0.15].map(|angle| 2.0 * angle.sin()), 1e-6, 0.0);
 }
 
 #[test]
@@ -149,13 +164,27 @@ fn rows_by_a_team_have_the_bits_of_single_rows() {
                 rms_norm(isa, x, &weight, 1e-6, &mut one);
                 assert!(one == all);
             }
-            let mut gates = x.clone();
-            silu_mul_rows(&team, isa, &mut gates, &all, cols);
-            for (i, gates) in gates.chunks(cols).enumerate() {
-                let span = i * cols..(i + 1) * cols;
-                one.copy_from_slice(&x[span.clone()]);
-                silu_mul(isa, &mut one, &all[span]);
-                assert!(one == gates);
+            let mut heads = x.clone();
+            rms_norm_heads(&team, isa, &mut heads, cols, &weight[..cols / 4], 1e-6);
+            for (x, head) in x.chunks(cols / 4).zip(heads.chunks(cols / 4)) {
+                rms_norm(isa, x, &weight[..cols / 4], 1e-6, &mut one[..cols / 4]);
+                assert!(one[..cols / 4] == *head);
+            }
+            for activation in [Activation::Silu, Activation::Gelu, Activation::ClampedSilu { slope: 1.7, limit: 0.5 }] {
+                let mut gates = x.clone();
+                activate_rows(&team, isa, activation, &mut gates, &all, cols);
+                for (i, gates) in gates.chunks(cols).enumerate() {
+                    let span = i * cols..(i + 1) * cols;
+                    one.copy_from_slice(&x[span.clone()]);
+                    match activation {
+                        Activation::Silu => silu_mul(isa, &mut one, &all[span]),
+                        Activation::Gelu => gelu_mul(isa, &mut one, &all[span]),
+                        Activation::ClampedSilu { slope, limit } => {
+                            clamped_silu_mul(isa, &mut one, &all[span], slope, limit);
+                        }
+                    }
+                    assert!(one == gates);
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 //! Turns arguments into validated values and errors into one sentence and an exit code. What a subcommand does
 //! lives elsewhere, except for `chat`, which is a client of the server's public API and of nothing else.
 
+mod bench;
 mod chat;
 mod conversations;
 mod doctor;
@@ -50,6 +51,8 @@ enum Command {
     Parse(parse::Arguments),
     /// Say what is known of models: architecture, tokenizer, template, formats, context
     Doctor(serve::Arguments),
+    /// Measure how fast a model runs here, beside what the machine can do at most
+    Bench(bench::Arguments),
     /// Count the tokens of a text
     Tokenize(tokenize::Arguments),
     /// List, show, delete, dump, load, compact or repair conversations while no server runs
@@ -70,6 +73,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Render(arguments) => render::run(&arguments),
             Command::Parse(arguments) => parse::run(&arguments),
             Command::Doctor(arguments) => doctor::run(arguments),
+            Command::Bench(arguments) => bench::run(&arguments),
             Command::Tokenize(arguments) => tokenize::run(&arguments),
             Command::Conversations(arguments) => conversations::run(arguments),
         },

@@ -37,10 +37,10 @@ pub use contract::{
 };
 #[cfg(feature = "server")]
 pub use local::{EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, read_file_facts, read_model_info};
-#[cfg(feature = "server")]
-pub use model::ModelError;
 #[cfg(all(test, feature = "server"))]
 pub(crate) use model::tiny;
+#[cfg(feature = "server")]
+pub use model::{ModelError, Work};
 #[cfg(feature = "server")]
 pub use score::{Perplexity, ScoreError, Scorer};
 #[cfg(feature = "server")]

@@ -7,12 +7,19 @@
 //! The rules: every sequence that can decode does so in every step, in one batch; prompts are run in chunks that
 //! share what is left of the step's token budget, oldest first. When blocks run out, sequences whose reader lags
 //! and then the youngest ones give theirs back and are run again later; so the oldest one whose reader keeps up
-//! always makes progress. New sequences are admitted in the order in which they came.
+//! always makes progress. New sequences are admitted in the order in which they came. Where few sequences decode and
+//! no prompt is run, the step has room for guesses at what comes next; those that prove right are kept.
+
+mod lookup;
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::contract::SequenceId;
 use super::kv::{BLOCK_TOKENS, BlockId, BlockKey, BlockPool, blocks_for};
+use lookup::Lookup;
+
+/// Most guessed tokens of a step: with the sampled one they fit into one more block.
+const GUESSED_MAX: usize = BLOCK_TOKENS - 1;
 
 /// What bounds a step.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +30,8 @@ pub(crate) struct Limits {
     pub(crate) step_tokens: usize,
     /// Most tokens of one sequence.
     pub(crate) context_length: usize,
+    /// Guessed tokens of one step; 0 turns guessing off.
+    pub(crate) guessed_tokens: usize,
 }
 
 /// One step.
@@ -43,23 +52,30 @@ pub(crate) struct Chunk {
     pub(crate) sequence: SequenceId,
     /// Position of the first token.
     pub(crate) start: usize,
-    /// The tokens.
+    /// The tokens. The last ones may be guessed: all but the first of those that are sampled behind.
     pub(crate) tokens: Vec<u32>,
     /// The sequence's block table: position p lies in block p / [`BLOCK_TOKENS`].
     pub(crate) blocks: Vec<BlockId>,
-    /// Whether the logits behind the last token are wanted.
-    pub(crate) samples: bool,
+    /// Behind how many of the last tokens logits are wanted; 0 where the prompt goes on in another chunk.
+    pub(crate) sampled: usize,
 }
 
-/// What a step did for one chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl Chunk {
+    /// The guessed tokens. Each is right if it is sampled behind the token in front of it.
+    pub(crate) fn guessed(&self) -> &[u32] {
+        &self.tokens[self.tokens.len() - self.sampled.saturating_sub(1)..]
+    }
+}
+
+/// What a step did for one chunk. Tokens are those that were sampled: the guessed ones that were right, and one more.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Part of the prompt was run.
     Prefilled,
-    /// The sequence goes on with this token.
-    Next(u32),
-    /// The sequence is complete.
-    Ended,
+    /// The sequence goes on with these tokens.
+    Next(Vec<u32>),
+    /// The sequence is complete with these tokens.
+    Ended(Vec<u32>),
     /// The step failed for this sequence; what it computed is not to be trusted.
     Failed,
 }
@@ -75,8 +91,11 @@ struct Sequence {
     tokens: Vec<u32>,
     /// Tokens whose keys and values lie in `blocks`.
     computed: usize,
-    /// Tokens that the planned step computes.
+    /// Tokens that the planned step computes, guesses not among them.
     planned: usize,
+    /// Tokens that the planned step guesses.
+    guessed: usize,
+    lookup: Lookup,
     blocks: Vec<BlockId>,
     /// The keys of the first full blocks, as far as they are in the index.
     keys: Vec<BlockKey>,
@@ -120,6 +139,7 @@ impl Scheduler {
     /// A planner over `pool`. The context is cut down to what the pool can hold.
     pub(crate) fn new(mut limits: Limits, pool: BlockPool) -> Self {
         limits.context_length = limits.context_length.min(pool.total() * BLOCK_TOKENS);
+        limits.guessed_tokens = limits.guessed_tokens.min(GUESSED_MAX);
         Self { limits, pool, sequences: BTreeMap::new(), arrivals: HashMap::new(), next_arrival: 0, preemptions: 0 }
     }
 
@@ -144,6 +164,8 @@ impl Scheduler {
             tokens,
             computed: 0,
             planned: 0,
+            guessed: 0,
+            lookup: Lookup::default(),
             blocks: Vec::new(),
             keys: Vec::new(),
             unshareable: false,
@@ -175,13 +197,16 @@ impl Scheduler {
         self.preemptions
     }
 
-    /// Plans the next step. Sequences for which `ready` is false are left out: their reader has no room.
-    pub(crate) fn plan(&mut self, ready: impl Fn(SequenceId) -> bool) -> Plan {
+    /// Plans the next step. `room` is how many tokens a sequence's reader can take; without any it is left out.
+    pub(crate) fn plan(&mut self, room: impl Fn(SequenceId) -> usize) -> Plan {
+        let ready = |id| room(id) > 0;
         // Removal comes first, so that a successor finds its predecessor's blocks in the index.
         let mut plan = Plan { removed: self.remove_aborted(), ..Plan::default() };
         let runnable: Vec<u64> =
             self.sequences.iter().filter(|(_, sequence)| ready(sequence.id)).map(|(arrival, _)| *arrival).collect();
         let decoding = runnable.iter().filter(|arrival| self.is_decoding(**arrival)).count();
+        // Beside a prompt a guess would cost as much as any other token.
+        let guesses = if decoding == runnable.len() { self.guesses_each(decoding) } else { 0 };
         // A prompt always gets some tokens, however many sequences decode.
         let mut prefill_left = self.limits.step_tokens.saturating_sub(decoding).max(BLOCK_TOKENS);
         let mut admitting = true;
@@ -204,9 +229,15 @@ impl Scheduler {
             if !decodes {
                 prefill_left -= wanted;
             }
-            plan.chunks.push(self.chunk(arrival, wanted));
+            let guesses = guesses.min(room(self.sequences[&arrival].id) - 1);
+            plan.chunks.push(self.chunk(arrival, wanted, guesses));
         }
         plan
+    }
+
+    /// How many tokens may be guessed for each of so many decoding sequences.
+    fn guesses_each(&self, decoding: usize) -> usize {
+        (self.limits.guessed_tokens + 1).saturating_sub(decoding).checked_div(decoding).unwrap_or(0)
     }
 
     /// Takes the results of the planned step, one per chunk.
@@ -215,17 +246,14 @@ impl Scheduler {
             let Some(arrival) = self.arrivals.get(&id).copied() else {
                 continue;
             };
-            if outcome != Outcome::Failed {
-                self.advance(arrival);
-            }
             match outcome {
-                Outcome::Prefilled => {}
-                Outcome::Next(token) => {
-                    if let Some(sequence) = self.sequences.get_mut(&arrival) {
-                        sequence.tokens.push(token);
-                    }
+                Outcome::Prefilled => self.advance(arrival, &[]),
+                Outcome::Next(tokens) => self.advance(arrival, &tokens),
+                Outcome::Ended(tokens) => {
+                    self.advance(arrival, &tokens);
+                    self.remove(arrival);
                 }
-                Outcome::Ended | Outcome::Failed => self.remove(arrival),
+                Outcome::Failed => self.remove(arrival),
             }
         }
     }
@@ -327,27 +355,44 @@ impl Scheduler {
         true
     }
 
-    fn chunk(&mut self, arrival: u64, wanted: usize) -> Chunk {
+    /// The next `wanted` tokens, for which there are blocks, and `guesses` guessed ones at most.
+    fn chunk(&mut self, arrival: u64, wanted: usize, guesses: usize) -> Chunk {
         let Some(sequence) = self.sequences.get_mut(&arrival) else {
             unreachable!("only sequences that were just looked at are planned");
         };
         sequence.planned = wanted;
         let end = sequence.computed + wanted;
+        let mut tokens = sequence.tokens[sequence.computed..end].to_vec();
+        let is_whole = end == sequence.tokens.len();
+        // Behind the last position nothing is sampled, so no guess needs it.
+        let left = self.limits.context_length.saturating_sub(end + 1);
+        let mut guess = if is_whole { sequence.lookup.guess(&sequence.tokens, guesses.min(left)) } else { Vec::new() };
+        if sequence.blocks.len() < blocks_for(end + guess.len()) {
+            // Nobody gives way to a guess.
+            sequence.blocks.extend(self.pool.allocate());
+            guess.truncate(sequence.blocks.len() * BLOCK_TOKENS - end);
+        }
+        sequence.guessed = guess.len();
+        tokens.extend(&guess);
         Chunk {
             sequence: sequence.id,
             start: sequence.computed,
-            tokens: sequence.tokens[sequence.computed..end].to_vec(),
+            tokens,
             blocks: sequence.blocks.clone(),
-            samples: end == sequence.tokens.len(),
+            sampled: if is_whole { 1 + guess.len() } else { 0 },
         }
     }
 
-    /// Counts the planned tokens as computed and enters the blocks that became full into the index.
-    fn advance(&mut self, arrival: u64) {
+    /// Counts the planned tokens as computed, the guessed ones as far as they are among the sampled ones, and enters
+    /// the blocks that became full into the index.
+    fn advance(&mut self, arrival: u64, sampled: &[u32]) {
         let Some(sequence) = self.sequences.get_mut(&arrival) else {
             return;
         };
-        sequence.computed += std::mem::take(&mut sequence.planned);
+        let right = sampled.len().saturating_sub(1);
+        sequence.lookup.judge(std::mem::take(&mut sequence.guessed), right);
+        sequence.computed += std::mem::take(&mut sequence.planned) + right;
+        sequence.tokens.extend(sampled);
         while !sequence.unshareable && (sequence.keys.len() + 1) * BLOCK_TOKENS <= sequence.computed {
             let number = sequence.keys.len();
             let tokens = &sequence.tokens[number * BLOCK_TOKENS..(number + 1) * BLOCK_TOKENS];

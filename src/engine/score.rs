@@ -90,7 +90,7 @@ impl Scorer {
                 start: position,
                 tokens: vec![tokens[position]],
                 blocks: blocks.clone(),
-                samples: position >= from,
+                sampled: usize::from(position >= from),
             };
             let chunks: Vec<Chunk> = (start..end).map(chunk).collect();
             let logits = self.backend.forward(&chunks)?;

@@ -137,7 +137,9 @@ async fn a_fork_from_an_older_response_reuses_every_full_block_of_the_common_pre
     let (response, fork) = server.begin("fork", body).await;
     assert_ne!(fork, conversation);
     let forked = ended(&server, &response, &fork).await;
-    assert_eq!(forked.cached, (turn.input + turn.output - 1) / BLOCK * BLOCK);
+    // The turns behind the common ones begin alike, with a mark or two of the template.
+    let common = turn.input + turn.output - 1;
+    assert!((common / BLOCK * BLOCK..common + BLOCK).contains(&forked.cached), "{} of {common}", forked.cached);
 }
 
 #[tokio::test]

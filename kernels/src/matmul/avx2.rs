@@ -2,20 +2,22 @@
 //! It must give the bits of `scalar.rs`: the same integers, and the same fused operations in the same order.
 //!
 //! `maddubs` adds two products into an i16 and saturates. With activations in -127..=127 the sums here cannot reach
-//! that: 4-bit values allow eight steps in i16 (8 * 2 * 15 * 127 = 30,480), 5-bit values four (31,496), 6-bit values
-//! two (32,004), and whole bytes one, as magnitudes up to 128 (32,512).
+//! that, as `groups_per_i16` sees to: 4-bit values allow eight steps in i16 (8 * 2 * 15 * 127 = 30,480), 5-bit values
+//! four (31,496), 6-bit values two (32,004), and whole bytes one, as magnitudes up to 128 (32,512).
 
 use std::arch::x86_64::{
     __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32,
-    _mm256_and_si256, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8,
-    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_sign_epi8,
-    _mm256_slli_epi16, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_sub_ps, _mm256_xor_si256,
+    _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_castsi256_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
+    _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_si256, _mm256_madd_epi16,
+    _mm256_maddubs_epi16, _mm256_max_epi32, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sign_epi8,
+    _mm256_slli_epi16, _mm256_slli_epi32, _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_epi32,
+    _mm256_sub_ps, _mm256_xor_si256,
 };
 
 use super::{Packed, PanelOut, for_row_tiles, prefetch, row_blocks};
-use crate::Format;
 use crate::activation::ActivationBlock;
+use crate::layout::{PackedLayout, Scales};
 
 /// Multiplies one panel with all activation rows.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -65,68 +67,99 @@ fn tile<P: Packed, const R: usize>(
     sums
 }
 
+/// For the first and the last 16 columns.
 struct Factors {
     scales: [__m256; 2],
-    mins: __m256,
+    mins: [__m256; 2],
 }
 
-/// The values of eight rows of a sub-block: element `g` holds columns `4 * g..4 * g + 4` of each row. Those of Q8_0
-/// are signed, all others unsigned.
+/// The values of eight rows of a sub-block: element `g` holds columns `4 * g..4 * g + 4` of each row. Wide ones are
+/// signed, all others unsigned.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn weights<P: Packed>(packed: &[u8], first: usize) -> [__m256i; 8] {
+    let layout = const { P::LAYOUT };
     let run = |g: usize| load(&packed[64 * g + 4 * first..64 * g + 4 * first + 32]);
+    let sign = _mm256_set1_epi8(if layout.is_wide() { -128 } else { 0 });
     let mut found = [_mm256_setzero_si256(); 8];
-    if P::FORMAT == Format::Q8_0 {
-        for (g, found) in found.iter_mut().enumerate() {
-            *found = _mm256_xor_si256(run(g), _mm256_set1_epi8(-128));
+    match layout.low_bits {
+        8 => {
+            for (g, found) in found.iter_mut().enumerate() {
+                *found = _mm256_xor_si256(run(g), sign);
+            }
         }
-        return found;
+        4 => {
+            let nibble = _mm256_set1_epi8(15);
+            for g in 0..4 {
+                found[2 * g] = _mm256_and_si256(run(g), nibble);
+                found[2 * g + 1] = _mm256_and_si256(_mm256_srli_epi16::<4>(run(g)), nibble);
+            }
+        }
+        _ => {
+            let pair = _mm256_set1_epi8(3);
+            for g in 0..2 {
+                found[4 * g] = _mm256_and_si256(run(g), pair);
+                found[4 * g + 1] = _mm256_and_si256(_mm256_srli_epi16::<2>(run(g)), pair);
+                found[4 * g + 2] = _mm256_and_si256(_mm256_srli_epi16::<4>(run(g)), pair);
+                found[4 * g + 3] = _mm256_and_si256(_mm256_srli_epi16::<6>(run(g)), pair);
+            }
+        }
     }
-    let nibble = _mm256_set1_epi8(15);
-    for g in 0..4 {
-        let both = run(g);
-        found[g] = _mm256_and_si256(both, nibble);
-        found[g + 4] = _mm256_and_si256(_mm256_srli_epi16::<4>(both), nibble);
-    }
-    match P::FORMAT {
-        Format::Q5_0 => {
-            let high = run(4);
-            let shifted = [
-                _mm256_slli_epi16::<4>(high),
-                _mm256_slli_epi16::<3>(high),
-                _mm256_slli_epi16::<2>(high),
-                _mm256_slli_epi16::<1>(high),
-                high,
-                _mm256_srli_epi16::<1>(high),
-                _mm256_srli_epi16::<2>(high),
-                _mm256_srli_epi16::<3>(high),
-            ];
-            merge_high(&mut found, &shifted, _mm256_set1_epi8(16));
-        }
-        Format::Q6_K => {
-            let (first, second) = (run(4), run(5));
-            let shifted = [
-                _mm256_slli_epi16::<4>(first),
-                _mm256_slli_epi16::<2>(first),
-                first,
-                _mm256_srli_epi16::<2>(first),
-                _mm256_slli_epi16::<4>(second),
-                _mm256_slli_epi16::<2>(second),
-                second,
-                _mm256_srli_epi16::<2>(second),
-            ];
-            merge_high(&mut found, &shifted, _mm256_set1_epi8(0x30));
-        }
+    let high = layout.low_bytes / 64;
+    match layout.high_bits {
+        1 => merge_bits(&mut found, run(high), layout.low_bits),
+        2 => merge_pairs(&mut found, run(high), run(high + 1)),
         _ => {}
     }
+    if let Some(table) = layout.table {
+        let table = _mm256_xor_si256(twice(&table), sign);
+        for found in &mut found {
+            *found = _mm256_shuffle_epi8(table, *found);
+        }
+    }
     found
+}
+
+/// Adds bit `g` of `high` to group `g`, as bit 2 or 4.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn merge_bits(low: &mut [__m256i; 8], high: __m256i, place: usize) {
+    let shifted = [
+        _mm256_slli_epi16::<4>(high),
+        _mm256_slli_epi16::<3>(high),
+        _mm256_slli_epi16::<2>(high),
+        _mm256_slli_epi16::<1>(high),
+        high,
+        _mm256_srli_epi16::<1>(high),
+        _mm256_srli_epi16::<2>(high),
+        _mm256_srli_epi16::<3>(high),
+        _mm256_srli_epi16::<4>(high),
+        _mm256_srli_epi16::<5>(high),
+    ];
+    merge_high(low, &shifted[4 - place..], _mm256_set1_epi8(1 << place));
+}
+
+/// Adds two bits to each group, as bits 4 and 5: those of the first four groups from `first`, then from `second`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn merge_pairs(low: &mut [__m256i; 8], first: __m256i, second: __m256i) {
+    let shifted = [
+        _mm256_slli_epi16::<4>(first),
+        _mm256_slli_epi16::<2>(first),
+        first,
+        _mm256_srli_epi16::<2>(first),
+        _mm256_slli_epi16::<4>(second),
+        _mm256_slli_epi16::<2>(second),
+        second,
+        _mm256_srli_epi16::<2>(second),
+    ];
+    merge_high(low, &shifted, _mm256_set1_epi8(0x30));
 }
 
 /// `low | high & mask`, for each run.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn merge_high(low: &mut [__m256i; 8], high: &[__m256i; 8], mask: __m256i) {
+fn merge_high(low: &mut [__m256i; 8], high: &[__m256i], mask: __m256i) {
     for (low, high) in low.iter_mut().zip(high) {
         *low = _mm256_or_si256(*low, _mm256_and_si256(*high, mask));
     }
@@ -134,41 +167,51 @@ fn merge_high(low: &mut [__m256i; 8], high: &[__m256i; 8], mask: __m256i) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn factors<P: Packed>(header: &[u8], scales: &[u8], first: usize) -> Factors {
-    let halves = |bytes: &[u8], at: usize| load_halves(&bytes[at + 2 * first..at + 2 * first + 16]);
-    let bytes = |at: usize| load_bytes(&scales[at + first..at + first + 8]);
+fn factors<P: Packed>(header: &[u8], bytes: &[u8], first: usize) -> Factors {
     let zero = _mm256_setzero_ps();
-    match P::FORMAT {
-        Format::Q4_1 => {
-            let scale = halves(scales, 0);
-            Factors { scales: [scale, scale], mins: halves(scales, 32) }
+    let halves = |bytes: &[u8], at: usize| load_halves(&bytes[at + 2 * first..at + 2 * first + 16]);
+    let unsigned = |at: usize| _mm256_cvtepu8_epi32(load_bytes(&bytes[at + first..at + first + 8]));
+    let signed = |at: usize| _mm256_cvtepi8_epi32(load_bytes(&bytes[at + first..at + first + 8]));
+    let scale = |factor: __m256i| _mm256_mul_ps(halves(header, 0), _mm256_cvtepi32_ps(factor));
+    let min = |factor: __m256i| {
+        let min = _mm256_mul_ps(halves(header, 32), _mm256_cvtepi32_ps(factor));
+        _mm256_sub_ps(_mm256_set1_ps(-0.0), min)
+    };
+    let (scales, mins) = match const { P::LAYOUT }.scales {
+        Scales::Half => ([halves(bytes, 0); 2], [zero; 2]),
+        Scales::HalfMin => ([halves(bytes, 0); 2], [halves(bytes, 32); 2]),
+        Scales::Exponent => ([powers_of_two(unsigned(0)); 2], [zero; 2]),
+        Scales::Byte => ([scale(signed(0)); 2], [zero; 2]),
+        Scales::ByteHalves => ([scale(signed(0)), scale(signed(16))], [zero; 2]),
+        Scales::ByteMin => ([scale(unsigned(0)); 2], [min(unsigned(16)); 2]),
+        Scales::NibbleMinHalves => {
+            let (first, second, nibble) = (unsigned(0), unsigned(16), _mm256_set1_epi32(15));
+            (
+                [scale(_mm256_and_si256(first, nibble)), scale(_mm256_and_si256(second, nibble))],
+                [min(_mm256_srli_epi32::<4>(first)), min(_mm256_srli_epi32::<4>(second))],
+            )
         }
-        Format::Q4_K => {
-            let scale = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes(0)));
-            let min = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes(16)));
-            let scale = _mm256_mul_ps(halves(header, 0), scale);
-            let min = _mm256_mul_ps(halves(header, 32), min);
-            Factors { scales: [scale, scale], mins: _mm256_sub_ps(_mm256_set1_ps(-0.0), min) }
-        }
-        Format::Q6_K => {
-            let scale = halves(header, 0);
-            let first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes(0)));
-            let second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes(16)));
-            Factors { scales: [_mm256_mul_ps(scale, first), _mm256_mul_ps(scale, second)], mins: zero }
-        }
-        _ => {
-            let scale = halves(scales, 0);
-            Factors { scales: [scale, scale], mins: zero }
-        }
-    }
+    };
+    Factors { scales, mins }
+}
+
+/// [`crate::half::exponent_to_f32`].
+#[inline]
+#[target_feature(enable = "avx2")]
+fn powers_of_two(exponents: __m256i) -> __m256 {
+    let one = _mm256_set1_epi32(1);
+    let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(exponents, one));
+    let subnormal = _mm256_slli_epi32::<21>(_mm256_add_epi32(exponents, one));
+    _mm256_castsi256_ps(_mm256_max_epi32(normal, subnormal))
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_block<P: Packed>(sum: __m256, weights: &[__m256i; 8], factors: &Factors, row: &ActivationBlock) -> __m256 {
+    let layout = const { P::LAYOUT };
     let scale = _mm256_set1_ps(row.scale);
     let mut sum = sum;
-    if P::HAS_HALF_SCALES {
+    if layout.scales.differ_by_half() {
         for half in 0..2 {
             let product = dot::<P>(weights, row, 4 * half, 4);
             let product = _mm256_add_epi32(product, zero_point::<P>(row.half_sums[half]));
@@ -179,17 +222,33 @@ fn add_block<P: Packed>(sum: __m256, weights: &[__m256i; 8], factors: &Factors, 
         let product = _mm256_add_epi32(product, zero_point::<P>(row.half_sums[0] + row.half_sums[1]));
         sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), _mm256_mul_ps(factors.scales[0], scale), sum);
     }
-    if P::HAS_MIN {
-        sum = _mm256_fmadd_ps(factors.mins, _mm256_set1_ps(row.scaled_sum), sum);
+    if layout.scales.have_min() {
+        if layout.scales.differ_by_half() {
+            for half in 0..2 {
+                sum = _mm256_fmadd_ps(factors.mins[half], _mm256_set1_ps(row.scaled_half_sum(half)), sum);
+            }
+        } else {
+            sum = _mm256_fmadd_ps(factors.mins[0], _mm256_set1_ps(row.scaled_sum), sum);
+        }
     }
     sum
 }
 
-/// What takes the zero point out again. Q8_0 values are signed here and have none.
+/// What takes the zero point out again. Wide values are signed here and have none.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn zero_point<P: Packed>(sum: i32) -> __m256i {
-    if P::FORMAT == Format::Q8_0 { _mm256_setzero_si256() } else { _mm256_set1_epi32(-P::LAYOUT.zero_point * sum) }
+    let layout = const { P::LAYOUT };
+    if layout.is_wide() { _mm256_setzero_si256() } else { _mm256_set1_epi32(-layout.zero_point * sum) }
+}
+
+/// How many groups' products an i16 can sum up; see the module.
+const fn groups_per_i16(layout: &PackedLayout) -> usize {
+    let mut groups = 8;
+    while groups as i32 * 2 * 127 * layout.greatest() > i16::MAX as i32 {
+        groups /= 2;
+    }
+    groups
 }
 
 /// The exact integer products of groups `first..first + count`.
@@ -197,18 +256,12 @@ fn zero_point<P: Packed>(sum: i32) -> __m256i {
 #[target_feature(enable = "avx2")]
 fn dot<P: Packed>(weights: &[__m256i; 8], row: &ActivationBlock, first: usize, count: usize) -> __m256i {
     let value = |g: usize| _mm256_set1_epi32(row.quad(g));
-    // How many groups an i16 can sum up; see the module.
-    let run = match P::FORMAT {
-        Format::Q8_0 => 1,
-        Format::Q6_K => 2,
-        Format::Q5_0 => 4,
-        _ => 8,
-    };
+    let run = const { groups_per_i16(&P::LAYOUT) }.min(count);
     let mut total = _mm256_setzero_si256();
     for start in (first..first + count).step_by(run) {
         let mut pairs = _mm256_setzero_si256();
         for g in start..start + run {
-            let products = if P::FORMAT == Format::Q8_0 {
+            let products = if const { P::LAYOUT.is_wide() } {
                 _mm256_maddubs_epi16(_mm256_abs_epi8(weights[g]), _mm256_sign_epi8(value(g), weights[g]))
             } else {
                 _mm256_maddubs_epi16(weights[g], value(g))
@@ -242,4 +295,11 @@ fn load_bytes(bytes: &[u8]) -> std::arch::x86_64::__m128i {
     assert_eq!(bytes.len(), 8, "one byte for each of eight rows");
     // SAFETY: 8 bytes, as just checked; the load needs no alignment.
     unsafe { _mm_loadl_epi64(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn twice(bytes: &[u8; 16]) -> __m256i {
+    // SAFETY: 16 bytes; the load needs no alignment.
+    _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
 }

@@ -1,9 +1,10 @@
-//! Products with F32 and F16 weights, in f32: one accumulator per output, columns in ascending order, fused
+//! Products with F32, F16 and BF16 weights, in f32: one accumulator per output, columns in ascending order, fused
 //! multiply-add. It must never reorder columns.
 
 use super::{PanelOut, for_row_tiles};
+use crate::half::bf16_to_f32;
 use crate::isa::for_each_isa;
-use crate::pack::PANEL;
+use crate::layout::PANEL;
 use crate::simd::Simd;
 
 for_each_isa! {
@@ -14,6 +15,11 @@ for_each_isa! {
 for_each_isa! {
     /// Multiplies one panel of F16 weights with all rows of `x`.
     pub(super) fn panel_f16(panel: &[u8], x: &[f32], cols: usize, out: &PanelOut<'_>) = f16_body;
+}
+
+for_each_isa! {
+    /// Multiplies one panel of BF16 weights with all rows of `x`.
+    pub(super) fn panel_bf16(panel: &[u8], x: &[f32], cols: usize, out: &PanelOut<'_>) = bf16_body;
 }
 
 #[inline(always)]
@@ -32,6 +38,16 @@ fn f16_body<S: Simd>(panel: &[u8], x: &[f32], cols: usize, out: &PanelOut<'_>) {
     let load = |column: &[u8; 2 * PANEL]| {
         let values = column.as_chunks::<2>().0;
         S::widen(&std::array::from_fn(|lane| u16::from_le_bytes(values[lane])))
+    };
+    for_row_tiles!(x.len() / cols, |at, COUNT| tile::<S, COUNT, _>(columns, load, &x[at * cols..], out, at), 8 4 2 1);
+}
+
+#[inline(always)]
+fn bf16_body<S: Simd>(panel: &[u8], x: &[f32], cols: usize, out: &PanelOut<'_>) {
+    let columns = panel.as_chunks::<{ 2 * PANEL }>().0;
+    let load = |column: &[u8; 2 * PANEL]| {
+        let values = column.as_chunks::<2>().0;
+        S::load(&std::array::from_fn(|lane| bf16_to_f32(u16::from_le_bytes(values[lane]))))
     };
     for_row_tiles!(x.len() / cols, |at, COUNT| tile::<S, COUNT, _>(columns, load, &x[at * cols..], out, at), 8 4 2 1);
 }

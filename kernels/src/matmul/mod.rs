@@ -12,7 +12,7 @@ mod scalar;
 
 use crate::activation::{ActivationBlock, BLOCK, quantise_row};
 use crate::isa::Kind;
-use crate::pack::PANEL;
+use crate::layout::{PANEL, PackedLayout};
 use crate::shared::SharedSlice;
 use crate::{Format, Isa, Team, WeightMatrix};
 
@@ -52,7 +52,7 @@ pub fn matmul_all(team: &Team, x: &[f32], m: usize, products: &mut [Product<'_>]
     if m == 0 {
         return;
     }
-    let quantised = products.iter().find(|product| !is_float(product.weights.format()));
+    let quantised = products.iter().find(|product| PackedLayout::of(product.weights.format()).is_some());
     if let Some(product) = quantised {
         quantise(team, product.weights.isa(), x, cols, scratch);
     }
@@ -67,10 +67,6 @@ pub fn matmul_all(team: &Team, x: &[f32], m: usize, products: &mut [Product<'_>]
             run_panel(&jobs, panel, x, activations);
         }
     });
-}
-
-fn is_float(format: Format) -> bool {
-    matches!(format, Format::F32 | Format::F16)
 }
 
 /// Below that many activations waking the team costs more than quantising.
@@ -125,12 +121,20 @@ fn run_panel(jobs: &[Job<'_>], mut index: usize, x: &[f32], activations: &[Activ
     match weights.format() {
         Format::F32 => float::panel_f32(weights.isa(), panel, x, weights.cols(), &out),
         Format::F16 => float::panel_f16(weights.isa(), panel, x, weights.cols(), &out),
+        Format::BF16 => float::panel_bf16(weights.isa(), panel, x, weights.cols(), &out),
         Format::Q4_0 => panel_quantised::<Q4_0>(weights, panel, activations, &out),
         Format::Q4_1 => panel_quantised::<Q4_1>(weights, panel, activations, &out),
         Format::Q5_0 => panel_quantised::<Q5_0>(weights, panel, activations, &out),
+        Format::Q5_1 => panel_quantised::<Q5_1>(weights, panel, activations, &out),
         Format::Q8_0 => panel_quantised::<Q8_0>(weights, panel, activations, &out),
+        Format::Q2_K => panel_quantised::<Q2_K>(weights, panel, activations, &out),
+        Format::Q3_K => panel_quantised::<Q3_K>(weights, panel, activations, &out),
         Format::Q4_K => panel_quantised::<Q4_K>(weights, panel, activations, &out),
+        Format::Q5_K => panel_quantised::<Q5_K>(weights, panel, activations, &out),
         Format::Q6_K => panel_quantised::<Q6_K>(weights, panel, activations, &out),
+        Format::IQ4_NL => panel_quantised::<IQ4_NL>(weights, panel, activations, &out),
+        Format::IQ4_XS => panel_quantised::<IQ4_XS>(weights, panel, activations, &out),
+        Format::MXFP4 => panel_quantised::<MXFP4>(weights, panel, activations, &out),
     }
 }
 
@@ -177,20 +181,16 @@ impl PanelOut<'_> {
 /// A quantised format as a type, so that kernels are compiled for each.
 trait Packed {
     const FORMAT: Format;
-    const LAYOUT: crate::pack::PackedLayout = match crate::pack::PackedLayout::of(Self::FORMAT) {
+    const LAYOUT: PackedLayout = match PackedLayout::of(Self::FORMAT) {
         Some(layout) => layout,
         None => unreachable!(),
     };
-    /// Whether values have a minimum added.
-    const HAS_MIN: bool = matches!(Self::FORMAT, Format::Q4_1 | Format::Q4_K);
-    /// Whether the two halves of a sub-block have their own scales.
-    const HAS_HALF_SCALES: bool = matches!(Self::FORMAT, Format::Q6_K);
 }
 
 macro_rules! packed {
     ($($name:ident)*) => {
         $(
-            #[allow(non_camel_case_types, reason = "the formats' own names")]
+            #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "the formats' own names")]
             struct $name;
             impl Packed for $name {
                 const FORMAT: Format = Format::$name;
@@ -198,7 +198,7 @@ macro_rules! packed {
         )*
     };
 }
-packed! { Q4_0 Q4_1 Q5_0 Q8_0 Q4_K Q6_K }
+packed! { Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 }
 
 /// Calls `$tile::<P, R>` over all activation rows, `$max` or as many as are left at a time. A macro, because a
 /// function that inherits `target_feature` cannot be passed as a value without losing its inlining.
@@ -218,7 +218,7 @@ macro_rules! for_row_tiles {
         }
     };
 }
-use for_row_tiles;
+pub(crate) use for_row_tiles;
 
 /// The blocks of `R` activation rows from row `at` on.
 #[inline]

@@ -3,7 +3,8 @@
 
 use super::{Packed, PanelOut, for_row_tiles, row_blocks};
 use crate::activation::ActivationBlock;
-use crate::pack::{Factors, PANEL, SUB, factors, lane_quants};
+use crate::layout::{PANEL, SUB};
+use crate::pack::{Factors, factors, lane_quants};
 
 /// Multiplies one panel with all activation rows.
 pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], blocks: usize, out: &PanelOut<'_>) {
@@ -22,8 +23,8 @@ fn tile<P: Packed, const R: usize>(panel: &[u8], rows: [&[ActivationBlock]; R]) 
     for (index, block) in panel.chunks_exact(layout.block_bytes()).enumerate() {
         let (header, subs) = block.split_at(layout.header_bytes);
         for (sub, packed) in subs.chunks_exact(layout.sub_bytes).enumerate() {
-            let quants = std::array::from_fn(|lane| lane_quants(P::FORMAT, packed, lane));
-            let factors = factors(P::FORMAT, header, &packed[layout.low_bytes + layout.high_bytes..]);
+            let quants = std::array::from_fn(|lane| lane_quants(&layout, packed, lane));
+            let factors = factors(layout.scales, header, &packed[layout.low_bytes + layout.high_bytes..]);
             for (sums, row) in sums.iter_mut().zip(rows) {
                 add_block::<P>(sums, &quants, &factors, &row[index * layout.subs + sub]);
             }
@@ -48,7 +49,7 @@ fn add_block<P: Packed>(
             }
             products - P::LAYOUT.zero_point * activation.half_sums[half]
         });
-        if P::HAS_HALF_SCALES {
+        if P::LAYOUT.scales.differ_by_half() {
             for (half, product) in halves.into_iter().enumerate() {
                 *sum = (product as f32).mul_add(factors.scales[half][lane] * activation.scale, *sum);
             }
@@ -56,8 +57,14 @@ fn add_block<P: Packed>(
             let product = halves[0] + halves[1];
             *sum = (product as f32).mul_add(factors.scales[0][lane] * activation.scale, *sum);
         }
-        if P::HAS_MIN {
-            *sum = factors.mins[lane].mul_add(activation.scaled_sum, *sum);
+        if P::LAYOUT.scales.have_min() {
+            if P::LAYOUT.scales.differ_by_half() {
+                for half in 0..2 {
+                    *sum = factors.mins[half][lane].mul_add(activation.scaled_half_sum(half), *sum);
+                }
+            } else {
+                *sum = factors.mins[0][lane].mul_add(activation.scaled_sum, *sum);
+            }
         }
     }
 }

@@ -44,13 +44,22 @@ pub(crate) fn file_bytes(format: Format, values: usize, numbers: &mut Numbers) -
         };
         match format {
             Format::F32 => block.copy_from_slice(&numbers.unit().to_le_bytes()),
+            Format::BF16 => block.copy_from_slice(&numbers.unit().to_le_bytes()[2..]),
             Format::F16 => put_half(0, numbers.unit()),
             Format::Q4_0 | Format::Q5_0 | Format::Q8_0 => put_half(0, numbers.unit() * 0.02),
-            Format::Q4_1 | Format::Q4_K => {
+            Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => {
                 put_half(0, numbers.unit() * 0.02);
                 put_half(2, numbers.unit() * 0.1);
             }
+            Format::Q2_K => {
+                put_half(80, numbers.unit() * 0.02);
+                put_half(82, numbers.unit() * 0.02);
+            }
+            Format::Q3_K => put_half(108, numbers.unit() * 0.01),
             Format::Q6_K => put_half(208, numbers.unit() * 0.001),
+            Format::IQ4_NL => put_half(0, numbers.unit() * 0.01),
+            Format::IQ4_XS => put_half(0, numbers.unit() * 0.001),
+            Format::MXFP4 => block[0] = 118 + block[0] % 8,
         }
         bytes.extend(block);
     }

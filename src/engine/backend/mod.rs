@@ -8,7 +8,7 @@ use super::scheduler::Chunk;
 /// Runs steps. Owns the weights and the bytes of the KV blocks.
 pub(crate) trait Backend: Send + 'static {
     /// Runs all tokens of all chunks, writes their keys and values into the chunks' blocks, and returns the logits
-    /// behind the last token of each chunk that samples, one row of the vocabulary's size after the other.
+    /// behind the last tokens of each chunk, as many as it samples, one row of the vocabulary's size after the other.
     ///
     /// A sequence's results have the same bits whatever else is in the step, and however its tokens were cut into
     /// chunks.

@@ -70,14 +70,20 @@ pub enum Error {
     /// The alignment is not a power of two.
     #[error("general.alignment is {0}, which is not a power of two")]
     Alignment(u64),
-    /// The file is one part of several.
-    #[error("the file is part {number} of {count}; merge the parts into one file first (llama-gguf-split --merge)")]
+    /// The file is one part of several, which its name does not say.
+    #[error(
+        "the file is part {number} of {count}; name the parts NAME-{number:05}-of-{count:05}.gguf and so on, beside \
+         each other"
+    )]
     Split {
         /// Which part, from 1.
         number: u32,
         /// Of how many.
         count: u32,
     },
+    /// The files are not the parts of one model.
+    #[error("the files are not the parts of one model: {0}")]
+    Parts(String),
     /// A tensor's name is empty or too long.
     #[error("the tensor name {0:?} is empty or longer than 63 bytes")]
     TensorName(String),

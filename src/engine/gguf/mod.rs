@@ -6,6 +6,7 @@
 
 mod error;
 mod read;
+mod split;
 mod tensor_type;
 mod value;
 mod writer;
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 pub use error::Error;
+pub use split::part_names;
 pub use tensor_type::TensorType;
 pub use value::{Array, Value};
 pub use writer::Writer;
@@ -41,6 +43,8 @@ pub struct Tensor {
     pub shape: Vec<usize>,
     /// How values are packed.
     pub kind: TensorType,
+    /// The file it lies in, where a model is in several: 0 for the first.
+    pub part: usize,
     /// Where the data lies, in bytes from the start of the file.
     pub range: Range<usize>,
 }
@@ -67,9 +71,14 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Reads and checks the header, the metadata and the tensor table of a whole file.
+    /// Reads and checks the header, the metadata and the tensor table of a model in one file.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        read::parse(bytes)
+        Self::parse_parts(&[bytes])
+    }
+
+    /// Reads and checks a model in one or several files, given in their order.
+    pub fn parse_parts(parts: &[&[u8]]) -> Result<Self, Error> {
+        split::join(parts.iter().map(|bytes| read::parse(bytes)).collect::<Result<_, _>>()?)
     }
 
     /// The container's version, 2 or 3.

@@ -36,7 +36,6 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Gguf, Error> {
         metadata.insert(key, value);
     }
     let mut gguf = Gguf { version, metadata, ..Gguf::default() };
-    refuse_part_of_split(&gguf)?;
     let alignment = alignment(&gguf)?;
     let mut placed = Vec::with_capacity(tensor_count);
     for _ in 0..tensor_count {
@@ -238,16 +237,6 @@ fn alignment(gguf: &Gguf) -> Result<u64, Error> {
     if alignment.is_power_of_two() { Ok(alignment) } else { Err(Error::Alignment(alignment)) }
 }
 
-fn refuse_part_of_split(gguf: &Gguf) -> Result<(), Error> {
-    match gguf.u32("split.count")? {
-        Some(count) if count > 1 => {
-            let number = gguf.u32("split.no")?.unwrap_or(0).saturating_add(1);
-            Err(Error::Split { number, count })
-        }
-        _ => Ok(()),
-    }
-}
-
 fn align_up(value: u64, alignment: u64) -> u64 {
     value.next_multiple_of(alignment)
 }
@@ -271,7 +260,7 @@ fn place_tensors(gguf: &mut Gguf, entries: Vec<Entry>, start: u64, alignment: u6
         if by_name.insert(name.clone(), gguf.tensors.len()).is_some() {
             return Err(Error::DuplicateTensor(name));
         }
-        gguf.tensors.push(Tensor { name, shape, kind, range: begin as usize..end as usize });
+        gguf.tensors.push(Tensor { name, shape, kind, part: 0, range: begin as usize..end as usize });
     }
     gguf.by_name = by_name;
     Ok(())

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Array, Error, Gguf, TensorType, Value, Writer};
+use super::{Array, Error, Gguf, TensorType, Value, Writer, part_names};
 
 fn small() -> Writer {
     Writer::new()
@@ -156,4 +156,42 @@ proptest! {
             let _ = Gguf::parse(&bytes);
         }
     }
+}
+
+#[test]
+fn the_parts_of_a_model_are_named_by_number_and_count() {
+    let all = ["m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf"];
+    for name in all {
+        assert_eq!(part_names(name).unwrap(), all);
+    }
+    for name in ["m.gguf", "m-00004-of-00003.gguf", "m-00000-of-00003.gguf", "m-1-of-3.gguf", "é-of-00003.gguf", "m"] {
+        assert_eq!(part_names(name), None, "{name}");
+    }
+}
+
+#[test]
+fn parts_are_read_as_one_model_and_must_belong_together() {
+    let part = |number: u16, count: u16, tensor: &str| {
+        Writer::new()
+            .entry("general.name", Value::String(format!("part {number}")))
+            .entry("split.no", Value::U16(number))
+            .entry("split.count", Value::U16(count))
+            .entry("split.tensors.count", Value::I32(2))
+            .tensor(tensor, &[1], TensorType::F32, vec![number as u8; 4])
+            .finish()
+    };
+    let (first, second) = (part(0, 2, "a"), part(1, 2, "b"));
+    let gguf = Gguf::parse_parts(&[&first, &second]).unwrap();
+    assert_eq!(gguf.string("general.name"), Ok(Some("part 0")));
+    let places: Vec<_> = gguf.tensors().iter().map(|tensor| (tensor.name.as_str(), tensor.part)).collect();
+    assert_eq!(places, [("a", 0), ("b", 1)]);
+    let range = gguf.require_tensor("b").unwrap().range.clone();
+    assert_eq!(second[range], [1; 4]);
+    let refusal = |parts: &[&[u8]]| Gguf::parse_parts(parts).unwrap_err().to_string();
+    assert!(refusal(&[&second, &first]).contains("number 1 of 2"));
+    assert!(refusal(&[&first, &part(1, 3, "b")]).contains("of 3"));
+    assert!(refusal(&[&first, &part(1, 2, "a")]).contains("comes twice"));
+    let short = Writer::new().entry("split.no", Value::U16(1)).entry("split.count", Value::U16(2)).finish();
+    assert!(refusal(&[&first, &short]).contains("1 tensors together, not 2"));
+    assert_eq!(Gguf::parse(&second), Err(Error::Split { number: 2, count: 2 }));
 }

@@ -1,19 +1,19 @@
 //! From a GGUF file to a running engine.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use midstream_kernels::{Advice, Isa, Mmap, Team};
+use midstream_kernels::{Isa, Team};
 use sha2::{Digest, Sha256};
 
 use super::super::backend::cpu::CpuBackend;
 use super::super::contract::{ModelInfo, SamplingDefaults};
 use super::super::gguf::Gguf;
 use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig};
-use super::super::model::{Description, ModelError};
+use super::super::model::{Description, ModelError, Work};
 use super::super::scheduler::{Limits, Scheduler};
 use super::super::tokenizer::{self, Tokenizer};
+use super::files::{ModelFiles, model_name};
 use super::{LocalEngine, stats};
 use crate::clock::Clock;
 use crate::parse::{ReasoningFormat, TemplateFacts, ToolFormat, detect};
@@ -21,7 +21,7 @@ use crate::prompt::{ChatTemplate, PROBED_TOOL, TemplateError};
 
 /// Changes whenever the same file and tokens would give other logits than before, or a KV block other bytes: KV files
 /// of an earlier build must not be taken for this one's.
-const NUMERICS_VERSION: u32 = 1;
+const NUMERICS_VERSION: u32 = 2;
 /// How keys and values are stored.
 const KV_TYPE: &str = "f16";
 /// Memory for KV where nothing was configured.
@@ -54,6 +54,8 @@ pub struct LoadOptions {
     pub step_sequences: usize,
     /// Most tokens in one step: a longer prompt is run in several, between which others go on.
     pub step_tokens: usize,
+    /// Most tokens that a step guesses from a sequence's own text; 0 turns guessing off. It changes no token.
+    pub guessed_tokens: usize,
 }
 
 impl Default for LoadOptions {
@@ -70,6 +72,7 @@ impl Default for LoadOptions {
             sequences_max: 256,
             step_sequences: 32,
             step_tokens: 128,
+            guessed_tokens: 7,
         }
     }
 }
@@ -130,23 +133,20 @@ pub(in crate::engine) fn open(
     path: &Path,
     options: &LoadOptions,
 ) -> Result<(ModelInfo, Scheduler, CpuBackend), LoadError> {
-    let unreadable =
-        |reason: &dyn ToString| LoadError::Read { path: path.display().to_string(), reason: reason.to_string() };
-    let file = File::open(path).map_err(|error| unreadable(&error))?;
-    let map = Mmap::new(&file).map_err(|error| unreadable(&error))?;
-    map.advise(Advice::Sequential);
-    prepare(path, map.as_slice(), options)
+    let files = ModelFiles::open(path)?;
+    files.read_through();
+    prepare(path, &files.bytes(), options)
 }
 
-/// Builds everything that an engine is started with from a file's bytes; `path` names it in errors.
+/// Builds everything that an engine is started with from the files' bytes; `path` names them in errors.
 pub(super) fn prepare(
     path: &Path,
-    file: &[u8],
+    files: &[&[u8]],
     options: &LoadOptions,
 ) -> Result<(ModelInfo, Scheduler, CpuBackend), LoadError> {
     let name = || path.display().to_string();
     let refused = |source: ModelError| LoadError::Model { path: name(), source };
-    let gguf = Gguf::parse(file).map_err(|source| refused(source.into()))?;
+    let gguf = Gguf::parse_parts(files).map_err(|source| refused(source.into()))?;
     let description = Description::read(&gguf).map_err(refused)?;
     let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|source| LoadError::Tokenizer { path: name(), source })?;
     if tokenizer.vocab_size() > description.sizes.vocabulary {
@@ -156,10 +156,13 @@ pub(super) fn prepare(
             expected: vec![description.sizes.embedding, tokenizer.vocab_size()],
         }));
     }
+    for warning in description.warnings.iter().chain(tokenizer.warnings()) {
+        tracing::warn!(model = name(), "{warning}");
+    }
     let template = chat_template(&gguf, &tokenizer, path, options)?;
     let isa = Isa::select().map_err(|error| LoadError::Isa(error.to_string()))?;
     let team = Team::new(options.threads.unwrap_or_else(Team::default_size));
-    let fingerprint = fingerprint(&gguf, &description, file, options.template.as_deref(), isa);
+    let fingerprint = fingerprint(&gguf, &description, files, options.template.as_deref(), isa);
     let blocks = kv_blocks(&description, options);
     let pool = BlockPool::new(PoolConfig { blocks, model: fingerprint.clone(), kv_type: KV_TYPE.to_owned() });
     let made_for = description.sizes.context_length;
@@ -167,11 +170,13 @@ pub(super) fn prepare(
         sequences: options.step_sequences.clamp(1, stats::BATCH_MAX),
         step_tokens: options.step_tokens.max(BLOCK_TOKENS),
         context_length: options.context_length.unwrap_or(made_for).min(made_for),
+        // A wrong guess would leave its inputs in the place of those that a convolution still needs.
+        guessed_tokens: if description.has_convolutions() { 0 } else { options.guessed_tokens },
     };
     let scheduler = Scheduler::new(limits, pool);
     let context_length = scheduler.context_length();
     let model = model_info(path, options, &gguf, tokenizer, template, context_length, fingerprint);
-    let backend = CpuBackend::load(description, file, isa, team, blocks).map_err(refused)?;
+    let backend = CpuBackend::load(description, files, isa, team, blocks).map_err(refused)?;
     Ok((model, scheduler, backend))
 }
 
@@ -184,31 +189,30 @@ pub struct FileFacts {
     pub tokenizer: String,
     /// Everything about its text.
     pub model: ModelInfo,
+    /// What one token takes.
+    pub work: Work,
 }
 
 /// Everything that can be said about a file without its weights.
 pub fn read_file_facts(path: &Path, options: &LoadOptions) -> Result<FileFacts, LoadError> {
     let model = read_model_info(path, options)?;
     let name = || path.display().to_string();
-    let unreadable = |reason: &dyn ToString| LoadError::Read { path: name(), reason: reason.to_string() };
-    let file = File::open(path).map_err(|error| unreadable(&error))?;
-    let map = Mmap::new(&file).map_err(|error| unreadable(&error))?;
+    let files = ModelFiles::open(path)?;
     let gguf =
-        Gguf::parse(map.as_slice()).map_err(|source| LoadError::Model { path: name(), source: source.into() })?;
+        Gguf::parse_parts(&files.bytes()).map_err(|source| LoadError::Model { path: name(), source: source.into() })?;
     let text = |key: &str| gguf.string(key).ok().flatten().unwrap_or("unknown").to_owned();
     let tokenizer = format!("{}, {}", text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"));
-    Ok(FileFacts { architecture: text("general.architecture"), tokenizer, model })
+    let work = Work::read(&gguf).map_err(|source| LoadError::Model { path: name(), source: source.into() })?;
+    Ok(FileFacts { architecture: text("general.architecture"), tokenizer, model, work })
 }
 
 /// What a file says about its model's text: tokenizer, template, formats. Its weights are not read, so nothing tells
 /// which tokens it would generate: the fingerprint is empty.
 pub fn read_model_info(path: &Path, options: &LoadOptions) -> Result<ModelInfo, LoadError> {
     let name = || path.display().to_string();
-    let unreadable = |reason: &dyn ToString| LoadError::Read { path: name(), reason: reason.to_string() };
-    let file = File::open(path).map_err(|error| unreadable(&error))?;
-    let map = Mmap::new(&file).map_err(|error| unreadable(&error))?;
+    let files = ModelFiles::open(path)?;
     let refused = |source: ModelError| LoadError::Model { path: name(), source };
-    let gguf = Gguf::parse(map.as_slice()).map_err(|source| refused(source.into()))?;
+    let gguf = Gguf::parse_parts(&files.bytes()).map_err(|source| refused(source.into()))?;
     let made_for = Description::read(&gguf).map_err(refused)?.sizes.context_length;
     let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|source| LoadError::Tokenizer { path: name(), source })?;
     let template = chat_template(&gguf, &tokenizer, path, options)?;
@@ -240,7 +244,7 @@ fn model_info(
 ) -> ModelInfo {
     let (tool_format, reasoning) = formats(&template);
     ModelInfo {
-        id: options.id.clone().unwrap_or_else(|| id_from(path)),
+        id: options.id.clone().unwrap_or_else(|| model_name(path)),
         owned_by: "local".to_owned(),
         created: Clock::System.unix_ms() / 1000,
         context_length: u32::try_from(context_length).unwrap_or(u32::MAX),
@@ -255,16 +259,11 @@ fn model_info(
     }
 }
 
-fn id_from(path: &Path) -> String {
-    path.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned())
-}
-
 /// How many KV blocks fit into the memory for KV: whole blocks, one at least.
 fn kv_blocks(description: &Description, options: &LoadOptions) -> usize {
-    let sizes = &description.sizes;
-    let token_bytes = description.layers.len() * 2 * size_of::<u16>() * sizes.kv_heads * sizes.head_dim;
+    let block_bytes = CpuBackend::block_bytes_of(description).max(1);
     // Numbered in 32 bits; far more than any memory holds.
-    (options.kv_bytes / (token_bytes * BLOCK_TOKENS)).clamp(1, u32::MAX as usize)
+    (options.kv_bytes / block_bytes).clamp(1, u32::MAX as usize)
 }
 
 /// What the file recommends, else what suits small and quantised models: a little cooler than the model's own
@@ -296,14 +295,17 @@ fn formats(template: &ChatTemplate) -> (ToolFormat, ReasoningFormat) {
 
 /// Names everything that decides about the tokens: header (metadata, tokenizer, template, shapes), weights,
 /// instruction set, KV type, numerics. Of the weights, the beginning of each and the file's size stand for all.
-fn fingerprint(gguf: &Gguf, description: &Description, file: &[u8], template: Option<&str>, isa: Isa) -> String {
-    let header_end = gguf.tensors().iter().map(|tensor| tensor.range.start).min().unwrap_or(file.len());
+fn fingerprint(gguf: &Gguf, description: &Description, files: &[&[u8]], template: Option<&str>, isa: Isa) -> String {
     let mut hash = Sha256::new();
-    hash.update((file.len() as u64).to_le_bytes());
-    hash.update((header_end as u64).to_le_bytes());
-    hash.update(&file[..header_end.min(file.len())]);
+    for (part, file) in files.iter().enumerate() {
+        let tensors = gguf.tensors().iter().filter(|tensor| tensor.part == part);
+        let header_end = tensors.map(|tensor| tensor.range.start).min().unwrap_or(file.len()).min(file.len());
+        hash.update((file.len() as u64).to_le_bytes());
+        hash.update((header_end as u64).to_le_bytes());
+        hash.update(&file[..header_end]);
+    }
     for tensor in description.tensors() {
-        let bytes = file.get(tensor.range.clone()).unwrap_or_default();
+        let bytes = files.get(tensor.part).and_then(|file| file.get(tensor.range.clone())).unwrap_or_default();
         hash.update(&bytes[..bytes.len().min(FINGERPRINT_BYTES)]);
     }
     // A template of one's own makes other prompts, not other logits; but a resumed answer must find its prompt again.

@@ -5,6 +5,7 @@
 //! not read is left out of the next step, one that is gone is aborted. A channel that closes without `Finished`
 //! means that the engine was dropped or died.
 
+mod files;
 mod kv;
 mod load;
 mod run;

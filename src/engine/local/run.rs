@@ -122,7 +122,7 @@ impl<B: Backend> Runner<B> {
             }
         }
         let live = &self.live;
-        let plan = self.scheduler.plan(|id| live.get(&id).is_some_and(Live::has_room));
+        let plan = self.scheduler.plan(|id| live.get(&id).map_or(0, Live::room));
         for id in &plan.removed {
             self.finish(*id, FinishReason::Aborted);
         }
@@ -136,7 +136,7 @@ impl<B: Backend> Runner<B> {
             return self.live.is_empty();
         }
         // Counted first: whoever reads the end may look at once.
-        let tokens = plan.chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        let tokens = plan.chunks.iter().map(|chunk| chunk.tokens.len() - chunk.guessed().len()).sum();
         self.shared.counters.step(plan.chunks.len(), tokens, self.scheduler.preemptions());
         self.shared.begin_step();
         self.run_plan(&plan);
@@ -149,15 +149,15 @@ impl<B: Backend> Runner<B> {
         let context_length = self.scheduler.context_length();
         let mut results = Vec::with_capacity(plan.chunks.len());
         let mut finished = Vec::new();
-        if plan.chunks.iter().any(|chunk| !chunk.samples) {
+        if plan.chunks.iter().any(|chunk| chunk.sampled == 0) {
             crash::point("prefill_middle");
         }
         match self.backend.forward(&plan.chunks) {
             Ok(logits) => {
                 let mut rows = logits.chunks_exact(vocabulary);
                 for chunk in &plan.chunks {
-                    let row = if chunk.samples { rows.next() } else { None };
-                    let (outcome, finish) = advance(&mut self.live, &self.shared, chunk, row, context_length);
+                    let rows: Vec<&[f32]> = rows.by_ref().take(chunk.sampled).collect();
+                    let (outcome, finish) = advance(&mut self.live, &self.shared, chunk, &rows, context_length);
                     results.push((chunk.sequence, outcome));
                     finished.extend(finish.map(|finish| (chunk.sequence, finish)));
                 }
@@ -201,35 +201,44 @@ impl<B: Backend> Runner<B> {
     }
 }
 
-/// Samples behind one chunk and delivers the token.
+/// Samples behind one chunk and delivers the tokens: as long as what was guessed is what is sampled, and one more.
 fn advance(
     live: &mut BTreeMap<SequenceId, Live>,
     shared: &Shared,
     chunk: &Chunk,
-    logits: Option<&[f32]>,
+    logits: &[&[f32]],
     context_length: usize,
 ) -> (Outcome, Option<FinishReason>) {
-    let (Some(live), Some(logits)) = (live.get_mut(&chunk.sequence), logits) else {
+    let Some(live) = live.get_mut(&chunk.sequence).filter(|_| !logits.is_empty()) else {
         return (Outcome::Prefilled, None);
     };
-    let token = match sample(logits, &live.sampling, u64::from(live.answered)) {
-        Ok(token) => token,
-        Err(error) => return (Outcome::Failed, Some(FinishReason::Failed(error.to_string()))),
-    };
-    shared.counters.sampled();
-    live.answered += 1;
-    live.tokens += 1;
-    live.deliver(EngineEvent::Token(token));
-    match live.end_behind(token).or_else(|| live.end_at_limit(context_length)) {
-        Some(finish) => (Outcome::Ended, Some(finish)),
-        None => (Outcome::Next(token), None),
+    let mut sampled = Vec::new();
+    let mut guessed = chunk.guessed().iter();
+    for logits in logits {
+        let token = match sample(logits, &live.sampling, u64::from(live.answered)) {
+            Ok(token) => token,
+            Err(error) => return (Outcome::Failed, Some(FinishReason::Failed(error.to_string()))),
+        };
+        live.answered += 1;
+        live.tokens += 1;
+        live.deliver(EngineEvent::Token(token));
+        sampled.push(token);
+        if let Some(finish) = live.end_behind(token).or_else(|| live.end_at_limit(context_length)) {
+            shared.counters.sampled(sampled.len(), chunk.guessed().len());
+            return (Outcome::Ended(sampled), Some(finish));
+        }
+        if guessed.next() != Some(&token) {
+            break;
+        }
     }
+    shared.counters.sampled(sampled.len(), chunk.guessed().len());
+    (Outcome::Next(sampled), None)
 }
 
 impl Live {
-    /// A sequence without room for a token and the end is left out of the step.
-    fn has_room(&self) -> bool {
-        self.events.capacity() >= EVENTS_PER_STEP
+    /// Tokens that the reader can take, and the end behind them.
+    fn room(&self) -> usize {
+        self.events.capacity().saturating_sub(EVENTS_PER_STEP - 1)
     }
 
     /// The channel has room, or its reader is gone: then the next step aborts the sequence.

@@ -14,12 +14,16 @@ pub struct EngineStats {
     pub steps_by_sequences: Vec<u64>,
     /// Most sequences in one step.
     pub sequences_max: usize,
-    /// Tokens run forward, prompts and answers.
+    /// Tokens run forward, prompts and answers; of guessed ones those that were right.
     pub tokens_run: u64,
     /// Tokens that came from the KV cache instead.
     pub tokens_cached: u64,
     /// Tokens sampled.
     pub tokens_sampled: u64,
+    /// Tokens guessed.
+    pub tokens_guessed: u64,
+    /// Guessed tokens that were right.
+    pub tokens_guessed_right: u64,
     /// How often a sequence gave its blocks back to an older one.
     pub preemptions: u64,
 }
@@ -30,6 +34,8 @@ pub(super) struct Counters {
     tokens_run: AtomicU64,
     tokens_cached: AtomicU64,
     tokens_sampled: AtomicU64,
+    tokens_guessed: AtomicU64,
+    tokens_guessed_right: AtomicU64,
     preemptions: AtomicU64,
 }
 
@@ -40,6 +46,8 @@ impl Default for Counters {
             tokens_run: AtomicU64::new(0),
             tokens_cached: AtomicU64::new(0),
             tokens_sampled: AtomicU64::new(0),
+            tokens_guessed: AtomicU64::new(0),
+            tokens_guessed_right: AtomicU64::new(0),
             preemptions: AtomicU64::new(0),
         }
     }
@@ -56,8 +64,13 @@ impl Counters {
         self.tokens_cached.fetch_add(tokens as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn sampled(&self) {
-        self.tokens_sampled.fetch_add(1, Ordering::Relaxed);
+    /// Counts what was sampled in one step of a sequence: the right ones of so many guesses, and one more.
+    pub(super) fn sampled(&self, tokens: usize, guessed: usize) {
+        let right = tokens.saturating_sub(1) as u64;
+        self.tokens_sampled.fetch_add(tokens as u64, Ordering::Relaxed);
+        self.tokens_guessed.fetch_add(guessed as u64, Ordering::Relaxed);
+        self.tokens_guessed_right.fetch_add(right, Ordering::Relaxed);
+        self.tokens_run.fetch_add(right, Ordering::Relaxed);
     }
 
     pub(super) fn read(&self) -> EngineStats {
@@ -70,6 +83,8 @@ impl Counters {
             tokens_run: self.tokens_run.load(Ordering::Relaxed),
             tokens_cached: self.tokens_cached.load(Ordering::Relaxed),
             tokens_sampled: self.tokens_sampled.load(Ordering::Relaxed),
+            tokens_guessed: self.tokens_guessed.load(Ordering::Relaxed),
+            tokens_guessed_right: self.tokens_guessed_right.load(Ordering::Relaxed),
             preemptions: self.preemptions.load(Ordering::Relaxed),
         }
     }

@@ -7,7 +7,7 @@ use super::load::prepare;
 use super::*;
 use crate::engine::backend::StepError;
 use crate::engine::backend::cpu::CpuBackend;
-use crate::engine::gguf::{Gguf, TensorType};
+use crate::engine::gguf::{Gguf, TensorType, Value, Writer};
 use crate::engine::kv::BlockId;
 use crate::engine::model::tiny::{Tiny, VOCABULARY};
 use crate::engine::scheduler::Chunk;
@@ -20,12 +20,20 @@ const WARM: Sampling = Sampling { temperature: 2.0, top_k: 100, top_p: 0.98, min
 pub(super) const KV_TOKEN_BYTES: usize = 2 * 2 * 2 * 64 * 2;
 
 pub(super) fn parts(options: &LoadOptions) -> (ModelInfo, Scheduler, CpuBackend) {
+    parts_of(Tiny::default(), options)
+}
+
+fn parts_of(tiny: Tiny, options: &LoadOptions) -> (ModelInfo, Scheduler, CpuBackend) {
     let options = LoadOptions { threads: Some(1), ..options.clone() };
-    prepare(Path::new("tiny.gguf"), &Tiny::default().file(), &options).unwrap()
+    prepare(Path::new("tiny.gguf"), &[&tiny.file()], &options).unwrap()
 }
 
 pub(super) fn engine(options: &LoadOptions) -> LocalEngine {
-    let (model, scheduler, backend) = parts(options);
+    engine_of(Tiny::default(), options)
+}
+
+pub(super) fn engine_of(tiny: Tiny, options: &LoadOptions) -> LocalEngine {
+    let (model, scheduler, backend) = parts_of(tiny, options);
     LocalEngine::start(model, scheduler, backend, options.sequences_max).unwrap()
 }
 
@@ -119,7 +127,7 @@ fn gated_engine(options: &LoadOptions) -> (LocalEngine, Gate) {
 fn four_sequences_are_decoded_in_one_step_and_each_answers_as_if_alone() {
     let alone: Vec<_> =
         (0..4).map(|seed| generate(&engine(&LoadOptions::default()), request(prompt(seed, 20), 30))).collect();
-    let (engine, gate) = gated_engine(&LoadOptions::default());
+    let (engine, gate) = gated_engine(&LoadOptions { guessed_tokens: 0, ..LoadOptions::default() });
     let first = engine.submit(request(prompt(0, 20), 30)).unwrap();
     gate.arrived.recv().unwrap();
     let mut all = vec![first];
@@ -149,6 +157,46 @@ fn an_answer_resumed_at_any_token_ends_with_the_same_tokens() {
             assert_eq!(answer.finish, Some(FinishReason::Length));
         }
     }
+}
+
+#[test]
+fn guessing_changes_no_token_and_saves_steps() {
+    let plain = engine(&LoadOptions { guessed_tokens: 0, ..LoadOptions::default() });
+    let guessing = engine(&LoadOptions::default());
+    // Twice the same text, and an answer that a small model soon repeats.
+    let twice: Arc<[u32]> = prompt(4, 40).iter().chain(prompt(4, 40).iter()).copied().collect();
+    let warm = Sampling { temperature: 0.2, ..WARM };
+    for sampling in [GREEDY, warm, WARM] {
+        let requests = || {
+            [twice.clone(), prompt(5, 30)]
+                .map(|prompt| GenerationRequest { sampling: sampling.clone(), ..request(prompt, 200) })
+        };
+        let expected = requests().map(|request| generate(&plain, request));
+        assert_eq!(requests().map(|request| generate(&guessing, request)), expected, "alone");
+        let together =
+            requests().map(|request| guessing.submit(GenerationRequest { cache_salt: 1, ..request }).unwrap());
+        for (generation, expected) in together.into_iter().zip(expected) {
+            assert_eq!(read(generation).tokens, expected.tokens, "beside another");
+        }
+        // The reader of one token's room is never given two.
+        let slow = requests().map(|request| GenerationRequest { channel_capacity: 1, cache_salt: 2, ..request });
+        assert_eq!(generate(&guessing, slow[0].clone()).tokens.len(), 200);
+    }
+    let (plain, guessing) = (plain.stats(), guessing.stats());
+    assert_eq!((plain.tokens_guessed, plain.tokens_guessed_right), (0, 0));
+    assert!(guessing.tokens_guessed >= guessing.tokens_guessed_right, "{guessing:?}");
+    assert!(guessing.tokens_guessed_right > 300, "{guessing:?}");
+    assert!(guessing.steps + 300 < guessing.tokens_sampled, "{guessing:?}");
+}
+
+#[test]
+fn a_model_whose_layers_remember_their_last_inputs_is_not_guessed_ahead() {
+    let tiny = || Tiny { architecture: "lfm2", layers: 4, ..Tiny::default() };
+    let plain = engine_of(tiny(), &LoadOptions { guessed_tokens: 0, ..LoadOptions::default() });
+    let engine = engine_of(tiny(), &LoadOptions::default());
+    let twice: Arc<[u32]> = prompt(4, 40).iter().chain(prompt(4, 40).iter()).copied().collect();
+    assert_eq!(generate(&engine, request(twice.clone(), 200)), generate(&plain, request(twice, 200)));
+    assert_eq!(engine.stats().tokens_guessed, 0);
 }
 
 #[test]
@@ -203,7 +251,7 @@ fn an_abort_is_confirmed_and_the_successor_reuses_the_blocks() {
 /// of it in that step. No later step has any.
 fn run_after_abort(prompt_tokens: u32, steps: usize) -> usize {
     let mate = generate(&engine(&LoadOptions::default()), request(prompt(2, 10), 20)).tokens;
-    let (engine, gate) = gated_engine(&LoadOptions::default());
+    let (engine, gate) = gated_engine(&LoadOptions { guessed_tokens: 0, ..LoadOptions::default() });
     let doomed = engine.submit(request(prompt(1, prompt_tokens), 1_000)).unwrap();
     for _ in 1..steps {
         gate.arrived.recv().unwrap();
@@ -300,7 +348,7 @@ fn weights_that_are_no_numbers_fail_the_sequence_and_not_the_engine() {
     let mut file = Tiny { kind: TensorType::F32, ..Tiny::default() }.file();
     let norm = Gguf::parse(&file).unwrap().tensor("output_norm.weight").unwrap().range.clone();
     file[norm.start..norm.start + 4].copy_from_slice(&f32::NAN.to_le_bytes());
-    let (model, scheduler, backend) = prepare(Path::new("x"), &file, &LoadOptions::default()).unwrap();
+    let (model, scheduler, backend) = prepare(Path::new("x"), &[&file], &LoadOptions::default()).unwrap();
     let engine = LocalEngine::start(model, scheduler, backend, 8).unwrap();
     for sampling in [GREEDY, WARM] {
         let answer = generate(&engine, GenerationRequest { sampling, ..request(prompt(1, 40), 5) });
@@ -348,7 +396,7 @@ fn a_step_that_hangs_turns_health_red() {
 
 #[test]
 fn the_fingerprint_tells_weights_and_files_apart() {
-    let of = |tiny: Tiny| prepare(Path::new("x"), &tiny.file(), &LoadOptions::default()).unwrap().0.fingerprint;
+    let of = |tiny: Tiny| prepare(Path::new("x"), &[&tiny.file()], &LoadOptions::default()).unwrap().0.fingerprint;
     assert_eq!(of(Tiny::default()), of(Tiny::default()));
     assert_ne!(of(Tiny::default()), of(Tiny { seed: 2, ..Tiny::default() }));
 }
@@ -406,4 +454,35 @@ fn a_template_of_ones_own_is_another_model_to_a_resume_and_is_read_without_the_w
     assert_eq!(read.template.source(), with.template.source());
     assert_eq!((read.id.as_str(), read.context_length), ("tiny", with.context_length));
     assert_eq!(read.tokenizer.fingerprint(), with.tokenizer.fingerprint());
+}
+
+#[test]
+fn a_model_in_several_files_is_the_model_in_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = Tiny::default().file();
+    let gguf = Gguf::parse(&whole).unwrap();
+    let path = |number: usize| folder.path().join(format!("tiny-0000{number}-of-00003.gguf"));
+    for number in 0..3 {
+        let entries = gguf.metadata().iter().filter(|_| number == 0);
+        let part = entries.fold(Writer::new(), |writer, (key, value)| writer.entry(key, value.clone()));
+        let part = part
+            .entry("split.no", Value::U16(number as u16))
+            .entry("split.count", Value::U16(3))
+            .entry("split.tensors.count", Value::I32(gguf.tensors().len() as i32));
+        let mine = gguf.tensors().iter().enumerate().filter(|(index, _)| index % 3 == number);
+        let part = mine.fold(part, |writer, (_, tensor)| {
+            writer.tensor(&tensor.name, &tensor.shape, tensor.kind, whole[tensor.range.clone()].to_vec())
+        });
+        std::fs::write(path(number + 1), part.finish()).unwrap();
+    }
+    let options = LoadOptions { threads: Some(1), ..LoadOptions::default() };
+    let expected = generate(&engine(&options), request(prompt(1, 40), 10)).tokens;
+    for number in [1, 3] {
+        let split = LocalEngine::load(&path(number), &options).unwrap();
+        assert_eq!(split.model().id, "tiny");
+        assert_eq!(generate(&split, request(prompt(1, 40), 10)).tokens, expected);
+    }
+    std::fs::remove_file(path(2)).unwrap();
+    let error = LocalEngine::load(&path(1), &options).unwrap_err().to_string();
+    assert!(error.contains("tiny-00002-of-00003.gguf"), "{error}");
 }

@@ -1,50 +1,14 @@
 //! Reads a decoder's description from a GGUF file and checks it.
 
 use std::collections::HashSet;
-use std::ops::Range;
 
-use midstream_kernels::{Format, HEAD_DIM_MAX};
+use midstream_kernels::HEAD_DIM_MAX;
 
-use super::super::gguf::{self, Gguf};
-use super::{Architecture, ModelError};
-
-/// Where one weight lies in the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TensorRef {
-    /// Its name.
-    pub(crate) name: String,
-    /// Its block format.
-    pub(crate) format: Format,
-    /// Outputs; 1 for a vector.
-    pub(crate) rows: usize,
-    /// Inputs.
-    pub(crate) cols: usize,
-    /// Its bytes in the file.
-    pub(crate) range: Range<usize>,
-}
-
-/// A matrix and the bias that may be added to its products.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Linear {
-    /// The matrix.
-    pub(crate) weight: TensorRef,
-    /// The bias.
-    pub(crate) bias: Option<TensorRef>,
-}
-
-/// The weights of one layer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LayerTensors {
-    pub(crate) attn_norm: TensorRef,
-    pub(crate) query: Linear,
-    pub(crate) key: Linear,
-    pub(crate) value: Linear,
-    pub(crate) attn_output: Linear,
-    pub(crate) ffn_norm: TensorRef,
-    pub(crate) gate: TensorRef,
-    pub(crate) up: TensorRef,
-    pub(crate) down: TensorRef,
-}
+use super::super::gguf::Gguf;
+use super::keys::{Keys, require};
+use super::layer::{Layers, Window, name};
+use super::tensors::Tensors;
+use super::{Architecture, Layer, Mixer, ModelError, Rope, TensorRef};
 
 /// A decoder's numbers.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,20 +21,16 @@ pub(crate) struct Sizes {
     pub(crate) kv_heads: usize,
     /// Values in a head.
     pub(crate) head_dim: usize,
-    /// Width of the feed-forward layer.
-    pub(crate) feed_forward: usize,
     /// Rows of the embedding: how many logits there are.
     pub(crate) vocabulary: usize,
     /// Positions the model was made for.
     pub(crate) context_length: usize,
     /// Added to the mean square in norms.
     pub(crate) rms_epsilon: f32,
-    /// Base of the rotary angles.
-    pub(crate) rope_base: f32,
-    /// Values of a head that are turned.
-    pub(crate) rope_dims: usize,
-    /// All rotary angles are divided by this.
-    pub(crate) rope_divisor: f32,
+    /// What attention's scores are multiplied with.
+    pub(crate) attention_scale: f32,
+    /// What embeddings are multiplied with.
+    pub(crate) embedding_scale: Option<f32>,
 }
 
 /// A decoder that a backend can load.
@@ -79,12 +39,14 @@ pub(crate) struct Description {
     pub(crate) architecture: Architecture,
     pub(crate) sizes: Sizes,
     pub(crate) embedding: TensorRef,
-    pub(crate) layers: Vec<LayerTensors>,
+    /// The rotations that the layers name by their place here.
+    pub(crate) ropes: Vec<Rope>,
+    pub(crate) layers: Vec<Layer>,
     pub(crate) output_norm: TensorRef,
     /// None when the embedding serves as output matrix too.
     pub(crate) output: Option<TensorRef>,
-    /// Divisors of the single rotary angles.
-    pub(crate) rope_factors: Option<TensorRef>,
+    /// What was doubtful about the file, for the log.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Description {
@@ -93,22 +55,31 @@ impl Description {
         let architecture = Architecture::named(require(gguf.string("general.architecture"), "general.architecture")?)?;
         let keys = Keys { gguf, architecture: architecture.name };
         let tensors = Tensors { gguf };
+        let mut warnings = Vec::new();
         let embedding = tensors.matrix("token_embd.weight", None, None)?;
         let layer_count = keys.positive("block_count")?;
-        let sizes = sizes(&keys, &tensors, &embedding, layer_count)?;
-        let layers = (0..layer_count)
-            .map(|number| layer(&tensors, number, &sizes, architecture))
-            .collect::<Result<Vec<_>, _>>()?;
+        let sizes = sizes(&keys, &tensors, &embedding, layer_count, architecture, &mut warnings)?;
+        let mut ropes = vec![Rope::read(&keys, &tensors, architecture, sizes.head_dim)?];
+        if architecture.local_rope {
+            ropes.push(Rope::read_local(&keys, sizes.head_dim)?);
+        }
+        let window = Window::read(&keys, architecture)?;
+        let reader = Layers { keys: &keys, tensors: &tensors, sizes: &sizes, architecture, window };
+        let layers =
+            (0..layer_count).map(|number| reader.read(number, &mut warnings)).collect::<Result<Vec<_>, _>>()?;
+        let has_own = tensors.has(architecture.output_norm);
+        let output_norm = if has_own { architecture.output_norm } else { "output_norm.weight" };
         let description = Self {
             architecture,
-            output_norm: tensors.vector("output_norm.weight", sizes.embedding)?,
+            output_norm: tensors.vector(output_norm, sizes.embedding)?,
             output: tensors.optional("output.weight", |name| {
                 tensors.matrix(name, Some(sizes.vocabulary), Some(sizes.embedding))
             })?,
-            rope_factors: tensors.optional("rope_freqs.weight", |name| tensors.vector(name, sizes.rope_dims / 2))?,
             embedding,
+            ropes,
             layers,
             sizes,
+            warnings,
         };
         description.refuse_unused(gguf)?;
         Ok(description)
@@ -116,12 +87,14 @@ impl Description {
 
     /// All weights.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
-        let layers = self.layers.iter().flat_map(|layer| {
-            let linears = [&layer.query, &layer.key, &layer.value, &layer.attn_output];
-            let others = [&layer.attn_norm, &layer.ffn_norm, &layer.gate, &layer.up, &layer.down];
-            linears.into_iter().flat_map(|linear| std::iter::once(&linear.weight).chain(&linear.bias)).chain(others)
-        });
-        [&self.embedding, &self.output_norm].into_iter().chain(&self.output).chain(&self.rope_factors).chain(layers)
+        let layers = self.layers.iter().flat_map(Layer::tensors);
+        let factors = self.ropes.iter().filter_map(|rope| rope.factors.as_ref());
+        [&self.embedding, &self.output_norm].into_iter().chain(&self.output).chain(factors).chain(layers)
+    }
+
+    /// Whether there is a layer that remembers its last inputs instead of keys and values.
+    pub(crate) fn has_convolutions(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer.mixer, Mixer::ShortConvolution(_)))
     }
 
     /// A weight of a layer that is not used means that this is not the decoder we take it for.
@@ -137,206 +110,96 @@ impl Description {
     }
 }
 
-fn require<T>(value: Result<Option<T>, gguf::Error>, key: &str) -> Result<T, ModelError> {
-    value?.ok_or_else(|| gguf::Error::MissingKey(key.to_owned()).into())
-}
-
-/// The hyperparameters of one architecture.
-struct Keys<'a> {
-    gguf: &'a Gguf,
-    architecture: &'a str,
-}
-
-impl Keys<'_> {
-    fn name(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture)
-    }
-
-    fn impossible(&self, key: &str, found: impl std::fmt::Display, reason: &str) -> ModelError {
-        ModelError::Hyperparameter { key: self.name(key), found: found.to_string(), reason: reason.to_owned() }
-    }
-
-    fn positive(&self, key: &str) -> Result<usize, ModelError> {
-        let name = self.name(key);
-        self.checked_positive(key, require(self.gguf.u32(&name), &name)?)
-    }
-
-    fn positive_or(&self, key: &str, default: usize) -> Result<usize, ModelError> {
-        match self.gguf.u32(&self.name(key))? {
-            Some(found) => self.checked_positive(key, found),
-            None => Ok(default),
-        }
-    }
-
-    fn checked_positive(&self, key: &str, found: u32) -> Result<usize, ModelError> {
-        if found == 0 {
-            return Err(self.impossible(key, found, "it must be at least 1"));
-        }
-        Ok(found as usize)
-    }
-
-    /// A number that may be given per layer, but is the same for all of them.
-    fn uniform(&self, key: &str, layers: usize) -> Result<Option<usize>, ModelError> {
-        let name = self.name(key);
-        let is_array = matches!(self.gguf.get(&name), Some(gguf::Value::Array(_)));
-        // Not expanded for a plain number: the layer count is not checked yet.
-        let values = if is_array {
-            self.gguf.u32_per_layer(&name, layers)?.unwrap_or_default()
-        } else {
-            self.gguf.u32(&name)?.into_iter().collect()
-        };
-        let Some(first) = values.first().copied() else {
-            return Ok(None);
-        };
-        if values.iter().any(|value| *value != first) {
-            return Err(ModelError::Unsupported(format!("a {key} that differs between layers")));
-        }
-        self.checked_positive(key, first).map(Some)
-    }
-
-    fn float_or(&self, key: &str, default: f32) -> Result<f32, ModelError> {
-        let found = self.gguf.f32(&self.name(key))?.unwrap_or(default);
-        if !found.is_finite() || found <= 0.0 {
-            return Err(self.impossible(key, found, "it must be a positive number"));
-        }
-        Ok(found)
-    }
-
-    fn rope_divisor(&self) -> Result<f32, ModelError> {
-        let kind = self.gguf.string(&self.name("rope.scaling.type"))?;
-        match kind {
-            None => self.float_or("rope.scale_linear", 1.0),
-            Some("none") => Ok(1.0),
-            Some("linear") => self.float_or("rope.scaling.factor", 1.0),
-            Some(other) => Err(ModelError::Unsupported(format!("rope scaling of type {other:?}"))),
-        }
-    }
-}
-
-fn sizes(keys: &Keys<'_>, tensors: &Tensors<'_>, embedding: &TensorRef, layers: usize) -> Result<Sizes, ModelError> {
-    if keys.gguf.u32(&keys.name("expert_count"))?.unwrap_or(0) > 0 {
-        return Err(ModelError::Unsupported("a mixture of experts".to_owned()));
-    }
-    // Where keys and tensors disagree, the tensors are right.
+/// The sizes as the tensors have them. Where keys say something else, the tensors are right.
+fn sizes(
+    keys: &Keys<'_>,
+    tensors: &Tensors<'_>,
+    embedding: &TensorRef,
+    layers: usize,
+    architecture: Architecture,
+    warnings: &mut Vec<String>,
+) -> Result<Sizes, ModelError> {
+    refuse_unknown(keys)?;
     let width = embedding.cols;
-    let missing = |key: &str| ModelError::File(gguf::Error::MissingKey(keys.name(key)));
-    let heads = keys.uniform("attention.head_count", layers)?.ok_or_else(|| missing("attention.head_count"))?;
-    let kv_heads = keys.uniform("attention.head_count_kv", layers)?.unwrap_or(heads);
-    if !heads.is_multiple_of(kv_heads) || heads > width {
+    let first = first_attention(tensors, layers);
+    let rows_of = |part: &str| Ok::<_, ModelError>(tensors.matrix(&name(first, part), None, Some(width))?.rows);
+    let heads = keys.uniform("attention.head_count", layers)?.ok_or_else(|| keys.missing("attention.head_count"))?;
+    let (query, kv) = if tensors.has(&name(first, "attn_qkv.weight")) {
+        let query = heads.saturating_mul(keys.positive_if_any("attention.key_length")?.unwrap_or(width / heads));
+        (query, rows_of("attn_qkv.weight")?.saturating_sub(query) / 2)
+    } else {
+        (rows_of("attn_q.weight")?, rows_of("attn_k.weight")?)
+    };
+    let head_dim = query / heads;
+    if head_dim == 0 || kv == 0 || !query.is_multiple_of(heads) || !kv.is_multiple_of(head_dim) {
+        let reason = format!("queries have {query} values, keys {kv}");
+        return Err(keys.impossible("attention.head_count", heads, &reason));
+    }
+    let kv_heads = kv / head_dim;
+    if !heads.is_multiple_of(kv_heads) {
         return Err(keys.impossible("attention.head_count", heads, &format!("there are {kv_heads} key-value heads")));
     }
-    let head_dim = keys.positive_or("attention.key_length", width / heads)?;
     if head_dim > HEAD_DIM_MAX || heads / kv_heads > HEADS_PER_KV_MAX {
         return Err(ModelError::Unsupported(format!("{heads} heads of {head_dim} values over {kv_heads}")));
     }
-    if keys.positive_or("attention.value_length", head_dim)? != head_dim {
-        return Err(ModelError::Unsupported("keys and values of different lengths".to_owned()));
-    }
-    let rope_dims = keys.positive_or("rope.dimension_count", head_dim)?;
-    if rope_dims > head_dim || !rope_dims.is_multiple_of(2) {
-        return Err(keys.impossible("rope.dimension_count", rope_dims, "it must be even and fit into a head"));
+    let said = keys.uniform("attention.head_count_kv", layers)?.unwrap_or(heads);
+    keys.compare("attention.head_count_kv", Some(said), kv_heads, warnings);
+    let plain = [
+        ("embedding_length", width),
+        ("vocab_size", embedding.rows),
+        ("attention.key_length", head_dim),
+        ("attention.value_length", head_dim),
+    ];
+    for (key, found) in plain {
+        keys.compare(key, keys.positive_if_any(key)?, found, warnings);
     }
     Ok(Sizes {
         embedding: width,
         heads,
         kv_heads,
         head_dim,
-        feed_forward: tensors.matrix("blk.0.ffn_up.weight", None, Some(width))?.rows,
         vocabulary: embedding.rows,
         context_length: keys.positive("context_length")?,
         rms_epsilon: keys.float_or("attention.layer_norm_rms_epsilon", 1e-5)?,
-        rope_base: keys.float_or("rope.freq_base", 10_000.0)?,
-        rope_dims,
-        rope_divisor: keys.rope_divisor()?,
+        attention_scale: match keys.float("attention.scale")? {
+            Some(scale) => scale,
+            // The 27B model alone has another scale, and its file does not say so.
+            None if architecture.name == "gemma3" && layers == GEMMA3_27B_LAYERS => {
+                1.0 / (width as f32 / heads as f32).sqrt()
+            }
+            None => 1.0 / (head_dim as f32).sqrt(),
+        },
+        embedding_scale: architecture.scaled_embedding.then(|| (width as f32).sqrt()),
     })
 }
+
+/// The number of the first layer with attention; 0 when there is none.
+fn first_attention(tensors: &Tensors<'_>, layers: usize) -> usize {
+    let has = |layer: &usize| ["attn_qkv.weight", "attn_k.weight"].iter().any(|part| tensors.has(&name(*layer, part)));
+    // Every layer has tensors, so a huge count of layers costs nothing.
+    (0..layers.min(tensors.gguf.tensors().len())).find(has).unwrap_or(0)
+}
+
+/// Refuses what would change the numbers and is not implemented.
+fn refuse_unknown(keys: &Keys<'_>) -> Result<(), ModelError> {
+    // 1 and 3 are the softmax over all experts, weights made to sum to one, and the softmax over those taken: the same.
+    if let Some(gating) = keys.number("expert_gating_func")?.filter(|gating| !matches!(gating, 1 | 3)) {
+        return Err(ModelError::Unsupported(format!("the gating function {gating} for experts")));
+    }
+    if keys.any_float("expert_weights_scale")?.is_some_and(|scale| scale != 0.0 && (scale - 1.0).abs() > f32::EPSILON) {
+        return Err(ModelError::Unsupported("a scale for the experts' weights".to_owned()));
+    }
+    for key in ["attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "embedding_scale", "residual_scale"]
+    {
+        if keys.any_float(key)?.is_some_and(|value| value != 0.0) {
+            return Err(ModelError::Unsupported(format!("the metadata key {key}")));
+        }
+    }
+    Ok(())
+}
+
+/// Layers of Gemma 3 27B.
+const GEMMA3_27B_LAYERS: usize = 62;
 
 /// Query heads that the attention kernel takes per key-value head.
 const HEADS_PER_KV_MAX: usize = 64;
-
-fn layer(
-    tensors: &Tensors<'_>,
-    number: usize,
-    sizes: &Sizes,
-    architecture: Architecture,
-) -> Result<LayerTensors, ModelError> {
-    let name = |part: &str| format!("blk.{number}.{part}");
-    let width = sizes.embedding;
-    let (query, kv) = (sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim);
-    let linear = |part: &str, rows: usize, cols: usize, bias_required: bool| {
-        let bias_name = name(&format!("{part}.bias"));
-        Ok::<_, ModelError>(Linear {
-            weight: tensors.matrix(&name(&format!("{part}.weight")), Some(rows), Some(cols))?,
-            bias: if bias_required {
-                Some(tensors.vector(&bias_name, rows)?)
-            } else {
-                tensors.optional(&bias_name, |name| tensors.vector(name, rows))?
-            },
-        })
-    };
-    let bias = architecture.qkv_bias;
-    Ok(LayerTensors {
-        attn_norm: tensors.vector(&name("attn_norm.weight"), width)?,
-        query: linear("attn_q", query, width, bias)?,
-        key: linear("attn_k", kv, width, bias)?,
-        value: linear("attn_v", kv, width, bias)?,
-        attn_output: linear("attn_output", width, query, false)?,
-        ffn_norm: tensors.vector(&name("ffn_norm.weight"), width)?,
-        gate: tensors.matrix(&name("ffn_gate.weight"), Some(sizes.feed_forward), Some(width))?,
-        up: tensors.matrix(&name("ffn_up.weight"), Some(sizes.feed_forward), Some(width))?,
-        down: tensors.matrix(&name("ffn_down.weight"), Some(width), Some(sizes.feed_forward))?,
-    })
-}
-
-/// The file's tensors, looked up with the shape they must have.
-struct Tensors<'a> {
-    gguf: &'a Gguf,
-}
-
-impl Tensors<'_> {
-    fn matrix(&self, name: &str, rows: Option<usize>, cols: Option<usize>) -> Result<TensorRef, ModelError> {
-        let tensor = self.gguf.require_tensor(name)?;
-        let found = Self::reference(tensor)?;
-        let fits = tensor.shape.len() <= 2
-            && rows.is_none_or(|rows| rows == found.rows)
-            && cols.is_none_or(|cols| cols == found.cols);
-        if !fits {
-            return Err(ModelError::Shape {
-                name: name.to_owned(),
-                found: tensor.shape.clone(),
-                expected: vec![cols.unwrap_or(found.cols), rows.unwrap_or(found.rows)],
-            });
-        }
-        Ok(found)
-    }
-
-    fn vector(&self, name: &str, length: usize) -> Result<TensorRef, ModelError> {
-        let tensor = self.gguf.require_tensor(name)?;
-        if tensor.row_len() != length || tensor.rows() != 1 {
-            let (found, expected) = (tensor.shape.clone(), vec![length]);
-            return Err(ModelError::Shape { name: name.to_owned(), found, expected });
-        }
-        Self::reference(tensor)
-    }
-
-    fn optional(
-        &self,
-        name: &str,
-        read: impl Fn(&str) -> Result<TensorRef, ModelError>,
-    ) -> Result<Option<TensorRef>, ModelError> {
-        self.gguf.tensor(name).map(|_| read(name)).transpose()
-    }
-
-    fn reference(tensor: &gguf::Tensor) -> Result<TensorRef, ModelError> {
-        let format = u32::try_from(tensor.kind.id()).ok().and_then(Format::from_gguf_type);
-        let format = format
-            .ok_or_else(|| ModelError::Format { name: tensor.name.clone(), format: tensor.kind.name().to_owned() })?;
-        Ok(TensorRef {
-            name: tensor.name.clone(),
-            format,
-            rows: tensor.rows(),
-            cols: tensor.row_len(),
-            range: tensor.range.clone(),
-        })
-    }
-}

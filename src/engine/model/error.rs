@@ -1,5 +1,7 @@
 //! Why a file is not a model that can be run. The texts are for the person who chose the file.
 
+use midstream_kernels::Format;
+
 use super::super::gguf;
 
 /// Why a model cannot be run.
@@ -40,10 +42,7 @@ pub enum ModelError {
         expected: Vec<usize>,
     },
     /// A tensor's block format has no kernels.
-    #[error(
-        "the tensor {name:?} has the block format {format}, which is not supported; supported are F32, F16, Q4_0, \
-         Q4_1, Q5_0, Q8_0, Q4_K and Q6_K"
-    )]
+    #[error("the tensor {name:?} has the block format {format}, which is not supported; supported are {}", formats())]
     Format {
         /// The tensor.
         name: String,
@@ -61,4 +60,9 @@ pub enum ModelError {
         /// Why.
         reason: String,
     },
+}
+
+/// The names of the block formats there are kernels for.
+fn formats() -> String {
+    Format::ALL.map(|format| format!("{format:?}")).join(", ")
 }

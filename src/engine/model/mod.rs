@@ -6,10 +6,19 @@
 mod architecture;
 mod description;
 mod error;
+mod keys;
+mod layer;
+mod rope;
+mod tensors;
+mod work;
 
 pub(crate) use architecture::Architecture;
-pub(crate) use description::{Description, LayerTensors, Linear, Sizes, TensorRef};
+pub(crate) use description::{Description, Sizes};
 pub use error::ModelError;
+pub(crate) use layer::{Attention, Experts, FeedForward, Gated, Layer, Linear, Mixer, ShortConvolution};
+pub(crate) use rope::Rope;
+pub(crate) use tensors::TensorRef;
+pub use work::Work;
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! Which files are taken for a model, and what is said about the others.
 
+use midstream_kernels::Format;
+
 use super::tiny::{Tiny, VOCABULARY, WIDTH, kinds};
 use super::*;
 use crate::engine::gguf::{Gguf, TensorType, Value, Writer};
@@ -21,26 +23,59 @@ fn refusal_with(key: &'static str, value: Value) -> String {
 
 #[test]
 fn sizes_come_from_the_tensors_and_keys() {
-    for architecture in ["llama", "qwen2"] {
-        let tiny = Tiny { architecture, own_output: true, ..Tiny::default() };
+    for architecture in ["llama", "qwen2", "qwen3", "smollm3"] {
+        let tiny = Tiny { architecture, layers: 4, own_output: true, ..Tiny::default() };
         let description = read(&tiny.file()).unwrap();
         let expected = Sizes {
             embedding: WIDTH,
             heads: 4,
             kv_heads: 2,
             head_dim: 64,
-            feed_forward: WIDTH,
             vocabulary: VOCABULARY,
             context_length: 2048,
             rms_epsilon: 1e-5,
-            rope_base: 10_000.0,
-            rope_dims: 64,
-            rope_divisor: 1.0,
+            attention_scale: 0.125,
+            embedding_scale: None,
         };
         assert_eq!(description.sizes, expected);
-        assert_eq!(description.layers.len(), 2);
-        assert_eq!(description.layers[0].query.bias.is_some(), architecture == "qwen2");
+        assert_eq!(description.layers.len(), 4);
+        for (number, layer) in description.layers.iter().enumerate() {
+            let Mixer::Attention(attention) = &layer.mixer else { panic!("{number}") };
+            let Attention { query, query_norm, rope, .. } = &**attention;
+            assert_eq!(query.bias.is_some(), architecture == "qwen2");
+            assert_eq!(query_norm.is_some(), architecture == "qwen3");
+            assert_eq!(rope.is_none(), architecture == "smollm3" && number == 3);
+        }
         assert!(description.output.is_some());
+        assert_eq!(description.warnings, [""; 0]);
+    }
+}
+
+#[test]
+fn the_readme_names_every_architecture() {
+    let readme = include_str!("../../../README.md");
+    let line = readme.lines().find(|line| line.starts_with("| models |")).unwrap();
+    for known in architecture::ALL {
+        assert!(line.split([' ', ',', '|']).any(|word| word == known.name), "{} in {line}", known.name);
+    }
+}
+
+#[test]
+fn where_keys_and_tensors_disagree_the_tensors_are_believed_and_it_is_said_once() {
+    for (key, value, said) in [
+        ("embedding_length", Value::U32(64), "64, but the tensors say 256"),
+        ("feed_forward_length", Value::U32(100), "100, but the tensors say 256"),
+        ("attention.key_length", Value::U32(32), "32, but the tensors say 64"),
+        ("attention.value_length", Value::U32(32), "32, but the tensors say 64"),
+        ("attention.head_count_kv", Value::U32(4), "4, but the tensors say 2"),
+        ("vocab_size", Value::U32(7), "7, but the tensors say 288"),
+    ] {
+        let name: &'static str = format!("llama.{key}").leak();
+        let file = Tiny { skip: Some(name), ..Tiny::default() }.writer().entry(name, value).finish();
+        let description = read(&file).unwrap();
+        assert_eq!(description.sizes, read(&Tiny::default().file()).unwrap().sizes, "{key}");
+        let [warning] = &description.warnings[..] else { panic!("{:?}", description.warnings) };
+        assert!(warning.contains(name) && warning.contains(said), "{warning}");
     }
 }
 
@@ -49,13 +84,13 @@ fn every_format_with_kernels_is_taken() {
     for kind in kinds() {
         assert!(read(&Tiny { kind, ..Tiny::default() }.file()).is_ok(), "{kind:?}");
     }
-    assert_eq!(kinds().count(), 8);
+    assert_eq!(kinds().count(), Format::ALL.len());
 }
 
 #[test]
 fn an_unknown_architecture_is_named_with_those_there_are() {
     let text = refusal(Tiny { architecture: "mamba", ..Tiny::default() }, |writer| writer);
-    assert!(text.contains("mamba") && text.contains("llama, qwen2"), "{text}");
+    assert!(text.contains("mamba") && text.contains("llama, qwen2, qwen3"), "{text}");
 }
 
 #[test]
@@ -68,17 +103,17 @@ fn impossible_hyperparameters_are_refused_without_using_memory_for_them() {
         ("llama.attention.head_count", Value::U32(0), "at least 1"),
         ("llama.attention.head_count", huge.clone(), "head_count"),
         ("llama.attention.head_count", Value::U32(1), "head_count"),
-        ("llama.attention.head_count_kv", Value::U32(3), "head_count"),
+        ("llama.attention.head_count", Value::U32(3), "head_count"),
         ("llama.context_length", Value::U32(0), "at least 1"),
         ("llama.attention.layer_norm_rms_epsilon", Value::F32(f32::NAN), "positive"),
         ("llama.rope.freq_base", Value::F32(-1.0), "positive"),
-        ("llama.rope.dimension_count", huge.clone(), "fit into a head"),
+        ("llama.rope.dimension_count", huge, "fit into a head"),
         ("llama.rope.dimension_count", Value::U32(3), "even"),
-        ("llama.rope.scaling.type", Value::String("yarn".into()), "yarn"),
-        ("llama.attention.key_length", Value::U32(32), "attn_q"),
-        ("llama.attention.key_length", huge, "heads"),
-        ("llama.attention.value_length", Value::U32(32), "different lengths"),
-        ("llama.expert_count", Value::U32(8), "mixture of experts"),
+        ("llama.rope.scaling.type", Value::String("dynamic".into()), "dynamic"),
+        ("llama.rope.scaling.type", Value::String("longrope".into()), "rope_factors_short"),
+        ("llama.expert_gating_func", Value::U32(2), "gating function 2"),
+        ("llama.expert_weights_scale", Value::F32(2.5), "scale for the experts"),
+        ("llama.attn_logit_softcapping", Value::F32(30.0), "attn_logit_softcapping"),
         ("general.architecture", Value::U32(1), "general.architecture"),
     ] {
         let text = refusal_with(key, value.clone());
@@ -105,12 +140,28 @@ fn missing_misshapen_and_unusable_tensors_are_named() {
         let bytes = shape.iter().product::<usize>() / kind.block_len() * kind.block_bytes();
         refusal(Tiny { skip: Some(name), ..Tiny::default() }, |writer| writer.tensor(name, shape, kind, vec![0; bytes]))
     };
-    let text = replaced("blk.0.attn_k.weight", &[WIDTH, 7], TensorType::F32);
+    let text = replaced("blk.1.attn_k.weight", &[WIDTH, 7], TensorType::F32);
     assert!(text.contains("attn_k") && text.contains("[256, 7]") && text.contains("[256, 128]"), "{text}");
     let text = replaced("blk.0.attn_norm.weight", &[WIDTH, 2], TensorType::F32);
     assert!(text.contains("attn_norm"), "{text}");
-    let text = replaced("blk.0.ffn_down.weight", &[WIDTH, WIDTH], TensorType::Q5_K);
-    assert!(text.contains("ffn_down") && text.contains("Q5_K"), "{text}");
+    let text = replaced("blk.0.ffn_down.weight", &[WIDTH, WIDTH], TensorType::IQ2_S);
+    assert!(text.contains("ffn_down") && text.contains("IQ2_S") && text.contains("Q8_0, Q2_K"), "{text}");
+}
+
+#[test]
+fn experts_must_fit_each_other_and_the_keys() {
+    let moe = Tiny { architecture: "qwen3moe", experts: 3, kind: TensorType::F32, ..Tiny::default() };
+    let key = "qwen3moe.expert_used_count";
+    let text = refusal(Tiny { skip: Some(key), ..moe }, |writer| writer.entry(key, Value::U32(4)));
+    assert!(text.contains("expert_used_count\" is 4") && text.contains("3 experts"), "{text}");
+    let name = "blk.1.ffn_up_exps.weight";
+    let shape = [WIDTH, WIDTH, 2];
+    let values = vec![0; 4 * WIDTH * WIDTH * 2];
+    let text = refusal(Tiny { skip: Some(name), ..moe }, |writer| writer.tensor(name, &shape, TensorType::F32, values));
+    assert!(text.contains(name) && text.contains("[256, 256, 2]") && text.contains("[256, 256, 3]"), "{text}");
+    let key = "qwen3moe.expert_count";
+    let file = Tiny { skip: Some(key), ..moe }.writer().entry(key, Value::U32(8)).finish();
+    assert!(read(&file).unwrap().warnings[0].contains("expert_count"));
 }
 
 #[test]

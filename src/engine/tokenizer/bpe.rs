@@ -11,13 +11,14 @@ use tokenizers::{
 
 use super::Error;
 use super::pre_tokenizer::Recipe;
-use super::vocabulary::{Kind, Vocabulary};
+use super::vocabulary::{Kind, METASPACE, Vocabulary};
 
 /// A byte-pair encoder.
 #[derive(Debug)]
 pub(super) struct Bpe {
     splits: Vec<Split>,
-    bytes: ByteLevel,
+    /// None where pieces are characters.
+    bytes: Option<ByteLevel>,
     model: BPE,
     /// Characters of bytes that are no token. They are lost, and nothing merges across them.
     missing: Vec<char>,
@@ -37,6 +38,7 @@ impl Bpe {
             }
         }
         let builder = BPE::builder().vocab_and_merges(table, pairs).ignore_merges(recipe.ignore_merges);
+        let builder = builder.byte_fallback(recipe.characters);
         let model = builder.build().map_err(|error| Error::Merge(error.to_string()))?;
         let splits = recipe.patterns.iter().map(|pattern| {
             Split::new(SplitPattern::Regex(pattern.clone()), SplitDelimiterBehavior::Isolated, false)
@@ -44,8 +46,10 @@ impl Bpe {
         });
         let splits = splits.collect::<Result<_, _>>()?;
         let is_missing = |letter: &char| model.token_to_id(letter.encode_utf8(&mut [0; 4])).is_none();
-        let missing = ByteLevel::alphabet().into_iter().filter(is_missing).collect();
-        Ok(Self { splits, bytes: ByteLevel::new(false, false, false), model, missing })
+        let bytes = (!recipe.characters).then(|| ByteLevel::new(false, false, false));
+        let alphabet = bytes.iter().flat_map(|_| ByteLevel::alphabet());
+        let missing = alphabet.filter(is_missing).collect();
+        Ok(Self { splits, bytes, model, missing })
     }
 
     /// Appends the tokens of a text that holds no special token.
@@ -60,11 +64,16 @@ impl Bpe {
     }
 
     fn try_encode(&self, text: &str, out: &mut Vec<u32>) -> tokenizers::Result<()> {
-        let mut pieces = PreTokenizedString::from(text);
+        let mut pieces = match &self.bytes {
+            Some(_) => PreTokenizedString::from(text),
+            None => PreTokenizedString::from(text.replace(' ', METASPACE)),
+        };
         for split in &self.splits {
             split.pre_tokenize(&mut pieces)?;
         }
-        self.bytes.pre_tokenize(&mut pieces)?;
+        if let Some(bytes) = &self.bytes {
+            bytes.pre_tokenize(&mut pieces)?;
+        }
         pieces.tokenize(|piece| self.merge(piece.get()))?;
         for (_, _, tokens) in pieces.get_splits(OffsetReferential::Original, OffsetType::Byte) {
             out.extend(tokens.iter().flatten().map(|token| token.id));

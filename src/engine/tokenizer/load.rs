@@ -43,7 +43,9 @@ impl Tokenizer {
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, Error> {
         let mut loader = Loader { gguf, warnings: Vec::new() };
         match gguf.require(MODEL_KEY)?.as_str() {
-            Some("gpt2") => loader.byte_pair(),
+            Some("gpt2") => loader.byte_pair(None),
+            // Its merges are over characters, whatever the file says about pre-tokenizers.
+            Some("gemma4") => loader.byte_pair(Some("gemma4")),
             Some("llama") => loader.sentence_piece(),
             other => Err(Error::UnknownModel(other.unwrap_or_default().to_owned())),
         }
@@ -78,15 +80,16 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    fn byte_pair(&mut self) -> Result<Tokenizer, Error> {
-        let name = self.gguf.string(PRE_KEY)?;
+    fn byte_pair(&mut self, name: Option<&'static str>) -> Result<Tokenizer, Error> {
+        let name = name.map_or_else(|| self.gguf.string(PRE_KEY), |name| Ok(Some(name)))?;
         let recipe = recipe(name)?;
         if recipe.guessed {
             self.warnings.push(format!(
                 "{PRE_KEY} does not name a pre-tokenizer; a default is used and text may be cut wrongly"
             ));
         }
-        let vocabulary = self.vocabulary(Alphabet::ByteLevel)?;
+        let alphabet = if recipe.characters { Alphabet::Metaspace } else { Alphabet::ByteLevel };
+        let vocabulary = self.vocabulary(alphabet)?;
         let merges = self.gguf.strings(MERGES_KEY)?.unwrap_or_default();
         let bpe = Bpe::new(&vocabulary, merges, &recipe)?;
         let mut hash = Hash::default();

@@ -12,6 +12,8 @@ mod spm;
 mod vocabulary;
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod tests;
 
 use bpe::Bpe;
@@ -28,7 +30,7 @@ pub enum Error {
     #[error(transparent)]
     File(#[from] super::gguf::Error),
     /// A kind of tokenizer that is not known.
-    #[error("the tokenizer model {0:?} is not supported; gpt2 (BPE) and llama (SPM) are")]
+    #[error("the tokenizer model {0:?} is not supported; gpt2 and gemma4 (BPE) and llama (SPM) are")]
     UnknownModel(String),
     /// A name of a pre-tokenizer that is not known.
     #[error("the pre-tokenizer {0:?} is not supported; text would be cut wrongly, so the model is refused")]

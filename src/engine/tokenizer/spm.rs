@@ -3,10 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
-use super::vocabulary::{Kind, Vocabulary, byte_of_token};
-
-/// Stands for a space inside tokens.
-const METASPACE: &str = "\u{2581}";
+use super::vocabulary::{Kind, METASPACE, Vocabulary, byte_of_token};
 
 /// A score-based encoder.
 #[derive(Debug)]

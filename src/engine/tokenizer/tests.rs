@@ -147,11 +147,53 @@ fn every_named_pattern_compiles() {
         "tekken",
         "falcon",
         "glm4",
+        "laguna",
+        "jina-v2-code",
+        "kimi-k2",
+        "deepseek-v3",
+        "deepseek-coder",
+        "deepseek-llm",
+        "afmoe",
     ] {
         let tokenizer = load(&byte_level_file(pre)).unwrap_or_else(|error| panic!("{pre}: {error}"));
         assert_eq!(tokenizer.encode("ab b", false), [2, 3, 1], "{pre}");
         assert_eq!(tokenizer.warnings().is_empty(), pre != "default");
     }
+}
+
+#[test]
+fn patterns_without_vectors_of_their_own_cut_as_their_models_do() {
+    let pieces = |pre: &str, text: &str| -> Vec<String> {
+        let mut pieces = tokenizers::PreTokenizedString::from(text);
+        for pattern in super::pre_tokenizer::recipe(Some(pre)).unwrap().patterns {
+            let pattern = tokenizers::pre_tokenizers::split::SplitPattern::Regex(pattern);
+            let isolated = tokenizers::SplitDelimiterBehavior::Isolated;
+            let split = tokenizers::pre_tokenizers::split::Split::new(pattern, isolated, false).unwrap();
+            tokenizers::PreTokenizer::pre_tokenize(&split, &mut pieces).unwrap();
+        }
+        let splits = pieces.get_splits(tokenizers::OffsetReferential::Original, tokenizers::OffsetType::Byte);
+        splits.into_iter().map(|(piece, ..)| piece.to_owned()).collect()
+    };
+    assert_eq!(pieces("afmoe", "1234567 12"), ["1", "234", "567", " ", "12"]);
+    assert_eq!(pieces("afmoe", "ab,cd สวัสดี"), ["ab", ",cd", " ", "สวัสดี"]);
+    assert_eq!(pieces("kimi-k2", "HelloWorld 你好abc 1234"), ["Hello", "World", " ", "你好", "abc", " ", "123", "4"]);
+    assert_eq!(pieces("deepseek-v3", "x=12345 かな語 $a"), ["x", "=", "123", "45", " ", "かな語", " $", "a"]);
+    assert_eq!(pieces("laguna", "a\n\n  b"), ["a", "\n\n", " ", " b"]);
+    assert_eq!(pieces("gemma4", "a b\n\nc"), ["a b", "\n\n", "c"]);
+    assert_eq!(pieces("gpt-4o", "camelCase's x/"), ["camel", "Case's", " x", "/"]);
+}
+
+#[test]
+fn characters_merge_over_spaces_and_fall_back_to_bytes() {
+    let tokens = ["<0xC3>", "<0xA9>", "\u{2581}", "a", "b", "a\u{2581}", "a\u{2581}b", "\n", "<0x0A>"];
+    let file = Writer::new()
+        .entry("tokenizer.ggml.model", Value::String("gemma4".to_owned()))
+        .entry("tokenizer.ggml.tokens", strings(&tokens))
+        .entry("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![6, 6, 1, 1, 1, 1, 1, 1, 6])))
+        .entry("tokenizer.ggml.merges", strings(&["a \u{2581}", "a\u{2581} b"]));
+    let tokenizer = load(&file).unwrap();
+    assert_eq!(tokenizer.encode("a b\n é", false), [6, 7, 2, 0, 1]);
+    assert_eq!(tokenizer.decode(&[6, 7, 2, 0, 1]), "a b\n é");
 }
 
 #[test]

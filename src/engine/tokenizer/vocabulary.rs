@@ -1,5 +1,8 @@
 //! Token ids, their kinds and the bytes they stand for. Knows nothing about how text is cut into tokens.
 
+/// Stands for a space inside tokens.
+pub(super) const METASPACE: &str = "\u{2581}";
+
 /// What a token is for, as the model file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -100,7 +103,7 @@ fn push_bytes(bytes: &mut Vec<u8>, text: &str, kind: Kind, alphabet: Alphabet) {
             Some(byte) => bytes.push(byte),
             None => bytes.extend(character.encode_utf8(&mut [0; 4]).as_bytes()),
         }),
-        (_, Alphabet::Metaspace) => bytes.extend(text.replace('\u{2581}', " ").as_bytes()),
+        (_, Alphabet::Metaspace) => bytes.extend(text.replace(METASPACE, " ").as_bytes()),
     }
 }
 

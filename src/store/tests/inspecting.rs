@@ -84,12 +84,14 @@ fn mending_a_cut_log_keeps_the_journal_as_it_was_and_rewinds_what_is_left() {
     assert_eq!(mend(folder.path()).unwrap().kept, None, "a mended folder is mended again");
 }
 
-/// Whether one conversation of the journal cannot be read by the database while the folder opens.
+/// Whether one conversation of the journal cannot be read by the database while the folder opens. It fails each time:
+/// sled moves pages of others while it reads, tries each once, and gives the error of that too.
 fn hurt(folder: &Path, conversations: &[ConversationId]) -> Option<ConversationId> {
     let copy = tempfile::tempdir().unwrap();
     copy_folder(folder, copy.path());
     let journal = SledJournal::open(copy.path()).ok()?;
-    let hurt = conversations.iter().find(|id| journal.read(**id, 0, 1000).is_err()).copied();
+    let fails = |id: &ConversationId| (0..10).all(|_| journal.read(*id, 0, 1000).is_err());
+    let hurt = conversations.iter().find(|id| fails(id)).copied();
     hurt.filter(|_| journal.is_unreadable())
 }
 
@@ -116,7 +118,8 @@ fn what_the_database_cannot_read_is_damage_of_its_conversation_only() {
             }
             error => panic!("{error}"),
         }
-        let whole = conversations.iter().filter(|id| journal.read(**id, 0, 1000).is_ok()).count();
+        let readable = |id: &&ConversationId| (0..10).any(|_| journal.read(**id, 0, 1000).is_ok());
+        let whole = conversations.iter().filter(readable).count();
         assert!(whole > 30, "only {whole} can be read");
         let dumped = dump(&journal, &mut std::io::sink()).unwrap();
         assert!(dumped.damaged.len() + dumped.damaged_records > 0 && dumped.conversations >= whole, "{dumped:?}");

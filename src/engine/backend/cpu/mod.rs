@@ -1,26 +1,33 @@
-//! Runs decoders of llama's family on the processor, over the kernels crate.
+//! Runs decoders of llama's family on the processor, over the kernels crate. A layer's description says what its parts
+//! are; there is one forward pass that reads it.
 //!
 //! Every operation works on rows that do not see each other, except attention, which reads the KV blocks in order
 //! of position. So a row's bits depend on its own sequence alone: not on its batch-mates, not on whether it came
 //! in a prompt chunk or one by one, not on the number of threads.
 
+mod attention;
+mod feed_forward;
 mod pages;
+mod short_convolution;
 mod weights;
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;
 
 use midstream_kernels::{
-    AttentionArgs, AttentionRow, AttentionScratch, Isa, Product, Scratch, Team, add_in_place, add_to_rows, attention,
-    matmul, matmul_all, rms_norm_rows, rope, rope_angles, silu_mul_rows,
+    AttentionRow, AttentionScratch, Isa, RopeStyle, Scratch, Team, add_in_place, add_to_rows, matmul, rms_norm_rows,
+    rope_angles, scale_in_place,
 };
 
 use super::super::kv::{BLOCK_TOKENS, BlockId};
 use super::super::model::{Description, ModelError, Sizes};
 use super::super::scheduler::Chunk;
 use super::{Backend, StepError};
-use pages::Pages;
-use weights::{Layer, Projection, Weights};
+use feed_forward::FeedForwardBuffers;
+use pages::{PageShape, Pages};
+use weights::{Mixer, Projection, Weights};
 
 /// A model in memory, its KV blocks, and the threads that run it.
 pub(crate) struct CpuBackend {
@@ -41,13 +48,23 @@ struct Buffers {
     key: Vec<f32>,
     value: Vec<f32>,
     attended: Vec<f32>,
-    gate: Vec<f32>,
-    up: Vec<f32>,
-    cos: Vec<f32>,
-    sin: Vec<f32>,
+    /// What a short convolution is gated with, and its inputs.
+    gates: Vec<f32>,
+    feed_forward: FeedForwardBuffers,
+    /// What a branch adds to the residual stream.
+    branch: Vec<f32>,
+    /// One for each of the model's rotations.
+    angles: Vec<Angles>,
     logits: Vec<f32>,
     products: Scratch,
     attention: AttentionScratch,
+}
+
+/// Cosine and sine of one rotation's angles, row after row.
+#[derive(Default)]
+struct Angles {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
 }
 
 /// One token of a step.
@@ -57,95 +74,99 @@ struct Row<'a> {
     blocks: &'a [u32],
 }
 
+impl Row<'_> {
+    /// Its block and its place in the block.
+    fn at(&self) -> (usize, usize) {
+        (self.blocks[self.position / BLOCK_TOKENS] as usize, self.position % BLOCK_TOKENS)
+    }
+}
+
+/// What one layer's mixer works with.
+struct Mixing<'a> {
+    team: &'a Team,
+    isa: Isa,
+    sizes: &'a Sizes,
+    style: RopeStyle,
+    pages: &'a mut Pages,
+    buffers: &'a mut Buffers,
+    rows: &'a [Row<'a>],
+    /// Where the layer's pages are.
+    place: usize,
+}
+
 impl CpuBackend {
-    /// Copies the weights out of the file's bytes and makes room for `blocks` KV blocks.
+    /// Copies the weights out of the files' bytes and makes room for `blocks` KV blocks.
     pub(crate) fn load(
         description: Description,
-        file: &[u8],
+        files: &[&[u8]],
         isa: Isa,
         team: Team,
         blocks: usize,
     ) -> Result<Self, ModelError> {
-        let weights = Weights::load(&description, file, isa)?;
-        let Sizes { kv_heads, head_dim, .. } = description.sizes;
-        let pages = Pages::new(weights.layers.len(), blocks, kv_heads, head_dim);
+        let weights = Weights::load(&description, files, isa)?;
+        let pages = Pages::new(PageShape::of(&description), blocks);
         Ok(Self { team, isa, description, weights, pages, buffers: Buffers::default() })
     }
 
+    /// Bytes of one KV block of such a model.
+    pub(crate) fn block_bytes_of(description: &Description) -> usize {
+        PageShape::of(description).block_bytes()
+    }
+
     fn embed(&mut self, rows: &[Row<'_>]) -> Result<(), StepError> {
-        let Sizes { embedding, rope_dims, rope_base, .. } = self.description.sizes;
-        let pairs = rope_dims / 2;
+        let width = self.description.sizes.embedding;
         let buffers = &mut self.buffers;
         buffers.resize(rows.len(), &self.description.sizes);
-        for (index, row) in rows.iter().enumerate() {
-            let values = &mut buffers.residual[index * embedding..(index + 1) * embedding];
+        for (row, values) in rows.iter().zip(buffers.residual.chunks_exact_mut(width)) {
             let found = self.weights.embedding.dequantise_row(row.token as usize, values);
             found.map_err(|_| StepError::UnknownToken(row.token))?;
-            let angles = index * pairs..(index + 1) * pairs;
-            let (cos, sin) = (&mut buffers.cos[angles.clone()], &mut buffers.sin[angles]);
-            let factors = self.weights.rope_factors.as_deref();
-            rope_angles(row.position as f64, f64::from(rope_base), factors, cos, sin);
+        }
+        if let Some(scale) = self.description.sizes.embedding_scale {
+            scale_in_place(self.isa, &mut buffers.residual, scale);
+        }
+        buffers.angles.resize_with(self.weights.ropes.len(), Angles::default);
+        for (rope, Angles { cos, sin }) in self.weights.ropes.iter().zip(&mut buffers.angles) {
+            let pairs = rope.frequencies.len();
+            cos.resize(rows.len() * pairs, 0.0);
+            sin.resize(rows.len() * pairs, 0.0);
+            let angles = cos.chunks_exact_mut(pairs).zip(sin.chunks_exact_mut(pairs));
+            for (row, (cos, sin)) in rows.iter().zip(angles) {
+                rope_angles(row.position as f64, &rope.frequencies, rope.magnitude, cos, sin);
+            }
         }
         Ok(())
     }
 
-    /// Attention of one layer, added to the residual stream.
-    fn attend(&mut self, number: usize, rows: &[Row<'_>], seen: &[AttentionRow<'_>]) {
-        let Self { team, isa, description, weights, pages, buffers } = self;
-        let (sizes, isa, layer) = (&description.sizes, *isa, &weights.layers[number]);
-        let count = rows.len();
-        rms_norm_rows(team, isa, &buffers.residual, &layer.attn_norm, sizes.rms_epsilon, &mut buffers.normed);
-        let mut products = [
-            Product { weights: &layer.query.weight, out: &mut buffers.query },
-            Product { weights: &layer.key.weight, out: &mut buffers.key },
-            Product { weights: &layer.value.weight, out: &mut buffers.value },
-        ];
-        matmul_all(team, &buffers.normed, count, &mut products, &mut buffers.products);
-        layer.query.add_bias(isa, &mut buffers.query);
-        layer.key.add_bias(isa, &mut buffers.key);
-        layer.value.add_bias(isa, &mut buffers.value);
-        let (style, head_dim) = (description.architecture.rope, sizes.head_dim);
-        rope(isa, style, &mut buffers.query, count, head_dim, &buffers.cos, &buffers.sin);
-        rope(isa, style, &mut buffers.key, count, head_dim, &buffers.cos, &buffers.sin);
-        let row_len = sizes.kv_heads * head_dim;
-        for (index, row) in rows.iter().enumerate() {
-            let values = index * row_len..(index + 1) * row_len;
-            let block = row.blocks[row.position / BLOCK_TOKENS];
-            let at = (block as usize, row.position % BLOCK_TOKENS);
-            pages.write(isa, number, at, &buffers.key[values.clone()], &buffers.value[values]);
-        }
-        let (k, v) = pages.layer(number);
-        let args = AttentionArgs {
-            q: &buffers.query,
-            n_heads: sizes.heads,
-            n_kv_heads: sizes.kv_heads,
-            head_dim,
-            scale: 1.0 / (head_dim as f32).sqrt(),
-            k,
-            v,
-            block_size: BLOCK_TOKENS,
-            rows: seen,
-        };
-        attention(team, isa, &args, &mut buffers.attended, &mut buffers.attention);
-        let out = &mut buffers.normed;
-        matmul(team, &layer.attn_output.weight, &buffers.attended, count, out, &mut buffers.products);
-        layer.attn_output.add_bias(isa, out);
-        add_in_place(isa, &mut buffers.residual, out);
+    /// Norms the residual stream for a branch that begins.
+    fn norm(&mut self, weight: impl FnOnce(&Weights) -> &[f32]) {
+        let Self { team, isa, description, weights, buffers, .. } = self;
+        let (weight, epsilon) = (weight(weights), description.sizes.rms_epsilon);
+        rms_norm_rows(team, *isa, &buffers.residual, weight, epsilon, &mut buffers.normed);
     }
 
-    /// The feed-forward part of one layer, added to the residual stream.
-    fn feed_forward(&mut self, number: usize) {
+    /// The part of a layer that reads other positions, from the normed stream to the branch.
+    fn mix(&mut self, number: usize, rows: &[Row<'_>], seen: &[AttentionRow<'_>]) {
+        let Self { team, isa, description, weights, pages, buffers } = self;
+        let layer = &weights.layers[number];
+        let (sizes, style) = (&description.sizes, description.architecture.rope);
+        let mut mixing = Mixing { team, isa: *isa, sizes, style, pages, buffers, rows, place: layer.place };
+        match &layer.mixer {
+            Mixer::Attention(attention) => mixing.attend(attention, seen),
+            Mixer::ShortConvolution(convolution) => mixing.convolve(convolution),
+        }
+    }
+
+    /// Adds what a branch gave to the residual stream, normed once more where there is a norm for that.
+    fn add_branch(&mut self, post_norm: impl FnOnce(&Weights) -> &Option<Vec<f32>>) {
         let Self { team, isa, description, weights, buffers, .. } = self;
-        let (sizes, isa) = (&description.sizes, *isa);
-        let Layer { ffn_norm, gate, up, down, .. } = &weights.layers[number];
-        let count = buffers.residual.len() / sizes.embedding;
-        rms_norm_rows(team, isa, &buffers.residual, ffn_norm, sizes.rms_epsilon, &mut buffers.normed);
-        let mut products =
-            [Product { weights: gate, out: &mut buffers.gate }, Product { weights: up, out: &mut buffers.up }];
-        matmul_all(team, &buffers.normed, count, &mut products, &mut buffers.products);
-        silu_mul_rows(team, isa, &mut buffers.gate, &buffers.up, sizes.feed_forward);
-        matmul(team, down, &buffers.gate, count, &mut buffers.normed, &mut buffers.products);
-        add_in_place(isa, &mut buffers.residual, &buffers.normed);
+        let Buffers { residual, normed, branch, .. } = buffers;
+        match post_norm(weights) {
+            Some(weight) => {
+                rms_norm_rows(team, *isa, branch, weight, description.sizes.rms_epsilon, normed);
+                add_in_place(*isa, residual, normed);
+            }
+            None => add_in_place(*isa, residual, branch),
+        }
     }
 
     /// Logits behind the given rows.
@@ -175,9 +196,7 @@ impl Backend for CpuBackend {
             for (offset, token) in chunk.tokens.iter().enumerate() {
                 rows.push(Row { position: chunk.start + offset, token: *token, blocks });
             }
-            if chunk.samples && !chunk.tokens.is_empty() {
-                wanted.push(rows.len() - 1);
-            }
+            wanted.extend(rows.len() - chunk.sampled.min(chunk.tokens.len())..rows.len());
         }
         let blockless = |row: &&Row<'_>| {
             row.blocks.get(row.position / BLOCK_TOKENS).is_none_or(|block| *block as usize >= self.pages.blocks())
@@ -189,8 +208,12 @@ impl Backend for CpuBackend {
         let seen: Vec<AttentionRow<'_>> =
             rows.iter().map(|row| AttentionRow { block_table: row.blocks, len: row.position + 1 }).collect();
         for number in 0..self.weights.layers.len() {
-            self.attend(number, &rows, &seen);
-            self.feed_forward(number);
+            self.norm(|weights| &weights.layers[number].mixer_norm);
+            self.mix(number, &rows, &seen);
+            self.add_branch(|weights| &weights.layers[number].mixer_post_norm);
+            self.norm(|weights| &weights.layers[number].feed_forward_norm);
+            self.feed_forward(number, rows.len());
+            self.add_branch(|weights| &weights.layers[number].feed_forward_post_norm);
         }
         self.project(&wanted);
         Ok(&self.buffers.logits)
@@ -222,19 +245,17 @@ impl Projection {
 }
 
 impl Buffers {
+    /// Room for what every layer needs; the others make their own.
     fn resize(&mut self, rows: usize, sizes: &Sizes) {
         let (query, kv) = (sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim);
         for (buffer, width) in [
             (&mut self.residual, sizes.embedding),
             (&mut self.normed, sizes.embedding),
+            (&mut self.branch, sizes.embedding),
             (&mut self.query, query),
             (&mut self.attended, query),
             (&mut self.key, kv),
             (&mut self.value, kv),
-            (&mut self.gate, sizes.feed_forward),
-            (&mut self.up, sizes.feed_forward),
-            (&mut self.cos, sizes.rope_dims / 2),
-            (&mut self.sin, sizes.rope_dims / 2),
         ] {
             buffer.resize(rows * width, 0.0);
         }

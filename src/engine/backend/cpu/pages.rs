@@ -1,29 +1,79 @@
-//! The bytes of the KV blocks: keys and values as f16, layer by layer.
+//! The bytes of the KV blocks: keys and values as f16, as the attention kernel takes them, and the last inputs of short
+//! convolutions as f32.
 
-use midstream_kernels::{Isa, f32_to_f16_slice};
+use midstream_kernels::{Isa, KV_BLOCK, f32_to_f16, f32_to_f16_slice};
 
 use super::super::super::kv::BLOCK_TOKENS;
+use super::super::super::model::{Description, Mixer};
 
-/// Keys and values of all layers; each layer is `[blocks][kv_heads][BLOCK_TOKENS][head_dim]`.
-pub(super) struct Pages {
-    keys: Vec<Vec<u16>>,
-    values: Vec<Vec<u16>>,
-    blocks: usize,
+const _: () = assert!(BLOCK_TOKENS == KV_BLOCK, "planner and kernel have blocks of one size");
+
+/// What one block holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PageShape {
+    /// Layers with attention.
+    attentions: usize,
     kv_heads: usize,
     head_dim: usize,
+    /// Layers with a short convolution.
+    convolutions: usize,
+    /// Inputs that a convolution needs besides the current one.
+    inputs: usize,
+    width: usize,
+}
+
+impl PageShape {
+    /// The shape for a model.
+    pub(super) fn of(description: &Description) -> Self {
+        let sizes = &description.sizes;
+        let (kv_heads, head_dim, width) = (sizes.kv_heads, sizes.head_dim, sizes.embedding);
+        let mut shape = Self { kv_heads, head_dim, width, ..Self::default() };
+        for layer in &description.layers {
+            match &layer.mixer {
+                Mixer::Attention(_) => shape.attentions += 1,
+                Mixer::ShortConvolution(convolution) => {
+                    shape.convolutions += 1;
+                    shape.inputs = shape.inputs.max(convolution.kernel.cols - 1);
+                }
+            }
+        }
+        shape
+    }
+
+    /// Keys, or values, of one layer.
+    fn head_values(self) -> usize {
+        self.kv_heads * BLOCK_TOKENS * self.head_dim
+    }
+
+    /// Inputs of one layer.
+    fn input_values(self) -> usize {
+        self.inputs * self.width
+    }
+
+    /// Bytes of one block.
+    pub(super) fn block_bytes(self) -> usize {
+        2 * self.attentions * self.head_values() * size_of::<u16>()
+            + self.convolutions * self.input_values() * size_of::<f32>()
+    }
+}
+
+/// The pages of all layers. Keys of a layer are `[blocks][kv_heads][head_dim][BLOCK_TOKENS]`, values
+/// `[blocks][kv_heads][BLOCK_TOKENS][head_dim]`, inputs `[blocks][inputs][width]`: a position's input replaces the one
+/// that no later position needs.
+pub(super) struct Pages {
+    shape: PageShape,
+    blocks: usize,
+    keys: Vec<Vec<u16>>,
+    values: Vec<Vec<u16>>,
+    inputs: Vec<Vec<f32>>,
 }
 
 impl Pages {
     /// Zeroed pages; the system gives them memory when they are first written.
-    pub(super) fn new(layers: usize, blocks: usize, kv_heads: usize, head_dim: usize) -> Self {
-        let layer = || vec![0; blocks * kv_heads * BLOCK_TOKENS * head_dim];
-        Self {
-            keys: (0..layers).map(|_| layer()).collect(),
-            values: (0..layers).map(|_| layer()).collect(),
-            blocks,
-            kv_heads,
-            head_dim,
-        }
+    pub(super) fn new(shape: PageShape, blocks: usize) -> Self {
+        let heads = || (0..shape.attentions).map(|_| vec![0; blocks * shape.head_values()]).collect();
+        let inputs = (0..shape.convolutions).map(|_| vec![0.0; blocks * shape.input_values()]).collect();
+        Self { shape, blocks, keys: heads(), values: heads(), inputs }
     }
 
     /// How many blocks there are.
@@ -31,38 +81,59 @@ impl Pages {
         self.blocks
     }
 
-    /// One layer's keys and values.
-    pub(super) fn layer(&self, layer: usize) -> (&[u16], &[u16]) {
+    /// Keys and values of one layer among those with attention.
+    pub(super) fn heads(&self, layer: usize) -> (&[u16], &[u16]) {
         (&self.keys[layer], &self.values[layer])
     }
 
     /// Writes one position; `at` is its block and its place in the block.
     pub(super) fn write(&mut self, isa: Isa, layer: usize, at: (usize, usize), key: &[f32], value: &[f32]) {
         let (block, slot) = at;
-        for head in 0..self.kv_heads {
-            let from = head * self.head_dim..(head + 1) * self.head_dim;
-            let start = ((block * self.kv_heads + head) * BLOCK_TOKENS + slot) * self.head_dim;
-            let to = start..start + self.head_dim;
-            f32_to_f16_slice(isa, &key[from.clone()], &mut self.keys[layer][to.clone()]);
-            f32_to_f16_slice(isa, &value[from], &mut self.values[layer][to]);
+        let PageShape { kv_heads, head_dim, .. } = self.shape;
+        for head in 0..kv_heads {
+            let from = head * head_dim..(head + 1) * head_dim;
+            let start = (block * kv_heads + head) * BLOCK_TOKENS * head_dim;
+            let keys = self.keys[layer][start + slot..].iter_mut().step_by(BLOCK_TOKENS);
+            for (bits, key) in keys.zip(&key[from.clone()]) {
+                *bits = f32_to_f16(*key);
+            }
+            let start = start + slot * head_dim;
+            f32_to_f16_slice(isa, &value[from], &mut self.values[layer][start..start + head_dim]);
         }
+    }
+
+    /// The input of a recent position, of one layer among those with a convolution.
+    pub(super) fn input(&self, layer: usize, at: (usize, usize)) -> &[f32] {
+        &self.inputs[layer][self.input_range(at)]
+    }
+
+    /// Writes one position's input.
+    pub(super) fn write_input(&mut self, layer: usize, at: (usize, usize), input: &[f32]) {
+        let range = self.input_range(at);
+        self.inputs[layer][range].copy_from_slice(input);
+    }
+
+    fn input_range(&self, (block, slot): (usize, usize)) -> std::ops::Range<usize> {
+        let PageShape { inputs, width, .. } = self.shape;
+        let start = (block * inputs + slot % inputs) * width;
+        start..start + width
     }
 
     /// Bytes of one block.
     pub(super) fn block_bytes(&self) -> usize {
-        2 * self.keys.len() * self.block_values() * size_of::<u16>()
+        self.shape.block_bytes()
     }
 
-    /// One block, layer by layer, keys before values, little-endian.
+    /// One block, little-endian: attention layer by layer, keys before values, then the convolutions' inputs.
     pub(super) fn read_block(&self, block: usize) -> Vec<u8> {
-        let values = self.block_values();
-        let mut bytes = vec![0; self.block_bytes()];
-        let parts = self.keys.iter().zip(&self.values).flat_map(|(keys, values)| [keys, values]);
-        for (part, out) in parts.zip(bytes.chunks_exact_mut(values * size_of::<u16>())) {
-            let numbers = &part[block * values..(block + 1) * values];
-            for (number, out) in numbers.iter().zip(out.chunks_exact_mut(size_of::<u16>())) {
-                out.copy_from_slice(&number.to_le_bytes());
-            }
+        let mut bytes = Vec::with_capacity(self.block_bytes());
+        let values = self.shape.head_values();
+        for part in self.keys.iter().zip(&self.values).flat_map(|(keys, values)| [keys, values]) {
+            bytes.extend(part[block * values..(block + 1) * values].iter().flat_map(|number| number.to_le_bytes()));
+        }
+        let values = self.shape.input_values();
+        for part in &self.inputs {
+            bytes.extend(part[block * values..(block + 1) * values].iter().flat_map(|number| number.to_le_bytes()));
         }
         bytes
     }
@@ -70,19 +141,18 @@ impl Pages {
     /// Writes one block as [`Self::read_block`] gave it.
     pub(super) fn write_block(&mut self, block: usize, bytes: &[u8]) {
         debug_assert_eq!(bytes.len(), self.block_bytes(), "checked before anything is written");
-        let values = self.block_values();
-        let parts = self.keys.iter_mut().zip(&mut self.values).flat_map(|(keys, values)| [keys, values]);
-        for (part, bytes) in parts.zip(bytes.chunks_exact(values * size_of::<u16>())) {
-            let numbers = &mut part[block * values..(block + 1) * values];
-            for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(size_of::<u16>())) {
-                *number = u16::from_le_bytes([bytes[0], bytes[1]]);
-            }
+        let values = self.shape.head_values();
+        let head_bytes = bytes.len().min(2 * self.shape.attentions * values * size_of::<u16>());
+        let (heads, inputs) = bytes.split_at(head_bytes);
+        let mut numbers = heads.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
+        for part in self.keys.iter_mut().zip(&mut self.values).flat_map(|(keys, values)| [keys, values]) {
+            part[block * values..(block + 1) * values].iter_mut().zip(&mut numbers).for_each(|(to, from)| *to = from);
         }
-    }
-
-    /// Keys, or values, of one block in one layer.
-    fn block_values(&self) -> usize {
-        self.kv_heads * BLOCK_TOKENS * self.head_dim
+        let values = self.shape.input_values();
+        let mut numbers = inputs.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        for part in &mut self.inputs {
+            part[block * values..(block + 1) * values].iter_mut().zip(&mut numbers).for_each(|(to, from)| *to = from);
+        }
     }
 }
 
@@ -96,10 +166,13 @@ mod tests {
     #[test]
     fn a_block_is_read_layer_by_layer_keys_before_values_head_by_head_and_put_back_the_same() {
         let (layers, heads, dim) = (2, 2, 4);
-        let mut pages = Pages::new(layers, 3, heads, dim);
-        // Whole numbers that f16 holds exactly, in the order in which they are to be read.
+        let shape = PageShape { attentions: layers, kv_heads: heads, head_dim: dim, ..PageShape::default() };
+        let mut pages = Pages::new(shape, 3);
+        // Whole numbers that f16 holds exactly, in the order in which they are to be read: keys value by value, values
+        // position by position.
         let number = |layer: usize, part: usize, head: usize, slot: usize, value: usize| {
-            ((((layer * 2 + part) * heads + head) * BLOCK_TOKENS + slot) * dim + value) as f32
+            let place = if part == 0 { value * BLOCK_TOKENS + slot } else { slot * dim + value };
+            (((layer * 2 + part) * heads + head) * BLOCK_TOKENS * dim + place) as f32
         };
         for layer in 0..layers {
             for slot in 0..BLOCK_TOKENS {
@@ -118,5 +191,26 @@ mod tests {
         assert_eq!(pages.read_block(2), bytes);
         assert_eq!(pages.read_block(1), bytes);
         assert!(pages.read_block(0).iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_block_keeps_the_last_inputs_of_convolutions_behind_keys_and_values() {
+        let shape = PageShape { attentions: 1, kv_heads: 1, head_dim: 2, convolutions: 2, inputs: 3, width: 2 };
+        let mut pages = Pages::new(shape, 2);
+        for layer in 0..2 {
+            for slot in 0..BLOCK_TOKENS {
+                pages.write_input(layer, (1, slot), &[slot as f32, layer as f32]);
+            }
+        }
+        for slot in 13..BLOCK_TOKENS {
+            assert_eq!(pages.input(1, (1, slot)), [slot as f32, 1.0]);
+        }
+        let bytes = pages.read_block(1);
+        assert_eq!(bytes.len(), shape.block_bytes());
+        let inputs: Vec<f32> =
+            bytes[2 * 2 * 2 * BLOCK_TOKENS..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        assert_eq!(inputs, [15.0, 0.0, 13.0, 0.0, 14.0, 0.0, 15.0, 1.0, 13.0, 1.0, 14.0, 1.0]);
+        pages.write_block(0, &bytes);
+        assert_eq!(pages.read_block(0), bytes);
     }
 }

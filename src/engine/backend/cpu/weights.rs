@@ -2,7 +2,7 @@
 
 use midstream_kernels::{Isa, WeightMatrix, dequantise};
 
-use super::super::super::model::{Description, LayerTensors, Linear, ModelError, TensorRef};
+use super::super::super::model::{self, Description, Linear, ModelError, TensorRef};
 
 /// A matrix with its bias.
 pub(super) struct Projection {
@@ -10,60 +10,118 @@ pub(super) struct Projection {
     pub(super) bias: Option<Vec<f32>>,
 }
 
-/// One layer.
-pub(super) struct Layer {
-    pub(super) attn_norm: Vec<f32>,
+/// Attention of one layer.
+pub(super) struct Attention {
     pub(super) query: Projection,
     pub(super) key: Projection,
     pub(super) value: Projection,
-    pub(super) attn_output: Projection,
-    pub(super) ffn_norm: Vec<f32>,
-    pub(super) gate: WeightMatrix,
-    pub(super) up: WeightMatrix,
-    pub(super) down: WeightMatrix,
+    pub(super) output: Projection,
+    pub(super) query_norm: Option<Vec<f32>>,
+    pub(super) key_norm: Option<Vec<f32>>,
+    pub(super) sinks: Option<Vec<f32>>,
+    /// Which of the rotations turns the heads.
+    pub(super) rope: Option<usize>,
+    /// How many of the last positions are seen.
+    pub(super) window: Option<usize>,
+}
+
+/// A gated convolution over the last few positions.
+pub(super) struct ShortConvolution {
+    pub(super) input: Projection,
+    /// A weight per channel for each position before, oldest first, and for the position itself.
+    pub(super) earlier: Vec<Vec<f32>>,
+    pub(super) current: Vec<f32>,
+    pub(super) output: Projection,
+}
+
+/// How a layer mixes positions.
+pub(super) enum Mixer {
+    Attention(Box<Attention>),
+    ShortConvolution(ShortConvolution),
+}
+
+/// A gated feed-forward part.
+pub(super) struct Gated {
+    pub(super) gate: Projection,
+    pub(super) up: Projection,
+    pub(super) down: Projection,
+}
+
+/// Several gated parts, of which each row takes some.
+pub(super) struct Experts {
+    pub(super) router: Projection,
+    pub(super) parts: Vec<Gated>,
+    pub(super) used: usize,
+}
+
+/// The feed-forward part of one layer.
+pub(super) enum FeedForward {
+    Dense(Box<Gated>),
+    Experts(Experts),
+}
+
+/// One layer.
+pub(super) struct Layer {
+    pub(super) mixer_norm: Vec<f32>,
+    pub(super) mixer: Mixer,
+    /// Its place among the layers with the same kind of mixer: where its pages are.
+    pub(super) place: usize,
+    pub(super) mixer_post_norm: Option<Vec<f32>>,
+    pub(super) feed_forward_norm: Vec<f32>,
+    pub(super) feed_forward: FeedForward,
+    pub(super) feed_forward_post_norm: Option<Vec<f32>>,
+}
+
+/// How heads are turned by their position.
+pub(super) struct Rope {
+    /// Radians per position, one per pair of values.
+    pub(super) frequencies: Vec<f64>,
+    /// What cosine and sine are multiplied with.
+    pub(super) magnitude: f64,
 }
 
 /// The whole decoder.
 pub(super) struct Weights {
     pub(super) embedding: WeightMatrix,
+    pub(super) ropes: Vec<Rope>,
     pub(super) layers: Vec<Layer>,
     pub(super) output_norm: Vec<f32>,
     /// None when the embedding serves as output matrix too.
     pub(super) output: Option<WeightMatrix>,
-    /// Divisors of the rotary angles, scaling included.
-    pub(super) rope_factors: Option<Vec<f32>>,
 }
 
 impl Weights {
-    pub(super) fn load(description: &Description, file: &[u8], isa: Isa) -> Result<Self, ModelError> {
-        let source = Source { file, isa };
-        let divisor = description.sizes.rope_divisor;
-        let mut rope_factors = description.rope_factors.as_ref().map(|tensor| source.vector(tensor)).transpose()?;
-        if rope_factors.is_none() && (divisor - 1.0).abs() > f32::EPSILON {
-            rope_factors = Some(vec![1.0; description.sizes.rope_dims / 2]);
-        }
-        for factor in rope_factors.iter_mut().flatten() {
-            *factor *= divisor;
+    pub(super) fn load(description: &Description, files: &[&[u8]], isa: Isa) -> Result<Self, ModelError> {
+        let source = Source { files, isa };
+        let mut layers = Vec::with_capacity(description.layers.len());
+        let mut places = [0, 0];
+        for layer in &description.layers {
+            let place = &mut places[usize::from(matches!(layer.mixer, model::Mixer::ShortConvolution(_)))];
+            layers.push(source.layer(layer, *place)?);
+            *place += 1;
         }
         Ok(Self {
             embedding: source.matrix(&description.embedding)?,
-            layers: description.layers.iter().map(|layer| source.layer(layer)).collect::<Result<_, _>>()?,
+            ropes: description.ropes.iter().map(|rope| source.rope(rope)).collect::<Result<_, _>>()?,
+            layers,
             output_norm: source.vector(&description.output_norm)?,
             output: description.output.as_ref().map(|tensor| source.matrix(tensor)).transpose()?,
-            rope_factors,
         })
     }
 }
 
-/// The file, and what its weights are packed for.
+/// The model's files, and what its weights are packed for.
 struct Source<'a> {
-    file: &'a [u8],
+    files: &'a [&'a [u8]],
     isa: Isa,
 }
 
 impl Source<'_> {
     fn bytes(&self, tensor: &TensorRef) -> Result<&[u8], ModelError> {
-        self.file.get(tensor.range.clone()).ok_or_else(|| refused(tensor, &"its data is not in the file"))
+        self.files
+            .get(tensor.part)
+            .and_then(|file| file.get(tensor.range.clone()))
+            .ok_or_else(|| refused(tensor, &"its data is not in the file"))
     }
 
     fn matrix(&self, tensor: &TensorRef) -> Result<WeightMatrix, ModelError> {
@@ -78,22 +136,80 @@ impl Source<'_> {
         Ok(values)
     }
 
-    fn projection(&self, linear: &Linear) -> Result<Projection, ModelError> {
-        let bias = linear.bias.as_ref().map(|tensor| self.vector(tensor)).transpose()?;
-        Ok(Projection { weight: self.matrix(&linear.weight)?, bias })
+    fn optional(&self, tensor: Option<&TensorRef>) -> Result<Option<Vec<f32>>, ModelError> {
+        tensor.map(|tensor| self.vector(tensor)).transpose()
     }
 
-    fn layer(&self, tensors: &LayerTensors) -> Result<Layer, ModelError> {
+    fn projection(&self, linear: &Linear) -> Result<Projection, ModelError> {
+        Ok(Projection { weight: self.matrix(&linear.weight)?, bias: self.optional(linear.bias.as_ref())? })
+    }
+
+    fn rope(&self, rope: &model::Rope) -> Result<Rope, ModelError> {
+        let mut frequencies = rope.frequencies.clone();
+        for (frequency, factor) in frequencies.iter_mut().zip(self.optional(rope.factors.as_ref())?.unwrap_or_default())
+        {
+            *frequency /= f64::from(factor);
+        }
+        Ok(Rope { frequencies, magnitude: rope.magnitude })
+    }
+
+    fn layer(&self, layer: &model::Layer, place: usize) -> Result<Layer, ModelError> {
         Ok(Layer {
-            attn_norm: self.vector(&tensors.attn_norm)?,
-            query: self.projection(&tensors.query)?,
-            key: self.projection(&tensors.key)?,
-            value: self.projection(&tensors.value)?,
-            attn_output: self.projection(&tensors.attn_output)?,
-            ffn_norm: self.vector(&tensors.ffn_norm)?,
-            gate: self.matrix(&tensors.gate)?,
-            up: self.matrix(&tensors.up)?,
-            down: self.matrix(&tensors.down)?,
+            mixer_norm: self.vector(&layer.mixer_norm)?,
+            mixer: match &layer.mixer {
+                model::Mixer::Attention(attention) => Mixer::Attention(Box::new(self.attention(attention)?)),
+                model::Mixer::ShortConvolution(conv) => Mixer::ShortConvolution(self.short_convolution(conv)?),
+            },
+            place,
+            mixer_post_norm: self.optional(layer.mixer_post_norm.as_ref())?,
+            feed_forward_norm: self.vector(&layer.feed_forward_norm)?,
+            feed_forward: self.feed_forward(&layer.feed_forward)?,
+            feed_forward_post_norm: self.optional(layer.feed_forward_post_norm.as_ref())?,
+        })
+    }
+
+    fn attention(&self, attention: &model::Attention) -> Result<Attention, ModelError> {
+        Ok(Attention {
+            query: self.projection(&attention.query)?,
+            key: self.projection(&attention.key)?,
+            value: self.projection(&attention.value)?,
+            output: self.projection(&attention.output)?,
+            query_norm: self.optional(attention.query_norm.as_ref())?,
+            key_norm: self.optional(attention.key_norm.as_ref())?,
+            sinks: self.optional(attention.sinks.as_ref())?,
+            rope: attention.rope,
+            window: attention.window,
+        })
+    }
+
+    fn short_convolution(&self, conv: &model::ShortConvolution) -> Result<ShortConvolution, ModelError> {
+        let kernel = self.vector(&conv.kernel)?;
+        let before = conv.kernel.cols - 1;
+        let tap = |tap: usize| kernel.iter().skip(tap).step_by(conv.kernel.cols).copied().collect();
+        Ok(ShortConvolution {
+            input: self.projection(&conv.input)?,
+            earlier: (0..before).map(tap).collect(),
+            current: tap(before),
+            output: self.projection(&conv.output)?,
+        })
+    }
+
+    fn feed_forward(&self, feed_forward: &model::FeedForward) -> Result<FeedForward, ModelError> {
+        Ok(match feed_forward {
+            model::FeedForward::Dense(gated) => FeedForward::Dense(Box::new(self.gated(gated)?)),
+            model::FeedForward::Experts(model::Experts { router, parts, used }) => FeedForward::Experts(Experts {
+                router: self.projection(router)?,
+                parts: parts.iter().map(|part| self.gated(part)).collect::<Result<_, _>>()?,
+                used: *used,
+            }),
+        })
+    }
+
+    fn gated(&self, gated: &model::Gated) -> Result<Gated, ModelError> {
+        Ok(Gated {
+            gate: self.projection(&gated.gate)?,
+            up: self.projection(&gated.up)?,
+            down: self.projection(&gated.down)?,
         })
     }
 }

@@ -4,8 +4,9 @@ use proptest::prelude::*;
 
 use super::super::super::backend::cpu::CpuBackend;
 use super::super::super::contract::{Engine, GenerationRequest, SequenceId};
-use super::super::super::scheduler::{Outcome, Plan};
-use super::super::tests::{KV_TOKEN_BYTES, engine, generate, parts, prompt, request};
+use super::super::super::model::tiny::Tiny;
+use super::super::super::scheduler::{Chunk, Outcome, Plan};
+use super::super::tests::{KV_TOKEN_BYTES, engine, engine_of, generate, parts, prompt, request};
 use super::super::{LoadOptions, LocalEngine};
 use super::*;
 
@@ -102,6 +103,24 @@ fn a_fork_runs_nothing_of_the_common_prefix_and_shares_its_blocks_with_the_runni
 }
 
 #[test]
+fn what_short_convolutions_remember_travels_with_the_blocks() {
+    let fresh = || engine_of(Tiny { architecture: "lfm2", layers: 4, ..Tiny::default() }, &LoadOptions::default());
+    let live = fresh();
+    let history = first_turn(&live);
+    let restarted = fresh();
+    assert_eq!(restarted.restore_kv(saved(&live, &history)).blocking_recv().unwrap(), Ok(FULL));
+    // The next turn, a fork at a border of blocks, and what follows a cut inside a block.
+    for (kept, cached) in [(history.len(), FULL), (64, 64), (77, 64)] {
+        let next = request(followed_by(&history[..kept], &[7, 8, 9]), 20);
+        let cold = generate(&fresh(), next.clone());
+        for engine in [&live, &restarted] {
+            let warm = generate(engine, next.clone());
+            assert_eq!((warm.cached, &warm.tokens), (Some(cached as u32), &cold.tokens));
+        }
+    }
+}
+
+#[test]
 fn an_image_serves_every_prefix_of_it_and_its_own_salt_only() {
     let source = fresh();
     let history = first_turn(&source);
@@ -157,11 +176,13 @@ impl Bench {
 
     /// Runs one step; every chunk that samples goes on with a token made of its position.
     fn step(&mut self) -> Plan {
-        let plan = self.scheduler.plan(|_| true);
+        let plan = self.scheduler.plan(|_| 1);
         self.backend.forward(&plan.chunks).unwrap();
-        let outcome =
-            |start: usize, samples| if samples { Outcome::Next(start as u32 % 200) } else { Outcome::Prefilled };
-        self.scheduler.complete(plan.chunks.iter().map(|chunk| (chunk.sequence, outcome(chunk.start, chunk.samples))));
+        let outcome = |chunk: &Chunk| match chunk.sampled {
+            0 => Outcome::Prefilled,
+            _ => Outcome::Next(vec![chunk.start as u32 % 200]),
+        };
+        self.scheduler.complete(plan.chunks.iter().map(|chunk| (chunk.sequence, outcome(chunk))));
         plan
     }
 

@@ -1,0 +1,69 @@
+//! Attention: projections, head norms, rotation, the pages, and what comes out of it.
+
+use midstream_kernels::{AttentionArgs, AttentionRow, Product, attention, matmul, matmul_all, rms_norm_heads, rope};
+
+use super::weights::Attention;
+use super::{Angles, Mixing};
+
+impl Mixing<'_> {
+    /// Attention of one layer, from the normed stream to the branch.
+    pub(super) fn attend(&mut self, layer: &Attention, seen: &[AttentionRow<'_>]) {
+        self.project_heads(layer);
+        self.turn_heads(layer);
+        self.write_heads();
+        let Self { team, isa, sizes, pages, buffers, place, .. } = self;
+        let (k, v) = pages.heads(*place);
+        let args = AttentionArgs {
+            q: &buffers.query,
+            n_heads: sizes.heads,
+            n_kv_heads: sizes.kv_heads,
+            head_dim: sizes.head_dim,
+            scale: sizes.attention_scale,
+            k,
+            v,
+            window: layer.window,
+            sinks: layer.sinks.as_deref(),
+            rows: seen,
+        };
+        attention(team, *isa, &args, &mut buffers.attended, &mut buffers.attention);
+        let (output, count) = (&layer.output, seen.len());
+        matmul(team, &output.weight, &buffers.attended, count, &mut buffers.branch, &mut buffers.products);
+        output.add_bias(*isa, &mut buffers.branch);
+    }
+
+    fn project_heads(&mut self, layer: &Attention) {
+        let Self { team, isa, buffers, rows, .. } = self;
+        let mut products = [
+            Product { weights: &layer.query.weight, out: &mut buffers.query },
+            Product { weights: &layer.key.weight, out: &mut buffers.key },
+            Product { weights: &layer.value.weight, out: &mut buffers.value },
+        ];
+        matmul_all(team, &buffers.normed, rows.len(), &mut products, &mut buffers.products);
+        layer.query.add_bias(*isa, &mut buffers.query);
+        layer.key.add_bias(*isa, &mut buffers.key);
+        layer.value.add_bias(*isa, &mut buffers.value);
+    }
+
+    fn turn_heads(&mut self, layer: &Attention) {
+        let Self { team, isa, sizes, style, buffers, rows, .. } = self;
+        let parts =
+            [(&mut buffers.query, sizes.heads, &layer.query_norm), (&mut buffers.key, sizes.kv_heads, &layer.key_norm)];
+        for (values, heads, norm) in parts {
+            if let Some(norm) = norm {
+                rms_norm_heads(team, *isa, values, heads * sizes.head_dim, norm, sizes.rms_epsilon);
+            }
+            if let Some(Angles { cos, sin }) = layer.rope.and_then(|rope| buffers.angles.get(rope)) {
+                rope(*isa, *style, values, rows.len(), sizes.head_dim, cos, sin);
+            }
+        }
+    }
+
+    fn write_heads(&mut self) {
+        let Self { isa, sizes, pages, buffers, rows, place, .. } = self;
+        let row_len = sizes.kv_heads * sizes.head_dim;
+        for (index, row) in rows.iter().enumerate() {
+            let values = index * row_len..(index + 1) * row_len;
+            pages.write(*isa, *place, row.at(), &buffers.key[values.clone()], &buffers.value[values]);
+        }
+    }
+}
