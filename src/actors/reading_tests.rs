@@ -126,7 +126,7 @@ async fn resumed(
     let root = start(serve(&journal, tool_format, reasoning)).await.unwrap();
     root.recover().await.unwrap();
     let handle = root.directory().conversation(conversation, "").await.unwrap();
-    said(&*soon(handle.ended(id)).await.unwrap(), id)
+    said(&soon(handle.ended(id)).await.unwrap(), id)
 }
 
 #[tokio::test]

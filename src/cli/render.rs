@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::tokenize::{Model, standard_input};
+use super::tokenize::{WhichModel, standard_input};
 use crate::actors::preview_prompt;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -24,7 +24,7 @@ pub(super) struct Arguments {
     #[arg(value_name = "REQUEST.json")]
     request: Option<PathBuf>,
     #[command(flatten)]
-    model: Model,
+    model: WhichModel,
     /// An earlier request, its answer included: say what of its prompt this one keeps, and why not all
     #[arg(long, value_name = "REQUEST.json")]
     after: Option<PathBuf>,

@@ -16,7 +16,7 @@ use crate::models::{self, DEFAULT_MODEL, Fetcher};
 
 /// Which model's text is meant.
 #[derive(Args, Debug)]
-pub(super) struct Model {
+pub(super) struct WhichModel {
     /// A known model or a GGUF file [default: the first of the settings, else smollm2-135m-instruct]
     #[arg(long, value_name = "NAME|FILE.gguf")]
     model: Option<String>,
@@ -28,7 +28,7 @@ pub(super) struct Model {
     config: Option<PathBuf>,
 }
 
-impl Model {
+impl WhichModel {
     /// The settings, as `serve` would have them.
     pub(super) fn settings(&self) -> anyhow::Result<Config> {
         Ok(Config::load(self.config.as_deref(), super::serve::variables(), Flags::default())?)
@@ -57,7 +57,7 @@ pub(super) struct Arguments {
     #[arg(value_name = "TEXT")]
     text: Option<String>,
     #[command(flatten)]
-    model: Model,
+    model: WhichModel,
     /// Take the texts of control tokens as text, as in a message
     #[arg(long)]
     plain: bool,
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn the_model_is_the_one_that_is_named_else_the_first_of_the_settings() {
         let named = |flag: Option<&str>, models: &[&str]| {
-            let model = Model { model: flag.map(str::to_owned), chat_template: None, config: None };
+            let model = WhichModel { model: flag.map(str::to_owned), chat_template: None, config: None };
             let models = models.iter().map(|name| (*name).to_owned()).collect();
             model.name(&Config { models, ..Config::default() }).to_owned()
         };

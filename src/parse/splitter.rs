@@ -65,6 +65,7 @@ pub(super) struct Wanted {
 }
 
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each remembers something of its own about the text before")]
 pub(super) struct Splitter {
     family: Option<&'static Family>,
     reasoning: Option<&'static Reasoning>,
