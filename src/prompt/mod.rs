@@ -5,14 +5,16 @@
 
 mod adapt;
 mod arguments;
+mod bounds;
 mod build;
 mod builtin;
-mod depth;
 mod environment;
+mod format;
 mod guard;
 mod hermes;
 mod json;
 mod message;
+mod meter;
 mod methods;
 mod preamble;
 mod probe;
@@ -21,7 +23,10 @@ mod report;
 mod template;
 mod time;
 mod values;
+mod vet;
 
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod report_tests;
 #[cfg(test)]
