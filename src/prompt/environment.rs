@@ -1,10 +1,14 @@
 //! The template language as chat templates expect it: minijinja with what Hugging Face's Jinja adds or does otherwise.
 
+use std::collections::BTreeMap;
+
+use minijinja::machinery::{eval, get_compiled_template, make_string_output};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-use super::{json, methods, time, values};
+use super::vet::vet;
+use super::{format, json, meter, methods, time};
 
 /// The name of the one template in an environment.
 pub(super) const TEMPLATE: &str = "chat";
@@ -15,22 +19,56 @@ pub(super) const NOW: &str = "__midstream_now_unix_ms";
 #[error("{0}")]
 pub(super) struct Raised(pub(super) String);
 
+/// Frames that may be open at once, where a macro's call counts as six. A schema that holds schemas takes a template
+/// some seven for each.
+const RECURSION_MAX: usize = 250;
+
 /// An environment that holds the template.
 pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
+    let source = vet(source, &syntax)?;
     environment.set_syntax(syntax);
+    environment.set_recursion_limit(RECURSION_MAX);
     environment.set_unknown_method_callback(methods::call);
     environment.add_filter("tojson", json::tojson);
-    environment.add_filter("from_json", from_json);
-    environment.add_filter("fromjson", from_json);
+    environment.add_filter("from_json", json::from_json);
+    environment.add_filter("fromjson", json::from_json);
+    environment.add_filter("format", format::printf);
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_sequence);
     environment.add_test("callable", methods::is_callable);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
-    environment.add_template_owned(TEMPLATE, without_generation_tags(source))?;
+    // These show the engine's inside, indented, and Jinja2 lacks them or has them for people who write templates.
+    environment.remove_global("debug");
+    ["pprint", "chain", "zip"].into_iter().for_each(|name| environment.remove_filter(name));
+    environment.add_template_owned(TEMPLATE, source)?;
     Ok(environment)
+}
+
+/// What a rendering may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Steps of the engine.
+    pub(super) fuel: u64,
+    /// How heavy a value may get.
+    pub(super) weight: u64,
+}
+
+/// The template's text for these variables.
+pub(super) fn render(environment: &Environment<'static>, context: Value, limits: Limits) -> Result<String, Error> {
+    let mut environment = environment.clone();
+    environment.set_fuel(Some(limits.fuel));
+    meter::register(&mut environment, limits.weight);
+    let template = environment.get_template(TEMPLATE)?;
+    let compiled = get_compiled_template(&template);
+    let instructions = meter::metered(&compiled.instructions);
+    let blocks = BTreeMap::new();
+    let mut text = String::new();
+    let escape = compiled.initial_auto_escape.clone();
+    eval(&environment, &instructions, context, &blocks, &mut make_string_output(&mut text), escape)?;
+    Ok(text)
 }
 
 fn raise_exception(words: String) -> Result<Value, Error> {
@@ -40,12 +78,6 @@ fn raise_exception(words: String) -> Result<Value, Error> {
 fn strftime_now(state: &State<'_, '_>, pattern: &str) -> String {
     let now = state.lookup(NOW).and_then(|now| u64::try_from(now).ok());
     time::format(now.unwrap_or(0), pattern)
-}
-
-fn from_json(text: &str) -> Result<Value, Error> {
-    serde_json::from_str(text)
-        .map(|json| values::plain(&json))
-        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
 /// As Python has it: none is not iterable.
@@ -58,35 +90,13 @@ fn is_sequence(value: &Value) -> bool {
     value.is_undefined() || matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
 }
 
-/// The source with `generation` blocks, which only mark text for training, as blocks that always run.
-fn without_generation_tags(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        out.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let Some(len) = rest.find("%}").map(|end| end + 2) else {
-            break;
-        };
-        let tag = &rest[..len];
-        let inner = tag[2..len - 2].trim_matches(['-', '+']).trim();
-        match inner {
-            "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
-            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
-            _ => out.push_str(tag),
-        }
-        rest = &rest[len..];
-    }
-    out.push_str(rest);
-    out
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::values;
     use super::*;
 
     fn render(source: &str, context: &serde_json::Value) -> Result<String, Error> {
-        environment(source)?.get_template(TEMPLATE)?.render(values::plain(context))
+        super::render(&environment(source)?, values::plain(context), Limits { fuel: 100_000, weight: 1 << 20 })
     }
 
     #[track_caller]

@@ -4,12 +4,24 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::arguments::{CallArguments, RawNumber};
+use super::values::plain;
 
 /// Nested values deeper than this are refused; real schemas have a dozen levels.
 const DEPTH_MAX: usize = 128;
 
+/// Letters of one step of indentation.
+const INDENT_MAX: usize = 16;
+
 /// Longer texts are refused while they are written: with deep indentation a small value makes a large one.
 const BYTES_MAX: usize = 64 << 20;
+
+/// The `from_json` filter. Two letters may make a list, so a text is paid for in front, letter by letter.
+pub(super) fn from_json(state: &State<'_, '_>, text: &str) -> Result<Value, Error> {
+    state.consume_fuel(text.len() as u64 / 4)?;
+    serde_json::from_str(text)
+        .map(|json| plain(&json))
+        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+}
 
 /// The keyword arguments of `json.dumps` that templates use.
 struct Style {
@@ -26,7 +38,7 @@ pub(super) fn tojson(state: &State<'_, '_>, value: &Value, options: Kwargs) -> R
     let style = style(&options)?;
     let mut out = String::new();
     write(&mut out, value, &style, 0)?;
-    state.consume_fuel(out.len() as u64 / 64)?;
+    state.consume_fuel(out.len() as u64 / 16)?;
     Ok(Value::from(out))
 }
 
@@ -35,8 +47,8 @@ fn style(options: &Kwargs) -> Result<Style, Error> {
         None => None,
         Some(value) if value.is_none() => None,
         Some(value) => match value.as_str() {
-            Some(text) => Some(text.to_owned()),
-            None => Some(" ".repeat(usize::try_from(value)?.min(16))),
+            Some(text) => Some(text.chars().take(INDENT_MAX).collect()),
+            None => Some(" ".repeat(usize::try_from(value)?.min(INDENT_MAX))),
         },
     };
     let separators = options.get::<Option<Vec<String>>>("separators")?;

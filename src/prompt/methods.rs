@@ -54,6 +54,7 @@ fn of_string(state: &State<'_, '_>, text: &str, method: &str, args: &[Value]) ->
             let place = place.ok_or_else(|| invalid("substring not found"))?;
             Value::from(text[..place].chars().count())
         }
+        "format" => super::format::braces(state, text, args)?,
         "zfill" | "ljust" | "rjust" | "center" => fill(state, text, method, args)?,
         "swapcase" => plain(&|| text.chars().flat_map(swapped).collect())?,
         "casefold" => plain(&|| text.to_lowercase().replace('ß', "ss"))?,

@@ -5,16 +5,18 @@
 
 mod adapt;
 mod arguments;
+mod bounds;
 mod build;
 mod builtin;
 mod call_ids;
 mod delimiters;
-mod depth;
 mod environment;
+mod format;
 mod guard;
 mod hermes;
 mod json;
 mod message;
+mod meter;
 mod methods;
 mod preamble;
 mod probe;
@@ -23,7 +25,10 @@ mod report;
 mod template;
 mod time;
 mod values;
+mod vet;
 
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod report_tests;
 #[cfg(test)]

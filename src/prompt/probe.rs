@@ -306,8 +306,8 @@ impl Probe<'_> {
             result(),
         ];
         let values: Vec<Value> = values::with_segments(&turn, self.found.shape(), None);
-        let rendered = self.template.render_values(&Input { messages: values, ..Input::default() });
-        rendered.is_ok_and(|text| in_order(&text, &[REASONING, VALUE, ANSWER, OTHER_VALUE, RESULT]))
+        let rendered = self.try_out(Input { messages: values, ..Input::default() });
+        rendered.is_some_and(|text| in_order(&text, &[REASONING, VALUE, ANSWER, OTHER_VALUE, RESULT]))
     }
 
     fn switch(&mut self) {
@@ -331,18 +331,21 @@ impl Probe<'_> {
     }
 
     fn render_with(&self, messages: &[Message], tools: &[ToolDefinition], prompt: bool) -> Option<String> {
-        if self.endless.get() {
-            return None;
-        }
         let shape = self.found.shape();
-        let input = Input {
+        self.try_out(Input {
             messages: messages.iter().map(|message| values::message(message, shape, None)).collect(),
             tools: tools.iter().map(|tool| values::plain(&values::tool_json(tool))).collect(),
             kwargs: self.kwargs.iter().map(|(name, value)| (name.clone(), values::plain(value))).collect(),
             add_generation_prompt: prompt,
             ..Input::default()
-        };
-        let rendered = self.template.render_values(&input);
+        })
+    }
+
+    fn try_out(&self, input: Input) -> Option<String> {
+        if self.endless.get() {
+            return None;
+        }
+        let rendered = self.template.render_values(&Input { tries: true, ..input });
         self.endless.set(rendered == Err(TemplateError::TooExpensive));
         rendered.ok()
     }

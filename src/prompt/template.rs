@@ -1,11 +1,12 @@
 //! A model's chat template: what it supports, and rendering a conversation with it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
 use super::adapt::adapt;
-use super::depth::too_deep;
-use super::environment::{NOW, Raised, TEMPLATE, environment};
+use super::environment::{Limits, NOW, Raised, environment, render};
 use super::guard::Guard;
 use super::probe::{Capabilities, probe};
 use super::values::{self, Arguments, Shape};
@@ -74,11 +75,9 @@ pub struct ChatTemplate {
 impl ChatTemplate {
     /// Compiles a template and finds out what it supports.
     pub fn new(source: &str, bos_text: &str, eos_text: &str) -> Result<Self, TemplateError> {
-        if let Some(operators) = too_deep(source) {
-            let text = format!("an expression with {operators} operators is more than any chat template needs");
-            return Err(TemplateError::Syntax(text));
-        }
-        let environment = environment(source).map_err(|error| TemplateError::Syntax(describe(&error)))?;
+        let environment = without_panic(|| environment(source).map_err(|error| describe(&error)))
+            .unwrap_or_else(|| Err(PANICKED.to_owned()))
+            .map_err(TemplateError::Syntax)?;
         let mut template = Self {
             environment,
             source: source.to_owned(),
@@ -173,6 +172,7 @@ impl ChatTemplate {
                 .collect(),
             add_generation_prompt: rendering.add_generation_prompt,
             now_unix_ms: rendering.now_unix_ms,
+            tries: false,
         })
     }
 
@@ -187,10 +187,10 @@ impl ChatTemplate {
         context.push(("bos_token".to_owned(), Value::from(self.bos_text.as_str())));
         context.push(("eos_token".to_owned(), Value::from(self.eos_text.as_str())));
         context.push((NOW.to_owned(), Value::from(input.now_unix_ms)));
-        let mut environment = self.environment.clone();
-        environment.set_fuel(Some(fuel(input)));
-        let template = environment.get_template(TEMPLATE).map_err(|error| convert(&error))?;
-        let text = template.render(Value::from_pairs(context)).map_err(|error| convert(&error))?;
+        let limits = Limits { fuel: fuel(input), weight: WEIGHT_BASE + WEIGHT_PER_BYTE * input.size as u64 };
+        let text = without_panic(|| render(&self.environment, Value::from_pairs(context), limits))
+            .ok_or_else(|| TemplateError::Failed(PANICKED.to_owned()))?
+            .map_err(|error| convert(&error))?;
         if text.len() > OUTPUT_BASE + OUTPUT_PER_BYTE * input.size {
             Err(TemplateError::TooExpensive)
         } else {
@@ -219,6 +219,8 @@ pub(super) struct Input {
     pub(super) now_unix_ms: u64,
     /// Bytes of text in the messages and tools.
     pub(super) size: usize,
+    /// The template is tried out.
+    pub(super) tries: bool,
 }
 
 /// Steps that a rendering may take whatever it renders.
@@ -228,6 +230,15 @@ const FUEL_PER_MESSAGE: u64 = 20_000;
 /// Never more than this: an endless loop ends in about a second.
 const FUEL_MAX: u64 = 20_000_000;
 
+/// Fuel for each rendering while a template is tried out with a few short messages. Some hundred steps are usual, and
+/// a template that uses up what a conversation may cost must not do so dozens of times.
+const FUEL_TO_TRY: u64 = 60_000;
+
+/// Weight of a value, about its bytes, that a template may make whatever it renders.
+const WEIGHT_BASE: u64 = 8 << 20;
+/// Further weight for each byte of the messages.
+const WEIGHT_PER_BYTE: u64 = 16;
+
 /// Bytes that a rendered text may have whatever it renders, tools and instructions for them among it.
 const OUTPUT_BASE: usize = 32 << 20;
 /// Further bytes for each byte of the messages: JSON in JSON doubles every quote and backslash.
@@ -236,12 +247,23 @@ const OUTPUT_PER_BYTE: usize = 8;
 /// What a rendering may cost. A step pays for 64 bytes of output, lists or strings made on the way, so this bounds
 /// memory as well as time: a hostile template takes 32 MB for a short conversation.
 ///
-/// One hole is the engine's: lists that are added to themselves again and again (`x = x + x`) are joined without being
-/// paid for. No real template does it; a file from a stranger could hang the thread that loads it.
+/// What the engine lets pass, the instructions of `meter.rs` pay for: what lies inside values, and what is done with
+/// long ones.
 fn fuel(input: &Input) -> u64 {
+    if input.tries {
+        return FUEL_TO_TRY;
+    }
     let messages = (input.messages.len() + input.tools.len()) as u64;
     let fuel = FUEL_BASE + messages.saturating_mul(FUEL_PER_MESSAGE) + input.size as u64;
     fuel.min(FUEL_MAX)
+}
+
+const PANICKED: &str = "the template engine failed in an unforeseen way";
+
+/// The outcome, unless the engine panicked: a few of its operations do where a template gives them what nobody would.
+fn without_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
+    // What the closures use is not looked at again, or was not changed.
+    catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
 fn convert(error: &minijinja::Error) -> TemplateError {
@@ -251,7 +273,7 @@ fn convert(error: &minijinja::Error) -> TemplateError {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         if let Some(Raised(words)) = cause.downcast_ref() {
-            return TemplateError::Raised(words.clone());
+            return TemplateError::Raised(shortened(words));
         }
         if cause.downcast_ref::<minijinja::Error>().is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
             return TemplateError::TooExpensive;
@@ -264,5 +286,16 @@ fn convert(error: &minijinja::Error) -> TemplateError {
 /// The error with its line, on one line.
 fn describe(error: &minijinja::Error) -> String {
     let text = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let text = shortened(&text);
     error.line().map_or_else(|| text.clone(), |line| format!("line {line}: {text}"))
+}
+
+/// Letters of a message that comes from a template.
+const WORDS_MAX: usize = 2_000;
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(WORDS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
