@@ -70,26 +70,27 @@ struct Repair {
 }
 
 impl Folder {
-    /// The folder that `serve` would use with the same settings.
-    fn path(self) -> anyhow::Result<PathBuf> {
+    /// The settings with the folder that `serve` would use.
+    fn settings(self) -> anyhow::Result<Config> {
         let variables =
             std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
         let flags = Flags { data_dir: self.data_dir, ..Flags::default() };
-        Ok(Config::load(None, variables, flags)?.data_dir)
+        Ok(Config::load(None, variables, flags)?)
     }
 
-    /// As [`Folder::path`], of a folder that is there.
-    fn existing(self) -> anyhow::Result<PathBuf> {
-        let path = self.path()?;
+    /// As [`Folder::settings`], of a folder that is there.
+    fn existing(self) -> anyhow::Result<Config> {
+        let settings = self.settings()?;
+        let path = &settings.data_dir;
         let shown = path.display();
-        anyhow::ensure!(holds_journal(&path), "{shown} is no data folder of midstream's; name one with --data-dir");
-        Ok(path)
+        anyhow::ensure!(holds_journal(path), "{shown} is no data folder of midstream's; name one with --data-dir");
+        Ok(settings)
     }
 
     /// Shows a copy of the journal, so that nothing in the folder changes, with what is left of it.
     fn look(self, show: impl FnOnce(&SledJournal) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let look = |journal: &SledJournal| (show(journal), journal.lost().map(str::to_owned));
-        let (shown, lost) = inspect(&self.existing()?, look)?;
+        let (shown, lost) = inspect(&self.existing()?.data_dir, look)?;
         if let Some(lost) = lost {
             anyhow::bail!("{lost}; this is what is left, see midstream conversations repair");
         }
@@ -104,26 +105,32 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         Action::List(folder) => folder.look(list),
         Action::Show(One { id, folder }) => folder.look(|journal| show(journal, id)),
         Action::Delete(One { id, folder }) => {
-            let path = folder.existing()?;
-            delete(&SledJournal::open(&path)?, id)?;
-            KvFiles::open(&path, u64::MAX)?.discard(id);
+            let settings = folder.existing()?;
+            delete(&open(&settings)?, id)?;
+            KvFiles::open(&settings.data_dir, u64::MAX)?.discard(id);
             Ok(())
         }
         Action::Dump(folder) => folder.look(dump_all),
         Action::Load(folder) => {
-            let summary = load(&SledJournal::open(folder.path()?)?, &mut io::stdin().lock())?;
+            let summary = load(&open(&folder.settings()?)?, &mut io::stdin().lock())?;
             Ok(report(summary.conversations, summary.events)?)
         }
         Action::Compact(folder) => {
-            let done = compact(&folder.existing()?)?;
+            let settings = folder.existing()?;
+            let done = compact(&settings.data_dir, settings.journal_kept_bytes_max)?;
             report(done.conversations, done.events)?;
             Ok(writeln!(io::stderr(), "{} bytes before, {} bytes after", done.bytes_before, done.bytes_after)?)
         }
-        Action::Repair(Repair { apply, folder }) => repair(&folder.existing()?, apply),
+        Action::Repair(Repair { apply, folder }) => repair(&folder.existing()?.data_dir, apply),
     }
 }
 
 fn report(conversations: usize, events: usize) -> io::Result<()> {
+/// Opens the journal to change it: as `serve` does, which keeps one that is damaged as it was found.
+fn open(settings: &Config) -> Result<SledJournal, Error> {
+    SledJournal::open_keeping(&settings.data_dir, settings.journal_kept_bytes_max)
+}
+
     writeln!(io::stderr(), "{conversations} conversations, {events} events")
 }
 

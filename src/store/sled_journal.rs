@@ -18,6 +18,7 @@ use super::journal::{Batch, Epoch, Journal, Kept, KeyRecord, KeyScope, Record, S
 use super::sled_purge::{Buried, Purge};
 use super::writes::Writes;
 use super::{inspect, keys, migrate, rebuild};
+use crate::config::JOURNAL_KEPT_BYTES_MAX;
 use crate::conversation::Recorded;
 use crate::crash;
 use crate::ids::{ConversationId, InterventionId, ResponseId};
@@ -63,15 +64,21 @@ impl fmt::Debug for SledJournal {
 
 impl SledJournal {
     /// Opens the store in the data folder `root`, or makes a new one where there never was one. One of an older
-    /// schema is brought to this build's, and kept aside.
+    /// schema is brought to this build's, and kept aside. One that is damaged is refused, and kept as it was found, as
+    /// far as the defaults of the settings say.
     pub fn open(root: impl AsRef<Path>) -> Result<Self, Error> {
-        let root = root.as_ref();
-        Self::open_locked(root, &Lock::take(root)?)
+        Self::open_keeping(root, JOURNAL_KEPT_BYTES_MAX)
     }
 
-    /// As [`SledJournal::open`], for the holder of the folder's lock.
-    pub(super) fn open_locked(root: &Path, lock: &Lock) -> Result<Self, Error> {
-        inspect::keeping(root, || Self::open_current(root, lock, Losses::Refuse))
+    /// As [`SledJournal::open`]: a damaged journal with more bytes than these is kept only where a copy takes none.
+    pub fn open_keeping(root: impl AsRef<Path>, kept_bytes_max: u64) -> Result<Self, Error> {
+        let root = root.as_ref();
+        Self::open_locked(root, &Lock::take(root)?, kept_bytes_max)
+    }
+
+    /// As [`SledJournal::open_keeping`], for the holder of the folder's lock.
+    pub(super) fn open_locked(root: &Path, lock: &Lock, kept_bytes_max: u64) -> Result<Self, Error> {
+        inspect::keeping(root, kept_bytes_max, || Self::open_current(root, lock, Losses::Refuse))
     }
 
     /// As [`SledJournal::open_locked`], also where writes are lost.

@@ -85,6 +85,26 @@ fn lose_event(site: &Site, conversation: &str, seq: u64) {
 }
 
 #[tokio::test]
+async fn what_changes_a_damaged_journal_keeps_it_as_it_was_found() {
+    let site = Site::scripted(&json!([{"deltas": ["fine"]}]));
+    let server = site.start().await;
+    let (response, conversation) = server.begin("1", json!({"input": "go"})).await;
+    server.until_ended(&conversation, &response, 0).await;
+    server.kill();
+    let journal = site.path().join("data/journal/db");
+    let mut bytes = std::fs::read(&journal).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[end / 2] ^= 1;
+    std::fs::write(&journal, &bytes).unwrap();
+    let kept = site.path().join("data/journal.damaged");
+    for command in [&["conversations", "delete", &conversation][..], &["conversations", "compact"]] {
+        let refused = site.refused(command);
+        assert!(refused.contains("acknowledged writes are missing") && refused.contains("is kept as"), "{refused}");
+        assert!(std::fs::read(kept.join("db")).unwrap() == bytes, "what is kept is not what was there");
+    }
+}
+
+#[tokio::test]
 async fn a_repaired_conversation_goes_on_in_a_new_epoch_and_old_cursors_go_back_with_it() {
     let words: Vec<_> = (0..10).map(|word| format!("word{word} ")).collect();
     let site = Site::scripted(&json!([{"deltas": words}]));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::super::{Batch, Error, Journal, SledJournal, dump, find_damage, inspect, mend};
+use super::super::{Batch, Error, Journal, SledJournal, compact, dump, find_damage, inspect, mend};
 use super::lost::flip;
 use super::{Ids, batch, copy_folder};
 use crate::ids::ConversationId;
@@ -60,6 +60,34 @@ fn a_start_that_is_refused_keeps_the_journal_as_it_was_found_once() {
         assert!(contents(&folder.path().join("journal.damaged")) == before, "what is kept is not what was there");
     }
     assert!(!folder.path().join("journal.damaged.2").exists() && !folder.path().join("inspecting").exists());
+}
+
+/// A filesystem that shares the bytes of copied files keeps a journal whatever its size.
+#[test]
+fn a_journal_that_is_too_large_to_be_copied_at_each_start_is_refused_all_the_same_and_that_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 20, 10);
+    flip(folder.path(), 500);
+    let before = contents(&folder.path().join("journal"));
+    let damaged = folder.path().join("journal.damaged");
+    let refused = SledJournal::open_keeping(folder.path(), 1_000).unwrap_err().to_string();
+    if damaged.exists() {
+        assert!(refused.contains("is kept as") && contents(&damaged) == before, "{refused}");
+    } else {
+        assert!(refused.contains("is not kept: it has") && refused.contains("journal_kept_bytes_max"), "{refused}");
+    }
+    assert!(!folder.path().join("inspecting").exists());
+}
+
+#[test]
+fn a_compaction_of_a_damaged_journal_keeps_it_as_it_was_found() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 20, 10);
+    flip(folder.path(), 500);
+    let before = contents(&folder.path().join("journal"));
+    let refused = compact(folder.path(), u64::MAX).unwrap_err().to_string();
+    assert!(refused.contains("journal.damaged;"), "{refused}");
+    assert!(contents(&folder.path().join("journal.damaged")) == before, "what is kept is not what was there");
 }
 
 #[test]
