@@ -277,7 +277,7 @@ fn a_call_that_a_client_sends_again_beside_its_result_is_in_the_transcript_once(
     let answer = result(&mut talk.fresh, &calls[0], "ok");
     let second = result(&mut talk.fresh, &calls[0], "other");
     let twice = vec![again.clone(), answer.clone(), second];
-    assert_eq!(talk.create_with(twice, None).unwrap_err().code, Code::ToolCallClosed);
+    assert_eq!(talk.create_with(twice, None).unwrap_err().code, Code::InvalidInput);
     talk.create_with(vec![again, answer], None).unwrap();
     let calls = [(Role::User, ""), (Role::Assistant, ""), (Role::Tool, "ok"), (Role::Tool, "not started")];
     assert_eq!(seen(&talk), expected(&calls));
