@@ -21,6 +21,9 @@ const AUTO: &str = "auto";
 /// The file that is read when it is there and no other is named.
 pub const DEFAULT_FILE: &str = "midstream.toml";
 
+/// See [`Config::journal_kept_bytes_max`].
+pub const JOURNAL_KEPT_BYTES_MAX: u64 = 1 << 30;
+
 /// Variables with the prefix that are read elsewhere and are no settings.
 const OTHER_VARIABLES: [&str; 9] =
     ["api_key", "isa", "cache_dir", "test_model", "log", "crash", "crash_log", "sim_seeds", "sim_seed"];
@@ -100,6 +103,8 @@ pub struct Config {
     /// Most milliseconds that a worker may say.
     pub tool_lease_ms_max: u64,
 
+    /// Most bytes of a journal that is copied at the start, to be kept as it was found if it is damaged; 0 copies none.
+    pub journal_kept_bytes_max: u64,
     /// Batches that wait for the journal's writer.
     pub journal_queue_batches: usize,
 
@@ -167,6 +172,7 @@ impl Default for Config {
             retention_bytes: 0,
             event_retention_days: 0,
             conversation_events_bytes_max: 0,
+            journal_kept_bytes_max: JOURNAL_KEPT_BYTES_MAX,
             journal_queue_batches: 1024,
             engine_inbox_requests: 256,
             token_channel_capacity: 64,

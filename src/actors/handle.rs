@@ -33,6 +33,11 @@ impl ConversationHandle {
         self.id
     }
 
+    /// Whether a journal has it; else it dies with its readers.
+    pub fn is_stored(&self) -> bool {
+        self.stored
+    }
+
     /// Asks for a response. The reader stands in front of its `ResponseCreated`.
     pub async fn create(&self, create: Create, key: Option<KeyClaim>) -> Result<Reader, Reject> {
         self.follow(vec![Input::Create(Box::new(create))], key).await

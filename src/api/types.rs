@@ -129,4 +129,32 @@ mod tests {
         assert!(refused.message.contains("\"response.create\"") && refused.message.contains("response.completed"));
         assert_eq!(refused.param.as_deref(), Some("types"));
     }
+
+    /// The types that a table of the protocol's page names; `.b` behind `x.a` stands for `x.b`.
+    fn named_in_the_table(heading: &str) -> Vec<String> {
+        let page = include_str!("../../docs/protocol.md");
+        let table = page.split_once(heading).unwrap().1.split_once("\n\n").unwrap().0;
+        let mut named: Vec<String> = Vec::new();
+        for row in table.lines().filter(|line| line.starts_with("| `")) {
+            let names = row.trim_start_matches("| ").split(" | ").next().unwrap();
+            for name in names.split(", ").map(|name| name.trim_matches('`')) {
+                let before = named.last().and_then(|last| last.rsplit_once('.')).map_or("", |(before, _)| before);
+                named.push(if name.starts_with('.') { format!("{before}{name}") } else { name.to_owned() });
+            }
+        }
+        named
+    }
+
+    #[test]
+    fn the_page_of_the_protocol_names_every_frame_and_no_other() {
+        let named = named_in_the_table("| server | fields |\n");
+        for kind in KNOWN {
+            assert!(named.iter().any(|named| named == kind), "{kind} is missing in docs/protocol.md");
+        }
+        let beside = ["conversation.snapshot", "error", "response.cancel.result"];
+        for kind in named.iter().map(String::as_str).filter(|kind| !kind.ends_with(".*")) {
+            let answers = kind.ends_with(".result") || beside.contains(&kind);
+            assert!(answers || KNOWN.contains(&kind), "docs/protocol.md names {kind}, which is no frame");
+        }
+    }
 }

@@ -7,9 +7,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::config::{Config, Flags};
+use crate::conversation::Recorded;
 use crate::ids::ConversationId;
 use crate::store::{
     Batch, DamageReport, Error, Journal, KvFiles, SledJournal, compact, dump, find_damage, holds_journal, inspect,
@@ -70,26 +71,27 @@ struct Repair {
 }
 
 impl Folder {
-    /// The folder that `serve` would use with the same settings.
-    fn path(self) -> anyhow::Result<PathBuf> {
+    /// The settings with the folder that `serve` would use.
+    fn settings(self) -> anyhow::Result<Config> {
         let variables =
             std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
         let flags = Flags { data_dir: self.data_dir, ..Flags::default() };
-        Ok(Config::load(None, variables, flags)?.data_dir)
+        Ok(Config::load(None, variables, flags)?)
     }
 
-    /// As [`Folder::path`], of a folder that is there.
-    fn existing(self) -> anyhow::Result<PathBuf> {
-        let path = self.path()?;
+    /// As [`Folder::settings`], of a folder that is there.
+    fn existing(self) -> anyhow::Result<Config> {
+        let settings = self.settings()?;
+        let path = &settings.data_dir;
         let shown = path.display();
-        anyhow::ensure!(holds_journal(&path), "{shown} is no data folder of midstream's; name one with --data-dir");
-        Ok(path)
+        anyhow::ensure!(holds_journal(path), "{shown} is no data folder of midstream's; name one with --data-dir");
+        Ok(settings)
     }
 
     /// Shows a copy of the journal, so that nothing in the folder changes, with what is left of it.
     fn look(self, show: impl FnOnce(&SledJournal) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let look = |journal: &SledJournal| (show(journal), journal.lost().map(str::to_owned));
-        let (shown, lost) = inspect(&self.existing()?, look)?;
+        let (shown, lost) = inspect(&self.existing()?.data_dir, look)?;
         if let Some(lost) = lost {
             anyhow::bail!("{lost}; this is what is left, see midstream conversations repair");
         }
@@ -104,23 +106,29 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
         Action::List(folder) => folder.look(list),
         Action::Show(One { id, folder }) => folder.look(|journal| show(journal, id)),
         Action::Delete(One { id, folder }) => {
-            let path = folder.existing()?;
-            delete(&SledJournal::open(&path)?, id)?;
-            KvFiles::open(&path, u64::MAX)?.discard(id);
+            let settings = folder.existing()?;
+            delete(&open(&settings)?, id)?;
+            KvFiles::open(&settings.data_dir, u64::MAX)?.discard(id);
             Ok(())
         }
         Action::Dump(folder) => folder.look(dump_all),
         Action::Load(folder) => {
-            let summary = load(&SledJournal::open(folder.path()?)?, &mut io::stdin().lock())?;
+            let summary = load(&open(&folder.settings()?)?, &mut io::stdin().lock())?;
             Ok(report(summary.conversations, summary.events)?)
         }
         Action::Compact(folder) => {
-            let done = compact(&folder.existing()?)?;
+            let settings = folder.existing()?;
+            let done = compact(&settings.data_dir, settings.journal_kept_bytes_max)?;
             report(done.conversations, done.events)?;
             Ok(writeln!(io::stderr(), "{} bytes before, {} bytes after", done.bytes_before, done.bytes_after)?)
         }
-        Action::Repair(Repair { apply, folder }) => repair(&folder.existing()?, apply),
+        Action::Repair(Repair { apply, folder }) => repair(&folder.existing()?.data_dir, apply),
     }
+}
+
+/// Opens the journal to change it: as `serve` does, which keeps one that is damaged as it was found.
+fn open(settings: &Config) -> Result<SledJournal, Error> {
+    SledJournal::open_keeping(&settings.data_dir, settings.journal_kept_bytes_max)
 }
 
 fn report(conversations: usize, events: usize) -> io::Result<()> {
@@ -150,14 +158,10 @@ fn list(journal: &SledJournal) -> anyhow::Result<()> {
     loop {
         let page = journal.conversations(after, PAGE)?;
         for id in &page {
-            let about = || {
-                Ok::<_, Error>(json!({
-                    "conversation": id, "oldest_seq": journal.oldest_seq(*id)?, "last_seq": journal.last_seq(*id)?,
-                    "last_at_ms": journal.last_at_ms(*id)?, "event_bytes": journal.event_bytes(*id, 1)?,
-                    "epoch": journal.epoch(*id)?.epoch, "active": active.contains(id),
-                }))
-            };
-            let line = about().unwrap_or_else(|error| json!({"conversation": id, "damaged": error.to_string()}));
+            let mut line = about(journal, *id, active.contains(id)).unwrap_or_else(|_| json!({"conversation": id}));
+            if let Err(damage) = visit(journal, *id, &mut |_, _| Ok(())) {
+                line["damaged"] = damage.to_string().into();
+            }
             writeln!(out, "{line}")?;
         }
         match page.last() {
@@ -167,29 +171,57 @@ fn list(journal: &SledJournal) -> anyhow::Result<()> {
     }
 }
 
+/// What can be told of a conversation without reading its events.
+fn about(journal: &SledJournal, id: ConversationId, is_active: bool) -> Result<Value, Error> {
+    let oldest_seq = journal.oldest_seq(id)?;
+    let event_bytes = journal.event_bytes(id, oldest_seq)?;
+    Ok(json!({
+        "conversation": id, "oldest_seq": oldest_seq, "last_seq": journal.last_seq(id)?,
+        "last_at_ms": journal.last_at_ms(id)?, "event_bytes": event_bytes,
+        "kept_bytes": journal.event_bytes(id, 1)?.saturating_sub(event_bytes),
+        "epoch": journal.epoch(id)?.epoch, "active": is_active,
+    }))
+}
+
 /// Refuses an id that the store does not know; one whose head is damaged is known.
 fn check_known(journal: &SledJournal, id: ConversationId) -> anyhow::Result<()> {
     anyhow::ensure!(journal.last_seq(id) != Ok(0), "there is no conversation {id}; see midstream conversations list");
     Ok(())
 }
 
-/// Shows what is kept of trimmed events, then the events.
+/// Shows what is kept of trimmed events, marked as such, then the events.
 fn show(journal: &SledJournal, id: ConversationId) -> anyhow::Result<()> {
     check_known(journal, id)?;
     let mut out = BufWriter::new(io::stdout().lock());
+    let shown = visit(journal, id, &mut |is_kept, recorded| {
+        let mut line = serde_json::to_value(recorded)?;
+        if is_kept {
+            line["kept"] = true.into();
+        }
+        Ok(writeln!(out, "{line}")?)
+    });
+    out.flush()?;
+    shown
+}
+
+/// Gives what is kept of trimmed events, then the events, to `each`, and says whether an event is of the first. What
+/// lies in front of a damage is given before that is told.
+fn visit(
+    journal: &SledJournal,
+    id: ConversationId,
+    each: &mut dyn FnMut(bool, &Recorded) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let oldest = journal.oldest_seq(id)?;
     let mut after = 0;
     loop {
-        let is_trimmed = after + 1 < oldest;
-        let page = |limit| if is_trimmed { journal.kept(id, after, limit) } else { journal.read(id, after, limit) };
-        // One at a time where a page holds damage: what lies before it is shown.
-        let page = page(PAGE).or_else(|_| page(1)).inspect_err(|_| drop(out.flush()))?;
-        for recorded in &page {
-            writeln!(out, "{}", serde_json::to_string(recorded)?)?;
-        }
+        let is_kept = after + 1 < oldest;
+        let page = |limit| if is_kept { journal.kept(id, after, limit) } else { journal.read(id, after, limit) };
+        // One at a time where a page holds damage.
+        let page = page(PAGE).or_else(|_| page(1))?;
+        page.iter().try_for_each(|recorded| each(is_kept, recorded))?;
         match page.last() {
             Some(last) => after = last.seq,
-            None => return Ok(out.flush()?),
+            None => return Ok(()),
         }
     }
 }

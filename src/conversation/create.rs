@@ -116,6 +116,12 @@ impl Draft {
             let Some(call_id) = item.answers() else { continue };
             if let Some(place) = open.iter().position(|open| open == call_id) {
                 open.remove(place);
+            } else if let Some(first) = input[..place].iter().position(|item| item.answers() == Some(call_id)) {
+                let text = format!(
+                    "the call {call_id} has two results, the items {first} and {place} of the input, counted from 0; \
+                     give one"
+                );
+                return Err(Reject::new(Code::InvalidInput, text).param("input"));
             } else if self.was_called(call_id, &input[..place]) {
                 return Err(self.closed_call(call_id).param("input"));
             } else {

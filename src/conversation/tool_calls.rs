@@ -7,7 +7,7 @@ use super::decide::{Draft, response_not_found};
 use super::event::{Event, NewResponse};
 use super::input::{Answer, CallRef, Reject};
 use super::item::{Item, ItemBody, ItemStatus};
-use super::state::{Call, CallStatus, State};
+use super::state::{Call, CallStatus, Response, State};
 use crate::error::Code;
 use crate::ids::{CallId, ItemId, ResponseId};
 
@@ -21,8 +21,12 @@ const OWN_REASONS: [&str; 3] = ["timeout", "lease_ended", "restarted"];
 impl Call {
     /// Whether the server itself goes on with its result, and none has gone on yet.
     pub fn is_gone_on_with(&self) -> bool {
-        let by_itself = self.closed.as_deref().is_some_and(|reason| OWN_REASONS.contains(&reason));
-        self.output.is_some() && (self.status == CallStatus::Answered || by_itself)
+        self.output.is_some() && (self.status == CallStatus::Answered || self.closed_by_itself())
+    }
+
+    /// Whether nobody closed it: its time or its worker's was over.
+    fn closed_by_itself(&self) -> bool {
+        self.closed.as_deref().is_some_and(|reason| OWN_REASONS.contains(&reason))
     }
 }
 
@@ -175,14 +179,26 @@ impl Draft {
             let text = format!("the call {} has another result already", call.call_id);
             return Err(Reject::new(Code::ToolResultConflict, text).detail("by_seq", call.seq));
         }
-        let takes = |item: &Item| item.answers() == Some(&call.call_id);
-        let successor = self.state.responses.iter().find(|response| response.input.iter().any(takes));
         Ok(Answer::Answered {
             accepted_seq: call.seq,
             open_calls: self.state.open_calls().map(|call| call.call_id.clone()).collect(),
-            successor_id: successor.map(|response| response.id),
+            successor_id: self.gone_on_with(call),
             replayed: true,
         })
+    }
+
+    /// The response with which the server itself went on from the call's turn. Where a client answered or closed a call
+    /// of that turn, what took the results is the client's own.
+    fn gone_on_with(&self, call: &Call) -> Option<ResponseId> {
+        let mut turn = self.state.calls.iter().filter(|other| other.response_id == call.response_id);
+        let is_native = turn.all(|other| other.status == CallStatus::Answered || other.closed_by_itself());
+        let made_by = self.state.response_even_deleted(call.response_id);
+        if !is_native || !made_by.is_some_and(Response::awaits_results) {
+            return None;
+        }
+        let takes = |item: &Item| item.answers() == Some(&call.call_id);
+        let successor = self.state.responses.iter().find(|response| response.input.iter().any(takes));
+        successor.map(|response| response.id)
     }
 
     /// Records a late result, once for each attempt, so that repeating it grows nothing.

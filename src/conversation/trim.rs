@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure. At every border, the fold of what [`reduce`] keeps equals the fold of the events themselves.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::event::{Event, Recorded};
 use super::state::State;
@@ -63,9 +63,14 @@ fn grow(last: &mut Recorded, next: &Recorded) -> bool {
     }
 }
 
-/// Whether a turn begins with this event that did not wait for another one.
+/// Whether a turn begins with this event: its response is created, or has waited and its turn has come. Nothing runs in
+/// front of it.
 pub fn begins_turn(event: &Event) -> bool {
-    matches!(event, Event::ResponseCreated(new) if !new.enqueued)
+    match event {
+        Event::ResponseCreated(new) => !new.enqueued,
+        Event::ResponseDequeued { .. } => true,
+        _ => false,
+    }
 }
 
 /// A place where a conversation may begin for its readers: the first event of a turn.
@@ -95,38 +100,25 @@ impl Survey {
         self.state.apply(recorded);
     }
 
-    /// The borders in front of which all is finished: every response has ended, every call has its result or takes
-    /// none, every instruction has its outcome.
+    /// The borders in front of which nothing began that is not finished by now: every response has ended, every call has
+    /// its result or takes none, every instruction has its outcome. What waited may have been finished behind the border:
+    /// in a conversation whose turns always wait for each other something always does.
     pub fn borders(self) -> Vec<Border> {
-        let mut spans = spans(&self.state);
-        spans.sort_unstable();
-        let (mut spans, mut reach) = (spans.into_iter().peekable(), 0);
+        let unfinished = first_unfinished(&self.state);
         let mut borders = self.borders;
-        borders.retain(|border| {
-            while let Some((_, end)) = spans.next_if(|(start, _)| *start < border.seq) {
-                reach = reach.max(end);
-            }
-            reach < border.seq
-        });
+        borders.retain(|border| border.seq <= unfinished);
         borders
     }
 }
 
-/// From where to where each thing lasts that a border must not part, by seq.
-fn spans(state: &State) -> Vec<(u64, u64)> {
-    let all = state.responses.iter().chain(&state.queue).chain(&state.unbegun);
-    let mut spans: Vec<(u64, u64)> =
-        all.map(|response| (response.created_seq, response.ended_seq.unwrap_or(u64::MAX))).collect();
-    let all = state.responses.iter().chain(&state.queue).chain(&state.unbegun);
-    let created: HashMap<ResponseId, u64> = all.map(|response| (response.id, response.created_seq)).collect();
-    spans.extend(state.calls.iter().map(|call| {
-        // A request that brings the result begins its turn with it.
-        let end = if call.status.is_open() { u64::MAX } else { call.seq.saturating_sub(1) };
-        (created.get(&call.response_id).copied().unwrap_or(call.seq), end)
-    }));
-    spans.extend(state.interventions.values().map(|intervention| {
-        let is_undecided = intervention.status.is_undecided();
-        (intervention.accepted_seq, if is_undecided { u64::MAX } else { intervention.seq })
-    }));
-    spans
+/// The seq with which the first thing began that is not finished.
+fn first_unfinished(state: &State) -> u64 {
+    let responses = state.responses.iter().chain(&state.queue).filter(|response| !response.status.is_terminal());
+    let responses = responses.map(|response| response.created_seq);
+    let calls = state.open_calls().map(|call| {
+        let made_by = state.response_even_deleted(call.response_id);
+        made_by.map_or(call.seq, |response| response.created_seq)
+    });
+    let undecided = state.undecided().into_iter().map(|(_, intervention)| intervention.accepted_seq);
+    responses.chain(calls).chain(undecided).min().unwrap_or(u64::MAX)
 }

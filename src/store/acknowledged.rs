@@ -12,11 +12,11 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::error::Error;
+use super::sled_access::Access;
 use super::{codec, keys};
 
 /// Stands for a key in the file's checksum.
@@ -66,8 +66,8 @@ impl Tally {
         Some(Self { committed: u64::from_be_bytes(*committed), index_sum })
     }
 
-    fn read(db: &sled::Db) -> Result<Option<Self>, Error> {
-        let Some(value) = db.get(keys::TALLY)? else {
+    fn read(db: &sled::Db, access: &Access) -> Result<Option<Self>, Error> {
+        let Some(value) = access.read(|| db.get(keys::TALLY))? else {
             return Ok(None);
         };
         let tally = codec::unseal(keys::TALLY, &value).ok().and_then(Self::decode);
@@ -81,18 +81,16 @@ fn weight(value: &[u8]) -> u128 {
     (1 << 64) + u128::from(checksum)
 }
 
-/// The sum over the rows that are there. sled asserts in places where it could report damage.
-fn index_sum(db: &sled::Db) -> Result<u128, Error> {
-    let add = || {
-        let mut sum = 0_u128;
-        for kind in keys::INDEX {
-            for row in db.scan_prefix([kind]) {
-                sum = sum.wrapping_add(weight(&row?.1));
-            }
+/// The sum over the rows that are there.
+fn index_sum(db: &sled::Db, access: &Access) -> Result<u128, Error> {
+    let mut sum = 0_u128;
+    for kind in keys::INDEX {
+        let mut rows = db.scan_prefix([kind]);
+        while let Some((_, value)) = access.next(&mut rows)? {
+            sum = sum.wrapping_add(weight(&value));
         }
-        Ok(sum)
-    };
-    catch_unwind(AssertUnwindSafe(add)).unwrap_or_else(|_| Err(Error::StoreDamaged("its index cannot be read".into())))
+    }
+    Ok(sum)
 }
 
 /// What is done about a loss.
@@ -151,12 +149,13 @@ impl Acknowledged {
     pub(super) fn check(
         &self,
         db: &sled::Db,
+        access: &Access,
         losses: Losses,
         durable: impl Fn() -> Result<(), Error>,
     ) -> Result<(Tally, Option<String>), Error> {
-        let tally = Tally::read(db);
+        let tally = Tally::read(db, access);
         let stored = tally.clone().ok().flatten().unwrap_or_default();
-        let sum = index_sum(db);
+        let sum = index_sum(db, access);
         if let Some(what) = self.loss(&tally, &sum) {
             let acknowledged = if let Known::AtLeast(count) = self.known { count } else { 0 };
             let next = Tally { committed: stored.committed.max(acknowledged), index_sum: sum.ok() };
@@ -167,7 +166,8 @@ impl Acknowledged {
         }
         let next = Tally { committed: stored.committed, index_sum: sum.ok() };
         if tally != Ok(Some(next)) {
-            db.insert(keys::TALLY, codec::seal(keys::TALLY, &next.encode()))?;
+            let value = codec::seal(keys::TALLY, &next.encode());
+            access.read(|| db.insert(keys::TALLY, value.as_slice()))?;
             db.flush()?;
         }
         // Also what a killed process wrote and did not sync: the file must not run ahead of it.

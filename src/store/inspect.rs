@@ -15,9 +15,6 @@ use super::repair::{self, DamageReport};
 use super::sled_journal::SledJournal;
 use super::{rebuild, swap};
 
-/// Larger journals are not copied at each start.
-const KEPT_BYTES_MAX: u64 = 256 << 20;
-
 /// What [`mend`] did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mended {
@@ -60,27 +57,64 @@ pub fn mend(root: &Path) -> Result<Mended, Error> {
 }
 
 /// Opens a journal and, where that is refused because of damage, keeps it as it was found as `journal.damaged`. Once
-/// only, since who starts the server again and again finds what recovery left.
-pub(super) fn keeping<T>(root: &Path, open: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+/// only, since who starts the server again and again finds what recovery left. The copy that this takes is made only
+/// where it costs little; without one the journal is opened all the same.
+pub(super) fn keeping<T>(
+    root: &Path,
+    bytes_max: u64,
+    open: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
     let (copy, damaged) = (swap::inspecting(root), root.join("journal.damaged"));
-    let is_small = swap::bytes(&swap::journal(root)).is_ok_and(|bytes| bytes <= KEPT_BYTES_MAX);
-    // Without room for a copy the server starts all the same.
-    let is_copied = is_small && !damaged.exists() && copy_of(root, &copy).is_ok();
+    let copied = if damaged.exists() { None } else { Some(copy_cheaply(root, &copy, bytes_max)) };
     let opened = open();
-    if is_copied {
+    if copied == Some(Ok(())) {
         if let Err(Error::Lost(_) | Error::StoreDamaged(_)) = &opened {
             swap::Step::SyncAll(swap::journal(&copy)).run()?;
             swap::Step::Rename(swap::journal(&copy), damaged.clone()).run()?;
             swap::Step::Sync(root.to_owned()).run()?;
         }
-        remove(&copy)?;
+        put_away(&copy)?;
     }
     opened.map_err(|error| match error {
         Error::Lost(what) if damaged.exists() => {
             Error::Lost(format!("{what}; the journal as it was found is kept as {}", damaged.display()))
         }
+        Error::Lost(what) => {
+            let why = copied.and_then(Result::err).unwrap_or_default();
+            Error::Lost(format!("{what}; the journal as it was found is not kept: {why}"))
+        }
         other => other,
     })
+}
+
+/// Copies the journal if its files can share their bytes with the copy, or if it has at most `bytes_max` bytes and twice
+/// as many are free. Else says why not.
+fn copy_cheaply(root: &Path, to: &Path, bytes_max: u64) -> Result<(), String> {
+    if copy_with(root, to, share).is_ok() {
+        return Ok(());
+    }
+    let bytes = swap::bytes(&swap::journal(root)).map_err(|error| error.to_string())?;
+    if bytes > bytes_max {
+        return Err(format!("it has {bytes} bytes, more than the setting journal_kept_bytes_max"));
+    }
+    let free = rustix::fs::statvfs(root).map_err(|error| error.to_string())?;
+    let free = free.f_bavail.saturating_mul(free.f_frsize);
+    if bytes > free / 2 {
+        return Err(format!("it has {bytes} bytes, and only {free} bytes of disk space are free"));
+    }
+    copy_of(root, to).map_err(|error| error.to_string())
+}
+
+/// Copies a file without its bytes, where the filesystem can: sled changes it in place, so a second name is no copy.
+#[cfg(target_os = "linux")]
+fn share(from: &Path, to: &Path) -> io::Result<()> {
+    Ok(rustix::fs::ioctl_ficlone(fs::File::create(to)?, fs::File::open(from)?)?)
+}
+
+/// Nowhere else is it known how.
+#[cfg(not(target_os = "linux"))]
+fn share(_from: &Path, _to: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 fn inspect_locked<T>(root: &Path, lock: &Lock, look: impl FnOnce(&SledJournal) -> T) -> Result<T, Error> {
@@ -92,7 +126,7 @@ fn inspect_locked<T>(root: &Path, lock: &Lock, look: impl FnOnce(&SledJournal) -
         folder::wait_until_closed(&swap::journal(&copy))?;
         Ok(seen)
     });
-    let removed = remove(&copy);
+    let removed = put_away(&copy);
     looked.and_then(|seen| removed.map(|()| seen))
 }
 
@@ -104,24 +138,13 @@ fn keep(root: &Path, wanted: &str) -> Result<PathBuf, Error> {
         .iter()
         .chain(&[swap::Step::Sync(root.to_owned())])
         .try_for_each(swap::Step::run);
-    remove(&copy)?;
+    put_away(&copy)?;
     named.map(|()| kept)
 }
 
 /// Copies what the journal consists of.
 fn copy_of(root: &Path, to: &Path) -> Result<(), Error> {
-    remove(to)?;
-    let copied = fs::create_dir(to).and_then(|()| {
-        for file in ["acknowledged", "journal.exists"] {
-            match fs::copy(root.join(file), to.join(file)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        copy_all(&swap::journal(root), &swap::journal(to))
-    });
-    copied.map_err(|error| {
-        let _ = remove(to);
+    copy_with(root, to, |from, to| fs::copy(from, to).map(drop)).map_err(|error| {
         let needed = swap::bytes(&swap::journal(root)).unwrap_or_default();
         let what = format!(
             "cannot copy the journal to {} to look at the copy, which takes {needed} bytes; nothing was changed, free \
@@ -132,25 +155,49 @@ fn copy_of(root: &Path, to: &Path) -> Result<(), Error> {
     })
 }
 
-fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
+/// A way to copy one file.
+type CopyFile = fn(&Path, &Path) -> io::Result<()>;
+
+/// As [`copy_of`], in this way. Leaves nothing where it fails.
+fn copy_with(root: &Path, to: &Path, copy_file: CopyFile) -> io::Result<()> {
+    let copied = remove(to).and_then(|()| fs::create_dir(to)).and_then(|()| {
+        for file in ["acknowledged", "journal.exists"] {
+            match fs::copy(root.join(file), to.join(file)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        copy_all(&swap::journal(root), &swap::journal(to), copy_file)
+    });
+    if copied.is_err() {
+        let _ = remove(to);
+    }
+    copied
+}
+
+fn copy_all(from: &Path, to: &Path, copy_file: CopyFile) -> io::Result<()> {
     fs::create_dir(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let target = to.join(entry.file_name());
         if entry.file_type()?.is_dir() {
-            copy_all(&entry.path(), &target)?;
+            copy_all(&entry.path(), &target, copy_file)?;
         } else {
-            fs::copy(entry.path(), target)?;
+            copy_file(&entry.path(), &target)?;
         }
     }
     Ok(())
 }
 
-fn remove(copy: &Path) -> Result<(), Error> {
+/// Removes the copy, if there is one.
+fn remove(copy: &Path) -> io::Result<()> {
     match fs::remove_dir_all(copy) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::file(format!("cannot remove {}", copy.display()), &error))
-        }
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
+}
+
+/// As [`remove`], for a copy that is done with.
+fn put_away(copy: &Path) -> Result<(), Error> {
+    remove(copy).map_err(|error| Error::file(format!("cannot remove {}", copy.display()), &error))
 }

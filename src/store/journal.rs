@@ -237,6 +237,12 @@ pub trait Journal: Send + Sync + 'static {
         self.append(batches)
     }
 
+    /// Whether a batch can be written where its events belong: the place may be one that cannot be read. It changes
+    /// nothing, so that one conversation's damage is no failed write of all.
+    fn check_place(&self, _batch: &Batch) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Removes what is left of deleted conversations, a bounded part at a time. Nothing that is read changes.
     /// Whether there is more to do. Called by the writer thread only.
     fn purge(&self) -> Result<bool, Error>;
@@ -352,6 +358,7 @@ impl<'a> Sequence<'a> {
             }
             last = recorded.seq;
         }
+        self.journal.check_place(batch)?;
         self.last_seqs.insert(conversation, last);
         self.note_deletion(batch);
         Ok(())

@@ -29,10 +29,11 @@ pub struct Compacted {
 }
 
 /// Writes the journal in the data folder anew, so that what was deleted leaves the disk. Refused while a server
-/// uses the folder, and while anything in it is damaged, since the damaged part would be gone for good.
-pub fn compact(root: &Path) -> Result<Compacted, Error> {
+/// uses the folder, and while anything in it is damaged, since the damaged part would be gone for good; it is kept as
+/// [`SledJournal::open_keeping`] keeps it.
+pub fn compact(root: &Path, kept_bytes_max: u64) -> Result<Compacted, Error> {
     let lock = Lock::take(root)?;
-    let journal = SledJournal::open_locked(root, &lock)?;
+    let journal = SledJournal::open_locked(root, &lock, kept_bytes_max)?;
     let bytes_before = size(root)?;
     let built = build_same(&journal, root);
     close(journal, root)?;
@@ -59,7 +60,7 @@ fn build_same(journal: &SledJournal, root: &Path) -> Result<DumpSummary, Error> 
         )));
     }
     let target = swap::rebuilding(root);
-    let built = SledJournal::open(&target)?;
+    let built = open_built(&target)?;
     let is_same = digest_of(&built)? == digest;
     close(built, &target)?;
     if is_same {
@@ -87,7 +88,7 @@ pub(super) fn migrate(journal: SledJournal, root: &Path, lock: &Lock) -> Result<
         conversations = dumped.conversations, events = dumped.events, aside = %aside.display(),
         "the store has the new schema; the old journal is kept aside, and can be deleted once all is well"
     );
-    SledJournal::open_locked(root, lock)
+    SledJournal::open_locked(root, lock, 0)
 }
 
 /// Writes anew what can be read of a journal, of which a copy is kept, and puts it in its place.
@@ -102,7 +103,7 @@ pub(super) fn rebuild_readable(journal: SledJournal, root: &Path) -> Result<(), 
 pub(super) fn build(journal: &SledJournal, root: &Path, schema: u32) -> Result<(DumpSummary, Digested), Error> {
     let target = swap::rebuilding(root);
     swap::Step::Remove(target.clone()).run()?;
-    let built = SledJournal::open(&target)?;
+    let built = open_built(&target)?;
     let (reader, writer) = io::pipe().map_err(|error| Error::file("cannot open a pipe", &error))?;
     let (dumped, loaded) = std::thread::scope(|scope| {
         let dumping = scope.spawn(move || {
@@ -121,6 +122,11 @@ pub(super) fn build(journal: &SledJournal, root: &Path, schema: u32) -> Result<(
     built.count_from(journal)?;
     close(built, &target)?;
     Ok((dumped, digest))
+}
+
+/// Opens what is being built, of which no copy is needed.
+fn open_built(target: &Path) -> Result<SledJournal, Error> {
+    SledJournal::open_keeping(target, 0)
 }
 
 /// Lets go of the journal and waits until sled's threads have too: they would write by name into what takes its place.

@@ -329,14 +329,14 @@ impl SledJournal {
     fn remove_rows(&self, kind: u8, conversation: ConversationId, first: u64) -> Result<bool, Error> {
         let mut batch = sled::Batch::default();
         let last = keys::row(kind, conversation, u64::MAX, u16::MAX);
-        let rows = self.db.range(keys::row(kind, conversation, first, 0)..=last);
-        let mut found = false;
-        for row in rows.take(PART_ROWS) {
-            batch.remove(row?.0);
-            found = true;
+        let mut rows = self.db.range(keys::row(kind, conversation, first, 0)..=last);
+        let mut count = 0;
+        while count < PART_ROWS && let Some((key, _)) = self.access.next(&mut rows)? {
+            batch.remove(key);
+            count += 1;
         }
-        self.db.apply_batch(batch)?;
-        Ok(found)
+        self.access.apply(&self.db, &batch)?;
+        Ok(count > 0)
     }
 
     /// Rows of the index that cannot be read. A mark of outstanding work says all in its key.

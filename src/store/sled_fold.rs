@@ -69,13 +69,13 @@ impl SledJournal {
         }
         let _alone = self.folding.write().unwrap_or_else(PoisonError::into_inner);
         crash::point("fold_before");
-        self.db.apply_batch(batch).inspect_err(|_| self.failed.store(true, Ordering::SeqCst))?;
+        self.access.apply(&self.db, &batch).inspect_err(|_| self.failed.store(true, Ordering::SeqCst))?;
         Ok(next <= last)
     }
 
     fn folded_to(&self, conversation: ConversationId) -> Result<u64, Error> {
         let key = keys::folded(conversation);
-        let Some(value) = self.db.get(&key)? else {
+        let Some(value) = self.get(&key).map_err(|error| Error::of_conversation(conversation, 0, error))? else {
             return Ok(0);
         };
         codec::unseal(&key, &value)

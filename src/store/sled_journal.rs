@@ -5,19 +5,21 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::acknowledged::{Acknowledged, Losses, Tally};
-use super::codec::{self, Entry, Head, PartialEntry};
+use super::codec::{self, Head};
 use super::error::Error;
 use super::folder::{Folder, Lock};
 use super::journal::{Batch, Epoch, Journal, Kept, KeyRecord, KeyScope, Record, Sequence};
+use super::sled_access::Access;
 use super::sled_purge::{Buried, Purge};
+use super::sled_rows::Rows;
 use super::writes::Writes;
 use super::{inspect, keys, migrate, rebuild};
+use crate::config::JOURNAL_KEPT_BYTES_MAX;
 use crate::conversation::Recorded;
 use crate::crash;
 use crate::ids::{ConversationId, InterventionId, ResponseId};
@@ -46,8 +48,7 @@ pub struct SledJournal {
     pub(super) purge: Mutex<Purge>,
     /// Deleted conversations of which nothing is left.
     pub(super) buried: RwLock<Buried>,
-    /// The database met bytes that it cannot read; it cannot change them either.
-    unreadable: AtomicBool,
+    pub(super) access: Access,
     /// What is lost of what was acknowledged, where that is accepted.
     pub(super) lost: Option<String>,
     /// What the store was written with.
@@ -63,15 +64,21 @@ impl fmt::Debug for SledJournal {
 
 impl SledJournal {
     /// Opens the store in the data folder `root`, or makes a new one where there never was one. One of an older
-    /// schema is brought to this build's, and kept aside.
+    /// schema is brought to this build's, and kept aside. One that is damaged is refused, and kept as it was found, as
+    /// far as the defaults of the settings say.
     pub fn open(root: impl AsRef<Path>) -> Result<Self, Error> {
-        let root = root.as_ref();
-        Self::open_locked(root, &Lock::take(root)?)
+        Self::open_keeping(root, JOURNAL_KEPT_BYTES_MAX)
     }
 
-    /// As [`SledJournal::open`], for the holder of the folder's lock.
-    pub(super) fn open_locked(root: &Path, lock: &Lock) -> Result<Self, Error> {
-        inspect::keeping(root, || Self::open_current(root, lock, Losses::Refuse))
+    /// As [`SledJournal::open`]: a damaged journal with more bytes than these is kept only where a copy takes none.
+    pub fn open_keeping(root: impl AsRef<Path>, kept_bytes_max: u64) -> Result<Self, Error> {
+        let root = root.as_ref();
+        Self::open_locked(root, &Lock::take(root)?, kept_bytes_max)
+    }
+
+    /// As [`SledJournal::open_keeping`], for the holder of the folder's lock.
+    pub(super) fn open_locked(root: &Path, lock: &Lock, kept_bytes_max: u64) -> Result<Self, Error> {
+        inspect::keeping(root, kept_bytes_max, || Self::open_current(root, lock, Losses::Refuse))
     }
 
     /// As [`SledJournal::open_locked`], also where writes are lost.
@@ -107,7 +114,7 @@ impl SledJournal {
             acknowledged: Acknowledged::open(root)?,
             purge: Mutex::default(),
             buried: RwLock::default(),
-            unreadable: AtomicBool::new(false),
+            access: Access::default(),
             lost: None,
             schema: migrate::SCHEMA,
         };
@@ -115,7 +122,7 @@ impl SledJournal {
             Some(found) => journal.schema = migrate::check(found)?,
             None => journal.initialise()?,
         }
-        let (tally, lost) = journal.acknowledged.check(&journal.db, losses, || journal.folder.sync())?;
+        let (tally, lost) = journal.acknowledged.check(&journal.db, &journal.access, losses, || journal.folder.sync())?;
         *journal.tally() = tally;
         journal.lost = lost;
         if !journal.folder.was_initialised() {
@@ -126,7 +133,7 @@ impl SledJournal {
     }
 
     fn stored_schema(&self) -> Result<Option<u32>, Error> {
-        let Some(value) = self.db.get(keys::SCHEMA)? else {
+        let Some(value) = self.get(keys::SCHEMA)? else {
             return Ok(None);
         };
         let body = codec::unseal(keys::SCHEMA, &value);
@@ -156,7 +163,7 @@ impl SledJournal {
     /// The rows of a kind between two seqs.
     pub(super) fn rows_of(&self, kind: u8, conversation: ConversationId, first: u64, last: u64) -> Rows<'_> {
         let range = keys::row(kind, conversation, first, 0)..=keys::row(kind, conversation, last, u16::MAX);
-        Rows { iter: self.db.range(range), conversation, unreadable: &self.unreadable }
+        Rows::new(self.db.range(range), conversation, &self.access)
     }
 
     fn in_flight(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Option<sled::IVec>>> {
@@ -167,10 +174,15 @@ impl SledJournal {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The value under `key`, durable or not.
+    pub(super) fn get(&self, key: impl AsRef<[u8]>) -> sled::Result<Option<sled::IVec>> {
+        self.access.read(|| self.db.get(&key))
+    }
+
     /// The durable value under `key`. The tree is asked first: if the append ends in between, what it wrote is
     /// durable.
     fn durable(&self, key: &[u8]) -> sled::Result<Option<sled::IVec>> {
-        let value = readable(&self.unreadable, || self.db.get(key))?;
+        let value = self.get(key)?;
         Ok(match self.in_flight().get(key) {
             Some(before) => before.clone(),
             None => value,
@@ -186,12 +198,12 @@ impl SledJournal {
     pub(super) fn write(&self, mut writes: Writes, batches: usize) -> Result<(), Error> {
         let mut before = HashMap::new();
         for key in writes.index.keys() {
-            before.insert(key.clone(), self.db.get(key)?);
+            before.insert(key.clone(), self.get(key)?);
         }
         let tally = self.tally().after(batches, &writes.index, &before);
         writes.put(keys::TALLY.to_vec(), &tally.encode());
         *self.in_flight() = before;
-        self.db.apply_batch(writes.into_batch())?;
+        self.access.apply(&self.db, &writes.into_batch())?;
         crash::point("batch_applied");
         self.db.flush()?;
         crash::point("batch_flushed");
@@ -208,11 +220,11 @@ impl SledJournal {
     pub(super) fn write_unseen(&self, mut writes: Writes) -> Result<(), Error> {
         let mut before = HashMap::new();
         for key in writes.index.keys() {
-            before.insert(key.clone(), self.db.get(key)?);
+            before.insert(key.clone(), self.get(key)?);
         }
         let tally = self.tally().after(0, &writes.index, &before);
         writes.put(keys::TALLY.to_vec(), &tally.encode());
-        self.db.apply_batch(writes.into_batch())?;
+        self.access.apply(&self.db, &writes.into_batch())?;
         *self.tally() = tally;
         Ok(())
     }
@@ -252,7 +264,7 @@ impl SledJournal {
 
     /// Whether a read met what the database cannot read.
     pub(super) fn is_unreadable(&self) -> bool {
-        self.unreadable.load(Ordering::Relaxed)
+        self.access.met_unreadable()
     }
 
     fn head(&self, conversation: ConversationId) -> Result<Head, Error> {
@@ -311,7 +323,7 @@ impl SledJournal {
     pub(super) fn scan(&self, range: std::ops::Range<Vec<u8>>, visit: &mut Visit<'_>) -> Result<bool, Error> {
         let mut rows = self.db.range(range.clone());
         loop {
-            match readable(&self.unreadable, || rows.next().transpose()) {
+            match self.access.next(&mut rows) {
                 Ok(None) => return Ok(true),
                 Ok(Some((key, value))) => {
                     if !visit(&key, &value)? {
@@ -323,7 +335,7 @@ impl SledJournal {
             }
         }
         let (mut rows, mut behind) = (self.db.range(range), Vec::new());
-        while let Ok(Some(row)) = readable(&self.unreadable, || rows.next_back().transpose()) {
+        while let Ok(Some(row)) = self.access.read(|| rows.next_back().transpose()) {
             behind.push(row);
         }
         for (key, value) in behind.iter().rev() {
@@ -342,6 +354,13 @@ impl Journal for SledJournal {
 
     fn import(&self, batches: &[Batch]) -> Result<(), Error> {
         self.append_writes(batches, Writes::folded)
+    }
+
+    fn check_place(&self, batch: &Batch) -> Result<(), Error> {
+        let Some(first) = batch.events.first() else { return Ok(()) };
+        // They follow the conversation's last row: all lie in one leaf.
+        let found = self.get(keys::event(batch.conversation, first.seq, 0));
+        found.map(drop).map_err(|error| Error::of_conversation(batch.conversation, first.seq, error))
     }
 
     fn purge(&self) -> Result<bool, Error> {
@@ -421,12 +440,7 @@ impl Journal for SledJournal {
         let oldest = self.oldest_seq(conversation)?;
         let events = self.rows(conversation, first.max(oldest), self.last_seq(conversation)?);
         let kept = self.rows_of(keys::KEPT, conversation, first, oldest - 1);
-        let mut bytes = 0;
-        for row in events.iter.chain(kept.iter) {
-            let (key, value) = row.map_err(|error| Error::of_conversation(conversation, first, error))?;
-            bytes += (key.len() + value.len()) as u64;
-        }
-        Ok(bytes)
+        Ok(events.bytes(first)? + kept.bytes(first)?)
     }
 
     fn epoch(&self, conversation: ConversationId) -> Result<Epoch, Error> {
@@ -512,80 +526,4 @@ pub(super) fn decode_record(kind: u8, key: &[u8], value: &[u8]) -> Result<(Conve
         keys::EPOCH => (ConversationId::from_bytes(id), Record::Epoch(codec::decode_epoch(body)?)),
         _ => (ConversationId::from_bytes(id), Record::Active(true)),
     })
-}
-
-/// Reads, and notes where the database cannot. It asserts in places where it could report damage.
-fn readable<T>(unreadable: &AtomicBool, read: impl FnOnce() -> sled::Result<T>) -> sled::Result<T> {
-    let corrupt = sled::Error::Corruption { at: None, bt: () };
-    let outcome = catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(corrupt));
-    if matches!(outcome, Err(sled::Error::Corruption { .. })) {
-        unreadable.store(true, Ordering::Relaxed);
-    }
-    outcome
-}
-
-/// Puts a conversation's chunks together again.
-pub(super) struct Rows<'a> {
-    iter: sled::Iter,
-    conversation: ConversationId,
-    unreadable: &'a AtomicBool,
-}
-
-impl Rows<'_> {
-    /// The next entry and the events in it, the last of which has the seq of its key.
-    pub(super) fn next_events(&mut self, expected: u64) -> Result<Option<(Entry, Vec<Recorded>)>, Error> {
-        let Some((seq, entry)) = self.next_entry(expected)? else {
-            return Ok(None);
-        };
-        let events = entry.decode().map_err(|why| Error::damaged(self.conversation, expected, why))?;
-        match events.last() {
-            Some(last) if last.seq == seq => Ok(Some((entry, events))),
-            _ => Err(Error::damaged(self.conversation, expected, format!("it says another seq than {seq}"))),
-        }
-    }
-
-    /// The next kept event, which must follow the kept event `before`.
-    pub(super) fn next_kept(&mut self, before: u64) -> Result<Recorded, Error> {
-        let conversation = self.conversation;
-        let damaged = |why: String| Error::damaged(conversation, before + 1, why);
-        let found = self.next_entry(before + 1)?;
-        let (seq, entry) = found.ok_or_else(|| damaged("what is kept of the event is missing".into()))?;
-        let recorded = entry.decode_kept(before).map_err(damaged)?;
-        if recorded.seq == seq { Ok(recorded) } else { Err(damaged(format!("it says another seq than {seq}"))) }
-    }
-
-    /// The next entry and its seq. `expected` is where damage is reported.
-    fn next_entry(&mut self, expected: u64) -> Result<Option<(u64, Entry)>, Error> {
-        let conversation = self.conversation;
-        let damaged = |why: String| Error::damaged(conversation, expected, why);
-        let Some((seq, chunk, body)) = self.next_row(expected)? else {
-            return Ok(None);
-        };
-        if chunk != 0 {
-            return Err(damaged("its first part is missing".into()));
-        }
-        let mut partial: PartialEntry = Entry::begin(&body).map_err(damaged)?;
-        for next in 1..=u16::MAX {
-            if !partial.is_partial() {
-                break;
-            }
-            match self.next_row(expected)? {
-                Some((row_seq, chunk, body)) if row_seq == seq && chunk == next => partial.push(&body),
-                _ => return Err(damaged(format!("part {next} is missing"))),
-            }
-        }
-        Ok(Some((seq, partial.finish().map_err(damaged)?)))
-    }
-
-    fn next_row(&mut self, expected: u64) -> Result<Option<(u64, u16, Vec<u8>)>, Error> {
-        let read = readable(self.unreadable, || self.iter.next().transpose());
-        let Some((key, value)) = read.map_err(|error| Error::of_conversation(self.conversation, expected, error))?
-        else {
-            return Ok(None);
-        };
-        let damaged = |why: String| Error::damaged(self.conversation, expected, why);
-        let (seq, chunk) = keys::event_parts(&key).ok_or_else(|| damaged("its key is malformed".into()))?;
-        let body = codec::unseal(&key, &value).map_err(damaged)?;
-        Ok(Some((seq, chunk, body.to_vec())))
-    }
 }

@@ -79,12 +79,14 @@ impl SledJournal {
     /// Finds the deletions, and the removals of trimmed events, that a crash interrupted.
     pub(super) fn find_unpurged(&self) -> Result<(), Error> {
         let mut purge = self.purging();
-        for row in self.db.scan_prefix([keys::DELETED]) {
+        let mut rows = self.db.scan_prefix([keys::DELETED]);
+        while let Some((key, _)) = self.access.next(&mut rows)? {
             // Only the key counts: a tombstone is a tombstone, damaged or not.
-            purge.pending.extend(keys::id(&row?.0).map(ConversationId::from_bytes));
+            purge.pending.extend(keys::id(&key).map(ConversationId::from_bytes));
         }
-        for row in self.db.scan_prefix([keys::OLDEST]) {
-            purge.trimmed.extend(keys::id(&row?.0).map(ConversationId::from_bytes));
+        let mut rows = self.db.scan_prefix([keys::OLDEST]);
+        while let Some((key, _)) = self.access.next(&mut rows)? {
+            purge.trimmed.extend(keys::id(&key).map(ConversationId::from_bytes));
         }
         Ok(())
     }
@@ -147,12 +149,12 @@ impl SledJournal {
     fn remove_rows_of(&self, kind: u8, conversation: ConversationId, last: u64) -> Result<bool, Error> {
         let mut batch = sled::Batch::default();
         let mut count = 0;
-        for row in self.db.range(keys::row(kind, conversation, 0, 0)..=keys::row(kind, conversation, last, u16::MAX)) {
-            batch.remove(row.map_err(|error| Error::of_conversation(conversation, 0, error))?.0);
+        let mut rows = self.db.range(keys::row(kind, conversation, 0, 0)..=keys::row(kind, conversation, last, u16::MAX));
+        while count < PART_ROWS {
+            let row = self.access.next(&mut rows).map_err(|error| Error::of_conversation(conversation, 0, error))?;
+            let Some((key, _)) = row else { break };
+            batch.remove(key);
             count += 1;
-            if count == PART_ROWS {
-                break;
-            }
         }
         if count == 0 {
             return Ok(false);
@@ -160,7 +162,7 @@ impl SledJournal {
         // A reader that began before they were hidden ends first.
         let _alone = self.folding.write().unwrap_or_else(PoisonError::into_inner);
         crash::point("purge_before");
-        self.db.apply_batch(batch)?;
+        self.access.apply(&self.db, &batch)?;
         crash::point("purge_after");
         Ok(true)
     }
@@ -173,8 +175,8 @@ impl SledJournal {
         let mut writes = Writes::default();
         let mut seen = 0;
         let end = vec![kind + 1];
-        for row in self.db.range((Bound::Excluded(sweep.after.clone()), Bound::Excluded(end))) {
-            let (key, value) = row?;
+        let mut rows = self.db.range((Bound::Excluded(sweep.after.clone()), Bound::Excluded(end)));
+        while let Some((key, value)) = self.access.next(&mut rows)? {
             // One that cannot be read is damage that no conversation owns, and stays to be told.
             if let Ok((conversation, record)) = decode_record(kind, &key, &value)
                 && sweep.is_gone(conversation, &record)

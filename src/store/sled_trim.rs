@@ -72,17 +72,17 @@ impl SledJournal {
         let mut writes = Writes::default();
         put_kept(&mut writes, conversation, done, &reduce(&part))?;
         crash::point("trim_keeping");
-        self.db.apply_batch(writes.into_batch()).inspect_err(|_| self.failed.store(true, Ordering::SeqCst))?;
+        self.access.apply(&self.db, &writes.into_batch()).inspect_err(|_| self.failed.store(true, Ordering::SeqCst))?;
         Ok(())
     }
 
     /// Up to which seq something is kept, seen or not: the last event of each part is.
     pub(super) fn kept_to(&self, conversation: ConversationId) -> Result<u64, Error> {
         let all = keys::kept(conversation, 0, 0)..=keys::kept(conversation, u64::MAX, u16::MAX);
-        let Some(last) = self.db.range(all).next_back() else {
-            return Ok(0);
-        };
-        Ok(keys::event_parts(&last?.0).map_or(0, |(seq, _)| seq))
+        let mut rows = self.db.range(all);
+        let last = self.access.read(|| rows.next_back().transpose());
+        let last = last.map_err(|error| Error::of_conversation(conversation, 0, error))?;
+        Ok(last.and_then(|(key, _)| keys::event_parts(&key)).map_or(0, |(seq, _)| seq))
     }
 
     /// Reads what is kept in front of the oldest event.

@@ -139,6 +139,34 @@ async fn results_are_taken_all_or_none_and_given_back() {
 }
 
 #[tokio::test]
+async fn what_is_not_stored_takes_results_steers_and_interrupts_on_its_own_socket_only() {
+    let server = Server::start().await;
+    let mut own = server.responses_socket().await;
+    let tools = json!([{"type": "function", "name": "weather"}]);
+    own.send(json!({"type": "response.create", "input": "weather", "tools": tools, "store": false})).await;
+    let frames = own.until(is_end).await;
+    let id = frames[0]["response"]["id"].clone();
+    let results = json!([output(&calls_of(&frames)[0], "rain")]);
+    let conversation = server.conversation().await;
+    for mut other in [server.responses_socket().await, server.socket(&conversation).await] {
+        for (frame, kind) in [
+            (inject(&id, &results), "response.inject.failed"),
+            (json!({"type": "response.steer", "previous_response_id": id, "input": "a"}), "response.steer.failed"),
+            (
+                json!({"type": "response.interrupt", "response_id": id, "mode": "discard_partial_items"}),
+                "response.interrupt.failed",
+            ),
+        ] {
+            other.send(frame).await;
+            let failed = other.next().await;
+            assert_eq!((&failed["type"], &failed["error"]["code"]), (&json!(kind), &json!("response_not_found")));
+        }
+    }
+    own.send(inject(&id, &results)).await;
+    assert_eq!(text_of(&own.until(is_end).await), "Take an umbrella.");
+}
+
+#[tokio::test]
 async fn a_socket_whose_injected_results_nobody_goes_on_with_is_free_again() {
     let server = Server::start().await;
     let mut socket = server.responses_socket().await;

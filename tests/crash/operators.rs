@@ -85,6 +85,47 @@ fn lose_event(site: &Site, conversation: &str, seq: u64) {
 }
 
 #[tokio::test]
+async fn a_conversation_with_an_event_that_cannot_be_read_is_marked_in_the_list() {
+    let site = Site::scripted(&json!([{"deltas": ["fine"]}]));
+    let server = site.start().await;
+    let mut conversations = Vec::new();
+    for key in ["1", "2"] {
+        let (response, conversation) = server.begin(key, json!({"input": "go"})).await;
+        server.until_ended(&conversation, &response, 0).await;
+        conversations.push(conversation);
+    }
+    server.kill();
+    lose_event(&site, &conversations[0], 3);
+    let listed = lines(&site.run(&["conversations", "list"], b""));
+    let of = |id: &String| listed.iter().find(|line| line["conversation"] == **id).unwrap();
+    let (hurt, whole) = (of(&conversations[0]), of(&conversations[1]));
+    let damage = hurt["damaged"].as_str().unwrap();
+    assert!(damage.contains("is damaged at seq 3: the event is missing"), "{damage}");
+    assert_eq!(hurt["last_seq"], whole["last_seq"], "what is known is told: {hurt}");
+    assert_eq!(whole.get("damaged"), None);
+}
+
+#[tokio::test]
+async fn what_changes_a_damaged_journal_keeps_it_as_it_was_found() {
+    let site = Site::scripted(&json!([{"deltas": ["fine"]}]));
+    let server = site.start().await;
+    let (response, conversation) = server.begin("1", json!({"input": "go"})).await;
+    server.until_ended(&conversation, &response, 0).await;
+    server.kill();
+    let journal = site.path().join("data/journal/db");
+    let mut bytes = std::fs::read(&journal).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[end / 2] ^= 1;
+    std::fs::write(&journal, &bytes).unwrap();
+    let kept = site.path().join("data/journal.damaged");
+    for command in [&["conversations", "delete", &conversation][..], &["conversations", "compact"]] {
+        let refused = site.refused(command);
+        assert!(refused.contains("acknowledged writes are missing") && refused.contains("is kept as"), "{refused}");
+        assert!(std::fs::read(kept.join("db")).unwrap() == bytes, "what is kept is not what was there");
+    }
+}
+
+#[tokio::test]
 async fn a_repaired_conversation_goes_on_in_a_new_epoch_and_old_cursors_go_back_with_it() {
     let words: Vec<_> = (0..10).map(|word| format!("word{word} ")).collect();
     let site = Site::scripted(&json!([{"deltas": words}]));

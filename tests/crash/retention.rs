@@ -54,6 +54,11 @@ fn listed(site: &Site) -> Vec<Value> {
     output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// The bytes of a conversation's events, and of what is kept of those that were trimmed.
+fn bytes_of(line: &Value) -> u64 {
+    line["event_bytes"].as_u64().unwrap() + line["kept_bytes"].as_u64().unwrap()
+}
+
 fn resident_kib(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -114,7 +119,7 @@ async fn stay_within(trimming: &str) {
     site.run(&["conversations", "load"], format!("{head}\n{}", all.concat()).as_bytes());
     let before = listed(&site);
     assert_eq!(before.len(), CONVERSATIONS);
-    let size = before[0]["event_bytes"].as_u64().unwrap();
+    let size = bytes_of(&before[0]);
     let kept = usize::try_from(KEPT_BYTES / size).unwrap();
     assert!(kept > 10 * LIVE && kept < CONVERSATIONS / 2, "{kept} of {size} bytes are kept");
     let mut ids: Vec<&str> = before.iter().map(|line| line["conversation"].as_str().unwrap()).collect();
@@ -152,8 +157,14 @@ async fn stay_within(trimming: &str) {
 /// What is on disk when the server has stopped.
 fn left_behind(site: &Site, kept: usize, is_trimmed: bool) {
     let after = listed(site);
-    let bytes: u64 = after.iter().map(|line| line["event_bytes"].as_u64().unwrap()).sum();
+    let bytes: u64 = after.iter().map(bytes_of).sum();
+    assert!(after.iter().all(|line| (line["kept_bytes"].as_u64() > Some(0)) == is_trimmed), "{:?}", after[0]);
     assert!(bytes <= KEPT_BYTES && after.len() == kept, "{} conversations with {bytes} bytes", after.len());
+    let shown = site.run(&["conversations", "show", after[0]["conversation"].as_str().unwrap()], b"");
+    let shown: Vec<Value> =
+        String::from_utf8(shown).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let oldest_seq = after[0]["oldest_seq"].as_u64();
+    assert!(shown.iter().all(|line| (line["kept"] == true) == (line["seq"].as_u64() < oldest_seq)), "{shown:?}");
     let dump = String::from_utf8(site.run(&["conversations", "dump"], b"")).unwrap();
     assert_eq!([lines_with(&dump, "\"record\":"), lines_with(&dump, "\"scope\":")], [4 * kept, 2 * kept]);
     assert_eq!(lines_with(&dump, "\"kept\":{\"seq\":1,"), if is_trimmed { kept } else { 0 });

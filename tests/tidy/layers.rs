@@ -43,7 +43,8 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         path: "src/store/", modules: &["clock", "config", "conversation", "crash", "error", "ids", "migrations"],
-        crates: &["crc32fast", "serde", "serde_json", "sha2", "sled", "thiserror", "tokio", "tracing"], pure: false,
+        crates: &["crc32fast", "rustix", "serde", "serde_json", "sha2", "sled", "thiserror", "tokio", "tracing"],
+        pure: false,
     },
     Layer {
         path: "src/store/kv_files", modules: &["crash", "ids"],

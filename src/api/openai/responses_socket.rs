@@ -280,7 +280,7 @@ impl Session {
         let done = async {
             let intervene = dialect::read_steer(frame)?;
             let _deciding = self.deciding.lock().await;
-            let handle = self.app.directory.of_response(intervene.response_id, &self.principal).await?;
+            let handle = self.find(intervene.response_id).await?;
             let key = event_id.map(str::to_owned);
             let key = Key::new(&self.principal, Some(handle.id()), Operation::Intervene, key, fingerprint(frame, None));
             let request = Request { frame, event_id, key: key.as_ref() };
@@ -295,6 +295,13 @@ impl Session {
         };
         let request = Request { frame, event_id, key: None };
         done.await.unwrap_or_else(|reject| Some(dialect::steer_refused(&request, reject)))
+    }
+
+    /// The conversation of a response that this socket can go on with: what is not stored belongs to the socket that
+    /// follows it, and elsewhere does not exist.
+    async fn find(&self, id: ResponseId) -> Result<ConversationHandle, Reject> {
+        let handle = self.app.directory.of_response(id, &self.principal).await?;
+        if handle.is_stored() || self.place().followed == Some(handle.id()) { Ok(handle) } else { Err(not_found(id)) }
     }
 
     /// While another conversation is followed, what comes of a steer of this one would not be seen.
@@ -325,7 +332,7 @@ impl Session {
         let request = Request { frame, event_id, key: None };
         let done = async {
             let id = dialect::read_interrupt(frame)?;
-            let handle = self.app.directory.of_response(id, &self.principal).await?;
+            let handle = self.find(id).await?;
             let hears = || match self.place().followed {
                 Some(followed) if followed == handle.id() => Hears::Now,
                 _ => Hears::Never,
@@ -344,7 +351,7 @@ impl Session {
         };
         let id = inject.response_id;
         let _deciding = self.deciding.lock().await;
-        let handle = match self.app.directory.of_response(id, &self.principal).await {
+        let handle = match self.find(id).await {
             Ok(handle) => handle,
             Err(reject) => return Some(inject::refused(&request, reject, None)),
         };

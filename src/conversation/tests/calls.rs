@@ -76,6 +76,45 @@ fn the_same_result_again_is_the_same_answer_and_another_one_a_conflict() {
 }
 
 #[test]
+fn a_result_given_again_behind_the_clients_own_request_does_not_name_that_as_what_the_server_went_on_with() {
+    let own = |talk: &Talk, call: &CallId| {
+        let Answer::Answered { accepted_seq, open_calls, successor_id, replayed } = answered(talk, call, "rain") else {
+            panic!("the result is there")
+        };
+        assert_eq!((accepted_seq, replayed, open_calls), (talk.state.call(call).unwrap().seq, true, vec![]));
+        successor_id
+    };
+    // It closes the other call.
+    let (mut talk, _, calls) = calling(&["a", "b"], ToolPolicy::default());
+    talk.ended(GenerationEnd::Stop);
+    answer(&mut talk, &calls[0], "rain").unwrap();
+    talk.create("never mind").unwrap();
+    assert_eq!(outputs(&talk), ["rain", "not started", "never mind"]);
+    assert_eq!(own(&talk, &calls[0]), None);
+    let Answer::Refused(late) = answered(&talk, &calls[1], "late") else { panic!("the other call is closed") };
+    assert_eq!((late.code, &late.details["reason"]), (Code::ToolCallClosed, &"superseded".into()));
+    // It brings the other result.
+    let (mut talk, _, calls) = calling(&["a", "b"], ToolPolicy::default());
+    talk.ended(GenerationEnd::Stop);
+    answer(&mut talk, &calls[0], "rain").unwrap();
+    let body = ItemBody::FunctionCallOutput {
+        call_id: calls[1].clone(),
+        output: "rain".into(),
+        synthetic: false,
+        is_error: false,
+    };
+    let item = Item { id: ItemId::draw(&mut talk.fresh), status: ItemStatus::Completed, body };
+    talk.create_with(vec![item], None).unwrap();
+    assert_eq!([own(&talk, &calls[0]), own(&talk, &calls[1])], [None, None]);
+    // Nobody goes on with an interrupted turn but the client.
+    let (mut talk, id, calls) = calling(&["a"], ToolPolicy::default());
+    talk.say(Input::Interrupt { response_id: id }).unwrap();
+    answer(&mut talk, &calls[0], "rain").unwrap();
+    talk.create("never mind").unwrap();
+    assert_eq!(own(&talk, &calls[0]), None);
+}
+
+#[test]
 fn a_late_result_is_recorded_once_and_never_reaches_the_model() {
     let (mut talk, id, calls) = calling(&["a"], ToolPolicy::default());
     talk.ended(GenerationEnd::Stop);

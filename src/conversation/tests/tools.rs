@@ -116,8 +116,13 @@ fn a_result_of_a_closed_call_is_refused_and_of_an_unknown_call_not_found() {
 #[test]
 fn a_call_cannot_be_answered_twice_in_one_input() {
     let (mut talk, _, calls) = two_calls();
-    let twice = vec![result(&mut talk.fresh, &calls[0], "a"), result(&mut talk.fresh, &calls[0], "b")];
-    assert_eq!(talk.create_with(twice, None).unwrap_err().code, Code::ToolCallClosed);
+    let mut give = |call: usize, output: &str| result(&mut talk.fresh, &calls[call], output);
+    let twice = vec![give(1, "a"), give(0, "b"), give(1, "a")];
+    let refused = talk.create_with(twice, None).unwrap_err();
+    assert_eq!((refused.code, refused.param.as_deref()), (Code::InvalidInput, Some("input")));
+    let named = format!("the call {} has two results, the items 0 and 2 of the input", calls[1]);
+    assert!(refused.message.starts_with(&named), "{}", refused.message);
+    assert_eq!(talk.state.open_calls().count(), 2, "nothing changed");
 }
 
 /// A call as a client brings it along in its own transcript.
@@ -294,7 +299,7 @@ fn a_call_that_a_client_sends_again_beside_its_result_is_in_the_transcript_once(
     let answer = result(&mut talk.fresh, &calls[0], "ok");
     let second = result(&mut talk.fresh, &calls[0], "other");
     let twice = vec![again.clone(), answer.clone(), second];
-    assert_eq!(talk.create_with(twice, None).unwrap_err().code, Code::ToolCallClosed);
+    assert_eq!(talk.create_with(twice, None).unwrap_err().code, Code::InvalidInput);
     talk.create_with(vec![again, answer], None).unwrap();
     let calls = [(Role::User, ""), (Role::Assistant, ""), (Role::Tool, "ok"), (Role::Tool, "not started")];
     assert_eq!(seen(&talk), expected(&calls));

@@ -99,12 +99,52 @@ fn nothing_that_is_not_finished_lies_in_front_of_a_border() {
     // The call was closed by what came, and the steer was committed to it: all in front is finished.
     assert_eq!(borders(&talk.log), [begun(&talk, second), begun(&talk, third)]);
     // A turn that waits is not finished, and it was created in front of the turns that come.
-    let waiting = talk.create_as("later", |create| create.policies.if_busy = Some(IfBusy::Enqueue)).unwrap();
+    let waiting = enqueued(&mut talk, "later");
     talk.ended(GenerationEnd::Stop);
+    assert_eq!(borders(&talk.log), [begun(&talk, second), begun(&talk, third)]);
     talk.ended(GenerationEnd::Stop);
-    assert!(talk.state.response(waiting).unwrap().status.is_terminal());
+    let come = dequeued(&talk, waiting).unwrap();
     let fifth = talk.create("and now").unwrap();
-    assert_eq!(borders(&talk.log), [begun(&talk, second), begun(&talk, third), begun(&talk, fifth)]);
+    assert_eq!(borders(&talk.log), [begun(&talk, second), begun(&talk, third), come, begun(&talk, fifth)]);
+}
+
+fn enqueued(talk: &mut Talk, input: &str) -> ResponseId {
+    talk.create_as(input, |create| create.policies.if_busy = Some(IfBusy::Enqueue)).unwrap()
+}
+
+/// The seq at which the turn of a response came that had waited.
+fn dequeued(talk: &Talk, id: ResponseId) -> Option<u64> {
+    let is_it = |recorded: &&Recorded| recorded.event == Event::ResponseDequeued { response_id: id };
+    talk.log.iter().find(is_it).map(|recorded| recorded.seq)
+}
+
+#[test]
+fn turns_that_always_wait_for_each_other_have_borders_behind_which_nothing_old_is_unfinished() {
+    let mut talk = Talk::new(5);
+    talk.create("question 0").unwrap();
+    // While one runs two others wait, as responses or as instructions for the turn that runs.
+    let mut waiting = vec![enqueued(&mut talk, "question 1")];
+    for number in 2..8 {
+        let active = talk.state.active().unwrap().id;
+        if number % 3 == 0 {
+            talk.steer_as(active, "and", |steer| steer.when = When::After).unwrap();
+        } else {
+            waiting.push(enqueued(&mut talk, &format!("question {number}")));
+        }
+        started(&mut talk);
+        talk.generated(vec![output(0, Piece::Text("so ".into())), output(1, Piece::Text("it is".into()))]);
+        talk.ended(GenerationEnd::Stop);
+    }
+    let seqs = borders(&talk.log);
+    let begun: Vec<u64> =
+        talk.log.iter().filter(|recorded| begins_turn(&recorded.event)).map(|recorded| recorded.seq).collect();
+    // The first turn has none in front of it, and what waits now was asked for while the last but one ran.
+    assert_eq!(seqs, begun[1..begun.len() - 1]);
+    assert!(waiting.iter().any(|id| dequeued(&talk, *id).is_some_and(|seq| seqs.contains(&seq))));
+    for border in seqs {
+        let (before, _) = talk.log.split_at(usize::try_from(border).unwrap() - 1);
+        assert_eq!(fold(&reduce(before)), fold(before), "in front of {border}");
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Looking changes nothing; mending keeps what was there; what cannot be read holds up nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::super::{Batch, Error, Journal, SledJournal, dump, find_damage, inspect, mend};
+use super::super::{Batch, Error, Journal, SledJournal, compact, dump, find_damage, inspect, mend};
 use super::lost::flip;
 use super::{Ids, batch, copy_folder};
 use crate::ids::ConversationId;
@@ -62,6 +62,34 @@ fn a_start_that_is_refused_keeps_the_journal_as_it_was_found_once() {
     assert!(!folder.path().join("journal.damaged.2").exists() && !folder.path().join("inspecting").exists());
 }
 
+/// A filesystem that shares the bytes of copied files keeps a journal whatever its size.
+#[test]
+fn a_journal_that_is_too_large_to_be_copied_at_each_start_is_refused_all_the_same_and_that_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 20, 10);
+    flip(folder.path(), 500);
+    let before = contents(&folder.path().join("journal"));
+    let damaged = folder.path().join("journal.damaged");
+    let refused = SledJournal::open_keeping(folder.path(), 1_000).unwrap_err().to_string();
+    if damaged.exists() {
+        assert!(refused.contains("is kept as") && contents(&damaged) == before, "{refused}");
+    } else {
+        assert!(refused.contains("is not kept: it has") && refused.contains("journal_kept_bytes_max"), "{refused}");
+    }
+    assert!(!folder.path().join("inspecting").exists());
+}
+
+#[test]
+fn a_compaction_of_a_damaged_journal_keeps_it_as_it_was_found() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 20, 10);
+    flip(folder.path(), 500);
+    let before = contents(&folder.path().join("journal"));
+    let refused = compact(folder.path(), u64::MAX).unwrap_err().to_string();
+    assert!(refused.contains("journal.damaged;"), "{refused}");
+    assert!(contents(&folder.path().join("journal.damaged")) == before, "what is kept is not what was there");
+}
+
 #[test]
 fn mending_a_cut_log_keeps_the_journal_as_it_was_and_rewinds_what_is_left() {
     let folder = tempfile::tempdir().unwrap();
@@ -84,21 +112,62 @@ fn mending_a_cut_log_keeps_the_journal_as_it_was_and_rewinds_what_is_left() {
     assert_eq!(mend(folder.path()).unwrap().kept, None, "a mended folder is mended again");
 }
 
-/// Whether one conversation of the journal cannot be read by the database while the folder opens. It fails each time:
-/// sled moves pages of others while it reads, tries each once, and gives the error of that too.
+/// The conversations that cannot be read, if they are read in this order from a copy of the folder as it is.
+fn unreadable<'a>(
+    folder: &Path,
+    conversations: impl Iterator<Item = &'a ConversationId>,
+) -> Option<BTreeSet<ConversationId>> {
+    let copy = tempfile::tempdir().unwrap();
+    copy_folder(folder, copy.path());
+    let journal = SledJournal::open(copy.path()).ok()?;
+    Some(conversations.filter(|id| journal.read(**id, 0, 1000).is_err()).copied().collect())
+}
+
+/// sled moves pages while it reads and writes others: one that it cannot move is nobody's damage but its own.
+#[test]
+fn what_cannot_be_read_is_the_same_whatever_was_read_before_and_all_else_can_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let conversations = written(folder.path(), 60, 60);
+    drop(SledJournal::open(folder.path()).unwrap());
+    let mut seen = 0;
+    for per_mille in (50..900).step_by(40) {
+        let copy = tempfile::tempdir().unwrap();
+        copy_folder(folder.path(), copy.path());
+        flip(copy.path(), per_mille);
+        let forwards = unreadable(copy.path(), conversations.iter());
+        let backwards = unreadable(copy.path(), conversations.iter().rev());
+        assert_eq!(forwards, backwards, "at {per_mille}");
+        let Some(hurt) = forwards.filter(|hurt| !hurt.is_empty()) else { continue };
+        seen += 1;
+        let journal = SledJournal::open(copy.path()).unwrap();
+        let mut refused = 0;
+        for conversation in conversations.iter().filter(|id| !hurt.contains(id)) {
+            match journal.append(&[batch(*conversation, 61..80)]) {
+                Ok(()) => assert_eq!(journal.read(*conversation, 60, 100).unwrap().len(), 19),
+                // Its next event has its place beside events that cannot be read.
+                Err(Error::Damaged { conversation: beside, seq: 61, .. }) if beside == *conversation => refused += 1,
+                Err(error) => panic!("at {per_mille}: {error}"),
+            }
+        }
+        assert!(refused <= hurt.len(), "{refused} conversations lie beside {}", hurt.len());
+        journal.check_writable().unwrap();
+    }
+    assert!(seen > 0, "nothing was unreadable");
+}
+
+/// Whether one conversation of the journal cannot be read by the database while the folder opens.
 fn hurt(folder: &Path, conversations: &[ConversationId]) -> Option<ConversationId> {
     let copy = tempfile::tempdir().unwrap();
     copy_folder(folder, copy.path());
     let journal = SledJournal::open(copy.path()).ok()?;
-    let fails = |id: &ConversationId| (0..10).all(|_| journal.read(*id, 0, 1000).is_err());
-    let hurt = conversations.iter().find(|id| fails(id)).copied();
+    let hurt = conversations.iter().find(|id| journal.read(**id, 0, 1000).is_err()).copied();
     hurt.filter(|_| journal.is_unreadable())
 }
 
 #[test]
 fn what_the_database_cannot_read_is_damage_of_its_conversation_only() {
     let folder = tempfile::tempdir().unwrap();
-    let conversations = written(folder.path(), 60, 150);
+    let conversations = written(folder.path(), 60, 60);
     // With a snapshot, recovery reads only what lies behind it.
     drop(SledJournal::open(folder.path()).unwrap());
     let mut seen = 0;
@@ -118,8 +187,7 @@ fn what_the_database_cannot_read_is_damage_of_its_conversation_only() {
             }
             error => panic!("{error}"),
         }
-        let readable = |id: &&ConversationId| (0..10).any(|_| journal.read(**id, 0, 1000).is_ok());
-        let whole = conversations.iter().filter(readable).count();
+        let whole = conversations.iter().filter(|id| journal.read(**id, 0, 1000).is_ok()).count();
         assert!(whole > 30, "only {whole} can be read");
         let dumped = dump(&journal, &mut std::io::sink()).unwrap();
         assert!(dumped.damaged.len() + dumped.damaged_records > 0 && dumped.conversations >= whole, "{dumped:?}");
@@ -127,8 +195,9 @@ fn what_the_database_cannot_read_is_damage_of_its_conversation_only() {
         journal.append(&[Batch::deletion(hurt)]).unwrap();
         while journal.purge().unwrap() {}
         assert!(journal.is_deleted(hurt).unwrap());
-        let other = *conversations.iter().rfind(|id| journal.last_seq(**id) == Ok(150) && **id != hurt).unwrap();
-        let _ = journal.append(&[batch(other, [151])]);
+        let other = *conversations.iter().rfind(|id| journal.last_seq(**id) == Ok(60) && **id != hurt).unwrap();
+        let written = journal.append(&[batch(other, [61])]);
+        assert!(matches!(written, Ok(()) | Err(Error::Damaged { seq: 61, .. })), "{written:?}");
         journal.check_writable().unwrap();
         drop(journal);
 

@@ -50,7 +50,7 @@ fn a_compacted_store_is_smaller_and_holds_the_same() {
     fill(&journal, 15);
     let before = dumped(&journal);
     drop(journal);
-    let done = compact(folder.path()).unwrap();
+    let done = compact(folder.path(), u64::MAX).unwrap();
     assert_eq!((done.conversations, done.events), (4, 4 * 1_500));
     assert!(done.bytes_after < done.bytes_before, "{done:?}");
     let names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -71,19 +71,19 @@ fn a_compaction_is_refused_while_somebody_has_the_folder_and_while_something_is_
     let folder = tempfile::tempdir().unwrap();
     let journal = SledJournal::open(folder.path()).unwrap();
     fill(&journal, 15);
-    assert_eq!(compact(folder.path()).unwrap_err(), Error::InUse(folder.path().to_owned()));
+    assert_eq!(compact(folder.path(), u64::MAX).unwrap_err(), Error::InUse(folder.path().to_owned()));
     let hurt = journal.conversations(None, 1).unwrap()[0];
     let key = keys::event(hurt, 700, 0);
     let good = journal.db.insert(&key, "torn").unwrap().unwrap();
     journal.flush().unwrap();
     drop(journal);
-    let refused = compact(folder.path()).unwrap_err().to_string();
+    let refused = compact(folder.path(), u64::MAX).unwrap_err().to_string();
     assert!(refused.contains("1 conversations") && refused.contains("repair"), "{refused}");
     assert!(!swap::rebuilding(folder.path()).exists());
     let journal = SledJournal::open(folder.path()).unwrap();
     journal.db.insert(key, good).unwrap();
     drop(journal);
-    compact(folder.path()).unwrap();
+    compact(folder.path(), u64::MAX).unwrap();
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_loss_behind_a_compaction_is_still_noticed() {
     let journal = SledJournal::open(folder.path()).unwrap();
     fill(&journal, 15);
     drop(journal);
-    compact(folder.path()).unwrap();
+    compact(folder.path(), u64::MAX).unwrap();
     let path = folder.path().join("journal/db");
     let mut bytes = fs::read(&path).unwrap();
     let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
@@ -134,7 +134,7 @@ fn a_crash_in_a_compaction_leaves_the_old_store_or_the_new_one() {
         let journal = SledJournal::open(root).unwrap();
         assert!(dumped(&journal) == before, "behind step {done}");
         drop(journal);
-        assert_eq!(compact(root).unwrap().events, 4 * 300, "behind step {done}");
+        assert_eq!(compact(root, u64::MAX).unwrap().events, 4 * 300, "behind step {done}");
     });
 }
 

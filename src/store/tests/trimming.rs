@@ -308,7 +308,7 @@ fn compacting_keeps_a_trimmed_conversation_as_it_is() {
     let (conversation, events) = fill(&journal);
     trim(&journal, conversation, begin_of(8));
     drop(journal);
-    compact(folder.path()).unwrap();
+    compact(folder.path(), u64::MAX).unwrap();
     let journal = SledJournal::open(folder.path()).unwrap();
     assert_trimmed(&journal, conversation, &events, begin_of(8));
     assert!(rows(&journal, keys::JOURNAL) < 2 * TURN as usize);
