@@ -204,7 +204,8 @@ fn keep_kv(config: &Config, journal: &dyn Journal) -> anyhow::Result<KvKeeper> {
 }
 
 fn open_journal(config: &Config) -> anyhow::Result<(Arc<dyn Journal>, WriterHandle)> {
-    let journal: Arc<dyn Journal> = Arc::new(SledJournal::open_keeping(&config.data_dir, config.journal_kept_bytes_max)?);
+    let journal: Arc<dyn Journal> =
+        Arc::new(SledJournal::open_keeping(&config.data_dir, config.journal_kept_bytes_max)?);
     let writer = Writer::start(journal.clone(), config.journal_queue_batches)?;
     Ok((journal, writer))
 }

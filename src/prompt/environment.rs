@@ -42,7 +42,9 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     environment.add_function("strftime_now", strftime_now);
     // These show the engine's inside, indented, and Jinja2 lacks them or has them for people who write templates.
     environment.remove_global("debug");
-    ["pprint", "chain", "zip"].into_iter().for_each(|name| environment.remove_filter(name));
+    for name in ["pprint", "chain", "zip"] {
+        environment.remove_filter(name);
+    }
     environment.add_template_owned(TEMPLATE, source)?;
     Ok(environment)
 }

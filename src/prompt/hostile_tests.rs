@@ -13,7 +13,12 @@ fn outcome(source: &str) -> Result<String, TemplateError> {
     let source = source.to_owned();
     let work = move || {
         let template = ChatTemplate::new(&source, "<s>", "</s>")?;
-        let call = ToolCall { id: "1".to_owned(), name: "f".to_owned(), arguments: "{\"a\": [1.50]}".to_owned() };
+        let call = ToolCall {
+            id: "1".to_owned(),
+            native_id: None,
+            name: "f".to_owned(),
+            arguments: "{\"a\": [1.50]}".to_owned(),
+        };
         let messages = [
             Message::text(Role::System, "Be kind."),
             Message::text(Role::User, "Hello"),

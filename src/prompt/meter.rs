@@ -175,9 +175,13 @@ impl<'a, 's> Meter<'a, 's> {
 
     fn behind(&self, at: u32, instruction: &Instruction<'s>) -> Option<Instruction<'s>> {
         let may_hold = match instruction {
-            Instruction::BuildList(Some(_)) | Instruction::BuildTuple(_) | Instruction::BuildMap(_) => true,
-            Instruction::CallFunction(..) | Instruction::CallMethod(..) | Instruction::CallObject(_) => true,
-            Instruction::Slice => true,
+            Instruction::BuildList(Some(_))
+            | Instruction::BuildTuple(_)
+            | Instruction::BuildMap(_)
+            | Instruction::CallFunction(..)
+            | Instruction::CallMethod(..)
+            | Instruction::CallObject(_)
+            | Instruction::Slice => true,
             // A text or number is added to its kind only.
             Instruction::Add => !(self.short(at, 1) && self.constant(at, 1).is_some_and(|it| it.as_object().is_none())),
             Instruction::Mul => !(self.short(at, 1) && self.constant(at, 1).is_some_and(|it| it.as_str().is_some())),

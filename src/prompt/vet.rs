@@ -116,6 +116,7 @@ impl Vetting {
 }
 
 /// What was seen of a tag so far.
+#[allow(clippy::struct_excessive_bools, reason = "each notes one thing that was seen")]
 struct Tag<'a> {
     is_block: bool,
     tokens: usize,
@@ -165,7 +166,22 @@ impl<'a> Tag<'a> {
             Token::BracketClose | Token::ParenClose | Token::BraceClose if !outermost => {
                 self.operators.pop();
             }
-            Token::Ident("not" | "and" | "or" | "in" | "is" | "if" | "else") => count(1),
+            Token::Ident("not" | "and" | "or" | "in" | "is" | "if" | "else")
+            | Token::Plus
+            | Token::Minus
+            | Token::Div
+            | Token::FloorDiv
+            | Token::Pow
+            | Token::Mod
+            | Token::Dot
+            | Token::Tilde
+            | Token::Pipe
+            | Token::Eq
+            | Token::Ne
+            | Token::Gt
+            | Token::Gte
+            | Token::Lt
+            | Token::Lte => count(1),
             Token::Ident(name) => self.longest_name = self.longest_name.max(name.len()),
             Token::Assign => self.assigns |= outermost,
             // With nothing in front, it spreads a list to arguments.
@@ -173,9 +189,6 @@ impl<'a> Tag<'a> {
                 count(1);
                 self.multiplies |= previous == Previous::Value;
             }
-            Token::Plus | Token::Minus | Token::Div | Token::FloorDiv | Token::Pow | Token::Mod => count(1),
-            Token::Dot | Token::Tilde | Token::Pipe => count(1),
-            Token::Eq | Token::Ne | Token::Gt | Token::Gte | Token::Lt | Token::Lte => count(1),
             _ => {}
         }
     }
@@ -191,10 +204,15 @@ enum Previous {
 impl Previous {
     fn of(token: &Token<'_>) -> Self {
         match token {
-            Token::Ident("not" | "and" | "or" | "in" | "is" | "if" | "else") => Self::Other,
-            Token::Ident(_) | Token::Str(_) | Token::String(_) => Self::Value,
-            Token::Int(_) | Token::Int128(_) | Token::Float(_) => Self::Value,
-            Token::BracketClose | Token::ParenClose | Token::BraceClose => Self::Value,
+            Token::Ident(name) if !matches!(*name, "not" | "and" | "or" | "in" | "is" | "if" | "else") => Self::Value,
+            Token::Str(_)
+            | Token::String(_)
+            | Token::Int(_)
+            | Token::Int128(_)
+            | Token::Float(_)
+            | Token::BracketClose
+            | Token::ParenClose
+            | Token::BraceClose => Self::Value,
             _ => Self::Other,
         }
     }

@@ -59,11 +59,7 @@ pub fn mend(root: &Path) -> Result<Mended, Error> {
 /// Opens a journal and, where that is refused because of damage, keeps it as it was found as `journal.damaged`. Once
 /// only, since who starts the server again and again finds what recovery left. The copy that this takes is made only
 /// where it costs little; without one the journal is opened all the same.
-pub(super) fn keeping<T>(
-    root: &Path,
-    bytes_max: u64,
-    open: impl FnOnce() -> Result<T, Error>,
-) -> Result<T, Error> {
+pub(super) fn keeping<T>(root: &Path, bytes_max: u64, open: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let (copy, damaged) = (swap::inspecting(root), root.join("journal.damaged"));
     let copied = if damaged.exists() { None } else { Some(copy_cheaply(root, &copy, bytes_max)) };
     let opened = open();

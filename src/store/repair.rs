@@ -331,7 +331,9 @@ impl SledJournal {
         let last = keys::row(kind, conversation, u64::MAX, u16::MAX);
         let mut rows = self.db.range(keys::row(kind, conversation, first, 0)..=last);
         let mut count = 0;
-        while count < PART_ROWS && let Some((key, _)) = self.access.next(&mut rows)? {
+        while count < PART_ROWS
+            && let Some((key, _)) = self.access.next(&mut rows)?
+        {
             batch.remove(key);
             count += 1;
         }

@@ -122,7 +122,8 @@ impl SledJournal {
             Some(found) => journal.schema = migrate::check(found)?,
             None => journal.initialise()?,
         }
-        let (tally, lost) = journal.acknowledged.check(&journal.db, &journal.access, losses, || journal.folder.sync())?;
+        let (tally, lost) =
+            journal.acknowledged.check(&journal.db, &journal.access, losses, || journal.folder.sync())?;
         *journal.tally() = tally;
         journal.lost = lost;
         if !journal.folder.was_initialised() {

@@ -149,7 +149,8 @@ impl SledJournal {
     fn remove_rows_of(&self, kind: u8, conversation: ConversationId, last: u64) -> Result<bool, Error> {
         let mut batch = sled::Batch::default();
         let mut count = 0;
-        let mut rows = self.db.range(keys::row(kind, conversation, 0, 0)..=keys::row(kind, conversation, last, u16::MAX));
+        let mut rows =
+            self.db.range(keys::row(kind, conversation, 0, 0)..=keys::row(kind, conversation, last, u16::MAX));
         while count < PART_ROWS {
             let row = self.access.next(&mut rows).map_err(|error| Error::of_conversation(conversation, 0, error))?;
             let Some((key, _)) = row else { break };
