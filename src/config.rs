@@ -25,8 +25,18 @@ pub const DEFAULT_FILE: &str = "midstream.toml";
 pub const JOURNAL_KEPT_BYTES_MAX: u64 = 1 << 30;
 
 /// Variables with the prefix that are read elsewhere and are no settings.
-const OTHER_VARIABLES: [&str; 9] =
-    ["api_key", "isa", "cache_dir", "test_model", "log", "crash", "crash_log", "sim_seeds", "sim_seed"];
+const OTHER_VARIABLES: [&str; 9] = [
+    "api_key",
+    "isa",
+    "cache_dir",
+    "test_model",
+    "test_vocabularies",
+    "log",
+    "crash",
+    "crash_log",
+    "sim_seeds",
+    "sim_seed",
+];
 
 /// Settings whose text is taken as it is, even where it looks like a number.
 const TEXT_SETTINGS: [&str; 6] = ["listen", "data_dir", "scripted", "chat_template", "tool_format", "reasoning"];
@@ -542,6 +552,7 @@ mod tests {
         let variables = [
             ("MIDSTREAM_API_KEY", "of the chat"),
             ("MIDSTREAM_ISA", "scalar"),
+            ("MIDSTREAM_TEST_VOCABULARIES", "/tmp/vocabularies"),
             ("MIDSTREAM_CACHE_DIR", "/tmp"),
             ("MIDSTREAM_SERVICE_HOST", "10.0.0.1"),
             ("MIDSTREAM_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
