@@ -25,7 +25,7 @@ pub const DEFAULT_FILE: &str = "midstream.toml";
 pub const JOURNAL_KEPT_BYTES_MAX: u64 = 1 << 30;
 
 /// Variables with the prefix that are read elsewhere and are no settings.
-const OTHER_VARIABLES: [&str; 9] = [
+const OTHER_VARIABLES: [&str; 10] = [
     "api_key",
     "isa",
     "cache_dir",
