@@ -100,7 +100,7 @@ async fn a_conversation_with_an_event_that_cannot_be_read_is_marked_in_the_list(
     let of = |id: &String| listed.iter().find(|line| line["conversation"] == **id).unwrap();
     let (hurt, whole) = (of(&conversations[0]), of(&conversations[1]));
     let damage = hurt["damaged"].as_str().unwrap();
-    assert!(damage.contains("is damaged at seq 3: the event is missing"), "{damage}");
+    assert!(damage.contains("is damaged at seq 3"), "{damage}");
     assert_eq!(hurt["last_seq"], whole["last_seq"], "what is known is told: {hurt}");
     assert_eq!(whole.get("damaged"), None);
 }
