@@ -24,19 +24,8 @@ pub const DEFAULT_FILE: &str = "midstream.toml";
 /// See [`Config::journal_kept_bytes_max`].
 pub const JOURNAL_KEPT_BYTES_MAX: u64 = 1 << 30;
 
-/// Variables with the prefix that are read elsewhere and are no settings.
-const OTHER_VARIABLES: [&str; 10] = [
-    "api_key",
-    "isa",
-    "cache_dir",
-    "test_model",
-    "test_vocabularies",
-    "log",
-    "crash",
-    "crash_log",
-    "sim_seeds",
-    "sim_seed",
-];
+/// Variables with the prefix that are read elsewhere and are no settings; so are those of the project's own tests.
+const OTHER_VARIABLES: [&str; 6] = ["api_key", "isa", "cache_dir", "log", "crash", "crash_log"];
 
 /// Settings whose text is taken as it is, even where it looks like a number.
 const TEXT_SETTINGS: [&str; 6] = ["listen", "data_dir", "scripted", "chat_template", "tool_format", "reasoning"];
@@ -441,7 +430,8 @@ impl Variables {
             let name = name.strip_prefix("MIDSTREAM_")?.to_lowercase();
             // A container platform describes a service named midstream by such variables.
             let of_the_platform = name.starts_with("service_") || name == "port" || name.starts_with("port_");
-            if of_the_platform || OTHER_VARIABLES.contains(&name.as_str()) {
+            let of_tests = name.starts_with("test_") || name.starts_with("sim_");
+            if of_the_platform || of_tests || OTHER_VARIABLES.contains(&name.as_str()) {
                 return None;
             }
             let value = variable_value(&name, &text);

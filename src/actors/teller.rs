@@ -56,7 +56,7 @@ impl Engine for Teller {
     }
 }
 
-/// A tokenizer of all bytes, then of these control tokens, then of these syllables. The last control token ends answers.
+/// A tokenizer of all bytes, then these control tokens, then these syllables. The last control token ends answers.
 pub(super) fn tokenizer(control: &[&str], syllables: &[&str]) -> Tokenizer {
     let mut tokens: Vec<String> = (0..=255_u8).map(|byte| format!("<0x{byte:02X}>")).collect();
     let mut kinds = vec![6; tokens.len()];

@@ -100,9 +100,9 @@ impl Survey {
         self.state.apply(recorded);
     }
 
-    /// The borders in front of which nothing began that is not finished by now: every response has ended, every call has
-    /// its result or takes none, every instruction has its outcome. What waited may have been finished behind the border:
-    /// in a conversation whose turns always wait for each other something always does.
+    /// The borders in front of which nothing began that is not finished by now: every response has ended, every call
+    /// has its result or takes none, every instruction has its outcome. What waited may have been finished behind the
+    /// border: in a conversation whose turns always wait for each other something always does.
     pub fn borders(self) -> Vec<Border> {
         let unfinished = first_unfinished(&self.state);
         let mut borders = self.borders;
