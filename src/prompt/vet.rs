@@ -109,7 +109,7 @@ impl Vetting {
         }
         if tag.has_list && tag.multiplies {
             // The engine would compute it while it compiles, and pay for nothing.
-            return Err("a list must not be written in a tag that multiplies".to_owned());
+            return Err("a list must not be written in a tag that multiplies constants".to_owned());
         }
         Ok(())
     }
@@ -126,6 +126,8 @@ struct Tag<'a> {
     longest_name: usize,
     assigns: bool,
     has_list: bool,
+    /// The token in front multiplies what may be a constant.
+    multiplies_next: bool,
     multiplies: bool,
 }
 
@@ -139,6 +141,7 @@ impl Default for Tag<'_> {
             longest_name: 0,
             assigns: false,
             has_list: false,
+            multiplies_next: false,
             multiplies: false,
         }
     }
@@ -149,6 +152,9 @@ impl<'a> Tag<'a> {
         self.tokens += 1;
         if let (Token::Ident(name), 1) = (token, self.tokens) {
             self.name = Some((span, name));
+        }
+        if std::mem::take(&mut self.multiplies_next) {
+            self.multiplies |= Previous::of(token) != Previous::Variable;
         }
         let outermost = self.operators.len() == 1;
         let mut count = |operators: usize| {
@@ -187,16 +193,19 @@ impl<'a> Tag<'a> {
             // With nothing in front, it spreads a list to arguments.
             Token::Mul => {
                 count(1);
-                self.multiplies |= previous == Previous::Value;
+                self.multiplies_next = previous == Previous::Value;
             }
             _ => {}
         }
     }
 }
 
-/// Whether a value stands in front, so that `[` takes an item of it and begins no list.
+/// What stands in front: behind a value, `[` takes an item of it and begins no list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Previous {
+    /// The end of a value that is no constant.
+    Variable,
+    /// The end of any other value.
     Value,
     Other,
 }
@@ -204,8 +213,12 @@ enum Previous {
 impl Previous {
     fn of(token: &Token<'_>) -> Self {
         match token {
-            Token::Ident(name) if !matches!(*name, "not" | "and" | "or" | "in" | "is" | "if" | "else") => Self::Value,
-            Token::Str(_)
+            Token::Ident("not" | "and" | "or" | "in" | "is" | "if" | "else") => Self::Other,
+            Token::Ident(name) if !matches!(*name, "true" | "True" | "false" | "False" | "none" | "None") => {
+                Self::Variable
+            }
+            Token::Ident(_)
+            | Token::Str(_)
             | Token::String(_)
             | Token::Int(_)
             | Token::Int128(_)
@@ -269,7 +282,7 @@ mod tests {
             "{{ messages[0].content }}".repeat(2_000),
             table,
             branches,
-            "{{ '=' * 20 }}{{ x[1] * 2 }}".to_owned(),
+            "{{ '=' * 20 }}{{ x[1] * 2 }}{{ [x * 2, 2 * x] }}{{ f(*[1]) }}{{ [a] * n }}".to_owned(),
         ] {
             assert_eq!(vetted(&source), Ok(source));
         }
@@ -291,6 +304,9 @@ mod tests {
             "{% for x in y %}{% with %}".repeat(45),
             format!("{{{{ {} }}}}", "x".repeat(300)),
             "{{ ([0] or 1) * 100000000 }}".to_owned(),
+            "{{ 100000000 * [0] }}".to_owned(),
+            "{{ [0] * true * 100000000 }}".to_owned(),
+            "{{ x if [0] * 100000000 }}".to_owned(),
         ] {
             assert!(vetted(&source).is_err(), "{}", &source[..60]);
         }
