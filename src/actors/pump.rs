@@ -21,7 +21,8 @@ use super::shared::{Parts, RunningGuard};
 use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State};
 use crate::crash;
 use crate::engine::{
-    AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
+    AbortHandle, Compiled, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo,
+    Sampling, Surroundings,
 };
 use crate::error::Code;
 use crate::ids::ResponseId;
@@ -170,9 +171,11 @@ async fn begin(
         () = control.aborted() => return Err(GenerationEnd::Aborted),
     };
     let settings = parts.config.as_ref().into();
+    let own = config.clone();
     let rendering = offload(move || {
         let _permit = permit;
-        held.render(&state, response_id, &model, settings)
+        let rendered = held.render(&state, response_id, &model, settings)?;
+        Ok((rendered, compiled(&own, &model)?))
     });
     let rendered = tokio::select! {
         biased;
@@ -180,9 +183,10 @@ async fn begin(
         // The thread goes on to its end; nobody waits for it.
         () = control.aborted() => return Err(GenerationEnd::Aborted),
     };
-    let rendered = match rendered {
+    let (rendered, constraint) = match rendered {
         Ok(Ok(rendered)) => rendered,
         Ok(Err(Unrendered::Template(message))) => return Err(failed(Code::InvalidInput, message)),
+        Ok(Err(Unrendered::Constraint(message))) => return Err(failed(Code::InvalidInput, message)),
         Ok(Err(Unrendered::TooLong(message))) => return Err(failed(Code::ContextLengthExceeded, message)),
         Err(_) => return Err(failed(Code::Internal, "rendering the prompt failed".to_owned())),
     };
@@ -207,14 +211,25 @@ async fn begin(
         None => None,
     };
     let stop_tokens = engine.model().tokenizer.end_of_generation();
-    let request = request(&config, rendered, stop_tokens, parts.config.token_channel_capacity);
+    let request = request(&config, rendered, constraint, stop_tokens, parts.config.token_channel_capacity);
     let source = Source { engine, request, tokens: resumed, control: control.clone() };
     Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt_tokens })
+}
+
+/// The response's constraint for this model, where it has one.
+fn compiled(config: &ResponseConfig, model: &ModelInfo) -> Result<Option<Compiled>, Unrendered> {
+    let Some(constraint) = &config.constraint else { return Ok(None) };
+    let Reading { tool_format, reasoning, .. } = Reading::of(config, model);
+    let surroundings = Surroundings { tools: &config.tools, tool_format, reasoning };
+    let grammars = model.grammars.as_ref();
+    let grammars = grammars.ok_or_else(|| Unrendered::Constraint(format!("{} takes no constraint now", model.id)))?;
+    grammars.compile(constraint, &surroundings).map(Some).map_err(|error| Unrendered::Constraint(error.to_string()))
 }
 
 fn request(
     config: &ResponseConfig,
     rendered: Rendered,
+    constraint: Option<Compiled>,
     stop_tokens: &[u32],
     channel_capacity: usize,
 ) -> GenerationRequest {
@@ -229,7 +244,9 @@ fn request(
             min_p: sampling.min_p,
             seed: sampling.seed,
             choice: 0,
+            shaping: sampling.shaping.clone(),
         },
+        constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
         max_tokens: config.max_output_tokens.unwrap_or(u32::MAX),
         stop_tokens: stop_tokens.into(),
         messages: rendered.messages.into(),

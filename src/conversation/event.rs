@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::fork::CopiedTurn;
 use super::item::{Item, ItemStatus};
 use super::policy::{Policies, Policy, Thinking, ToolPolicy, ToolsOnSteer, When};
+use crate::engine::settings::{Constraint, Shaping};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 use crate::prompt::ToolDefinition;
@@ -417,6 +418,9 @@ pub struct ResponseConfig {
     /// How its answer is read, in every run of the server; absent, as the server reads the model's answers now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub formats: Option<Formats>,
+    /// What the answer must look like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<Constraint>,
 }
 
 /// How an answer is read.
@@ -443,6 +447,9 @@ pub struct SamplingConfig {
     pub min_p: f32,
     /// Draws follow from it and the token's index.
     pub seed: u64,
+    /// What else shapes the choice.
+    #[serde(default, skip_serializing_if = "Shaping::is_none")]
+    pub shaping: Shaping,
 }
 
 /// How a response ended.

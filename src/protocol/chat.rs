@@ -23,16 +23,6 @@ pub struct ChatRequest {
     pub tools: Option<Vec<Value>>,
     /// Whether tools may be used.
     pub tool_choice: Option<Value>,
-    /// 0 is greedy.
-    pub temperature: Option<f32>,
-    /// Keep the smallest set of tokens that reaches this probability.
-    pub top_p: Option<f32>,
-    /// Keep the k most likely tokens.
-    pub top_k: Option<i64>,
-    /// Drop tokens less likely than this share of the most likely one.
-    pub min_p: Option<f32>,
-    /// Equal seeds give equal answers.
-    pub seed: Option<i64>,
     /// Texts that end the answer.
     pub stop: Option<TextOr<String>>,
     /// The most tokens of the answer, by its old name.

@@ -9,6 +9,7 @@ pub mod error;
 pub mod items;
 pub mod models;
 pub mod responses;
+pub mod sampling;
 mod text_or;
 pub mod tokenize;
 

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::chat_stream::ChatStream;
@@ -17,9 +18,10 @@ use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
 use crate::api::idempotency;
-use crate::api::input::{self, Knobs};
+use crate::api::input;
 use crate::api::stream::{finish, kept_end};
 use crate::api::unserved;
+use crate::api::{constraint, sampling};
 use crate::conversation::ResponseStatus;
 use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Policy, Reject, ResponseConfig};
 use crate::engine::ModelInfo;
@@ -28,6 +30,7 @@ use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
 };
+use crate::protocol::sampling::GenerationParams;
 use crate::store::{KeyedAnswer, Operation};
 
 /// `POST /v1/chat/completions`
@@ -48,7 +51,8 @@ pub(crate) async fn create(
         Claimed::Fresh(claim) => claim,
         Claimed::Replay(answer) => return replay(&app, &principal, answer, &request, permit).await,
     };
-    let create = core_request(app.engine(request.model.as_deref())?.model(), &request)?;
+    let create = core_request(app.engine(request.model.as_deref())?.model(), &request, &body)?;
+    create::check_constraint(&app, &create, &body).await?;
     let id = create.response_id;
     let open = create::open(&principal, Vec::new());
     let (handle, reader) = if stored {
@@ -59,7 +63,7 @@ pub(crate) async fn create(
     answer(&app, &handle, reader, id, &request, permit).await
 }
 
-pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest) -> Result<Create, Reject> {
+pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Value) -> Result<Create, Reject> {
     if request.n.is_some_and(|n| n != 1) {
         return Err(invalid("n", "only one choice is given; leave n out, or set it to 1"));
     }
@@ -68,23 +72,19 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest) -> Result<C
         return Err(invalid("messages", "messages is empty; give at least one message"));
     }
     let fresh = &mut FreshIds::random();
-    let knobs = Knobs {
-        temperature: request.temperature,
-        top_p: request.top_p,
-        top_k: request.top_k,
-        min_p: request.min_p,
-        seed: request.seed,
-    };
+    let params: GenerationParams = decode(body)?;
     let thinking =
         request.reasoning_effort.as_ref().and_then(|word| input::effort(Some(&serde_json::json!({"effort": word}))));
     let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
     let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
+    let tools = input::tools(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    let constraint = constraint::constraint(&params, &tools, model)?;
     let config = ResponseConfig {
         model: model.id.clone(),
         fingerprint: model.fingerprint.clone(),
         instructions: None,
-        tools: input::tools(request.tools.as_deref(), request.tool_choice.as_ref())?,
-        sampling: knobs.sampling(model.sampling, fresh)?,
+        tools,
+        sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: limit.or(old_limit),
         stop: input::stops(request.stop.as_ref())?,
         template_kwargs: input::template_kwargs(request.chat_template_kwargs.as_ref(), thinking.as_ref()),
@@ -97,7 +97,8 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest) -> Result<C
         max_parallel_tool_calls: None,
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
-        formats: Some(input::formats(model)),
+        formats: Some(input::formats(model, constraint.as_ref())),
+        constraint,
     };
     let input = input::chat_items(messages, fresh)?;
     Ok(Create::new(ResponseId::draw(fresh), input, config))

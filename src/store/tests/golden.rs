@@ -1,5 +1,6 @@
 //! The stored form of events: every version ever written must decode, and today's must encode the same bytes.
 
+use crate::engine::settings::Shaping;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -143,7 +144,14 @@ fn config() -> ResponseConfig {
             description: Some("Tells the weather.".into()),
             parameters: json!({"type": "object", "properties": {"city": {"type": "string"}}}),
         }],
-        sampling: SamplingConfig { temperature: 0.7, top_k: 40, top_p: 0.95, min_p: 0.05, seed: u64::MAX },
+        sampling: SamplingConfig {
+            temperature: 0.7,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            seed: u64::MAX,
+            shaping: Shaping::NONE,
+        },
         max_output_tokens: Some(256),
         stop: vec!["\n\n".into()],
         template_kwargs: object(&json!({"enable_thinking": true})),
@@ -167,6 +175,7 @@ fn config() -> ResponseConfig {
         thinking: Some(Thinking { budget_tokens: Some(1024), effort: Some("low".into()) }),
         strip_preamble: false,
         formats: None,
+        constraint: None,
     }
 }
 
@@ -310,6 +319,7 @@ fn beginnings() -> Vec<Event> {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        constraint: None,
         ..config()
     };
     vec![
