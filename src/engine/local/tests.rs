@@ -198,7 +198,9 @@ fn constrained(engine: &LocalEngine, sampling: Sampling) -> GenerationRequest {
     let model = engine.model();
     let schema = serde_json::json!({
         "type": "object",
-        "properties": {"the_answer_is_right": {"type": "boolean"}, "count": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "properties": {
+            "the_answer_is_right": {"type": "boolean"}, "count": {"type": "integer", "minimum": 0, "maximum": 99},
+        },
         "required": ["the_answer_is_right", "count"],
         "additionalProperties": false,
     });

@@ -1,3 +1,5 @@
+//! Each step of the chain, and what all of them promise together.
+
 use std::collections::BTreeMap;
 
 use super::*;
