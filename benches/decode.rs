@@ -133,6 +133,7 @@ fn submit_tokens(
             choice: 0,
             shaping: Shaping::NONE,
         },
+        logprobs: None,
         constraint: None,
         max_tokens,
         stop_tokens: Arc::new([]),

@@ -18,11 +18,11 @@ use super::offload::offload;
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
 use super::reading::Reading;
 use super::shared::{Parts, RunningGuard};
-use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State};
+use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State, TokenLogprob};
 use crate::crash;
 use crate::engine::{
     AbortHandle, Compiled, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo,
-    Sampling, Surroundings,
+    Sampling, Surroundings, TokenLogprobs, tokenizer::Tokenizer,
 };
 use crate::error::Code;
 use crate::ids::ResponseId;
@@ -246,6 +246,7 @@ fn request(
             choice: 0,
             shaping: sampling.shaping.clone(),
         },
+        logprobs: config.logprobs,
         constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
         max_tokens: config.max_output_tokens.unwrap_or(u32::MAX),
         stop_tokens: stop_tokens.into(),
@@ -330,6 +331,20 @@ fn declared(tool: &ToolDefinition) -> DeclaredTool {
     DeclaredTool { name: tool.name.clone(), parameters: tool.parameters.clone() }
 }
 
+/// How likely a token was, in terms of text. One that was set and not sampled was certain.
+fn logprob(tokenizer: &Tokenizer, token: u32, weighed: Option<&TokenLogprobs>) -> TokenLogprob {
+    let bytes = |token: u32| match tokenizer.special_text(token) {
+        Some(text) => text.as_bytes().to_vec(),
+        None => tokenizer.token_bytes(token).to_vec(),
+    };
+    let top = weighed.map(|weighed| &weighed.top[..]).unwrap_or_default();
+    TokenLogprob {
+        bytes: bytes(token),
+        logprob: weighed.map_or(0.0, |weighed| weighed.logprob),
+        top: top.iter().map(|(token, logprob)| (bytes(*token), *logprob)).collect(),
+    }
+}
+
 /// What was read of an answer and is not told yet.
 struct Gathered {
     source: Source,
@@ -342,11 +357,18 @@ struct Gathered {
     count: usize,
     /// Tokens of the group that is still held back.
     tokens: Vec<u32>,
+    /// How likely they were, where the response asks for it.
+    logprobs: Vec<TokenLogprob>,
     pieces: Vec<Piece>,
 }
 
 impl Gathered {
-    fn read(&mut self, token: u32) {
+    /// Reads a token, and how likely it was where that is told.
+    fn read(&mut self, token: u32, weighed: Option<&TokenLogprobs>) {
+        if self.source.request.logprobs.is_some() {
+            let logprob = logprob(&self.source.engine.model().tokenizer, token, weighed);
+            self.logprobs.push(logprob);
+        }
         if let Some(recorder) = &self.recorder {
             recorder.push(token);
         }
@@ -362,7 +384,8 @@ impl Gathered {
     fn close_group(&mut self) {
         self.count += self.tokens.len();
         let (tokens, pieces) = (std::mem::take(&mut self.tokens), std::mem::take(&mut self.pieces));
-        self.groups.push(Output { tokens, pieces });
+        let logprobs = std::mem::take(&mut self.logprobs);
+        self.groups.push(Output { tokens, logprobs, pieces });
     }
 
     /// Whether the model has thought enough; then the answer goes on as if it had closed its reasoning here.
@@ -370,7 +393,7 @@ impl Gathered {
         let is_over = self.parsed.is_over(self.source.control.thinking_tokens());
         if is_over {
             for token in self.parsed.closing.clone() {
-                self.read(token);
+                self.read(token, None);
             }
         }
         is_over
@@ -397,8 +420,8 @@ enum Dropping {
 impl Pump {
     /// Submits the sequence. A model that may not think at all begins behind its reasoning.
     fn begin(source: Source, parsed: Parsed, recorder: Option<Recorder>) -> Result<Self, GenerationEnd> {
-        let (groups, tokens, pieces) = (Vec::new(), Vec::new(), Vec::new());
-        let mut gathered = Gathered { source, parsed, recorder, groups, count: 0, tokens, pieces };
+        let (groups, tokens, logprobs, pieces) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut gathered = Gathered { source, parsed, recorder, groups, count: 0, tokens, logprobs, pieces };
         gathered.close_reasoning();
         let sequence = gathered.source.submit()?;
         Ok(Self { gathered, sequence, dropping: None })
@@ -417,7 +440,8 @@ impl Pump {
                         let generation = courier.generation;
                         courier.send(Input::GenerationStarted { generation, prompt_tokens, cached_tokens }).await;
                     }
-                    Some(EngineEvent::Token(token)) => self.take(token),
+                    Some(EngineEvent::Token(token)) => self.take(token, None),
+                    Some(EngineEvent::Weighed(token, weighed)) => self.take(token, Some(&weighed)),
                     Some(EngineEvent::Finished(reason)) => if let Err(end) = self.finished(reason) {
                         return self.end(courier, end).await;
                     },
@@ -439,12 +463,12 @@ impl Pump {
         }
     }
 
-    fn take(&mut self, token: u32) {
+    fn take(&mut self, token: u32, weighed: Option<&TokenLogprobs>) {
         if self.dropping.is_some() {
             return;
         }
         crash::point("token_sampled");
-        self.gathered.read(token);
+        self.gathered.read(token, weighed);
         if self.gathered.parsed.pipeline.stopped() {
             self.drop_rest(Dropping::Stopped);
         } else if self.gathered.close_reasoning() {

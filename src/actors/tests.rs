@@ -74,6 +74,7 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
         constraint: None,
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];

@@ -127,6 +127,7 @@ pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) 
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
         formats: Some(input::formats(model, constraint.as_ref())),
+        logprobs: sampling::logprobs(&params)?,
         constraint,
     };
     let input = input::items(request.input.as_ref(), "input", fresh)?;

@@ -61,7 +61,7 @@ impl Play {
     }
 
     pub(super) fn say(&mut self, tokens: &[u32], pieces: Vec<Piece>) {
-        let outputs = vec![Output { tokens: tokens.to_vec(), pieces }];
+        let outputs = vec![Output { tokens: tokens.to_vec(), pieces, logprobs: Vec::new() }];
         self.input(Input::Generated { generation: self.generation(), outputs });
     }
 
@@ -108,6 +108,7 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
         constraint: None,
     }
 }

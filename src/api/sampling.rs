@@ -15,6 +15,9 @@ const BIASED_MAX: usize = 1024;
 const BREAKERS_MAX: usize = 32;
 const BREAKER_BYTES_MAX: usize = 64;
 
+/// Most tokens in each place of which it is told how likely they were: as many as OpenAI takes.
+const TOP_LOGPROBS_MAX: u8 = 20;
+
 /// DRY's defaults where a client sets its multiplier only; its author's.
 const DRY_BASE: f32 = 1.75;
 const DRY_ALLOWED_LENGTH: u32 = 2;
@@ -41,6 +44,17 @@ pub(crate) fn sampling(
         seed: params.seed.map_or_else(|| fresh.next_u64(), |seed| seed as u64),
         shaping: shaping(params, model)?,
     })
+}
+
+/// Of how many of the likeliest tokens a request tells how likely they were, if it tells that at all.
+pub(crate) fn logprobs(params: &GenerationParams) -> Result<Option<u8>, Reject> {
+    let top = params.top_logprobs.unwrap_or(0);
+    if top > TOP_LOGPROBS_MAX {
+        let text = format!("top_logprobs is {top}, but must be between 0 and {TOP_LOGPROBS_MAX}");
+        return Err(invalid("top_logprobs", text));
+    }
+    let included = params.include.iter().flatten().any(|name| name == "message.output_text.logprobs");
+    Ok((included || params.logprobs == Some(true) || top > 0).then_some(top))
 }
 
 fn shaping(params: &GenerationParams, model: &ModelInfo) -> Result<Shaping, Reject> {

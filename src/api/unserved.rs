@@ -6,7 +6,7 @@ use super::errors::invalid;
 use crate::conversation::Reject;
 
 /// Fields, where they stand in a body, and the values that say what is done anyway.
-const UNSERVED: [(&str, &[&str]); 3] = [("/logprobs", &[]), ("/top_logprobs", &[]), ("/prompt", &[])];
+const UNSERVED: [(&str, &[&str]); 1] = [("/prompt", &[])];
 
 /// Refuses a body that asks for something that would not happen.
 pub(crate) fn refuse(body: &Value) -> Result<(), Reject> {
@@ -45,8 +45,6 @@ mod tests {
     #[test]
     fn what_is_not_done_is_refused_by_its_name() {
         for (body, name) in [
-            (json!({"logprobs": true}), "logprobs"),
-            (json!({"top_logprobs": 3}), "top_logprobs"),
             (json!({"prompt": {"id": "p"}}), "prompt"),
         ] {
             let reject = refuse(&body).unwrap_err();
@@ -59,7 +57,7 @@ mod tests {
     fn what_means_nothing_or_happens_anyway_is_taken() {
         let body = json!({
             "text": {"verbosity": "low"},
-            "logprobs": false, "top_logprobs": 0, "reasoning": {"effort": "low"}, "include": [],
+            "reasoning": {"effort": "low"}, "include": [],
         });
         assert!(refuse(&body).is_ok());
     }

@@ -160,6 +160,8 @@ pub enum Input {
 pub struct Output {
     /// The tokens.
     pub tokens: Vec<u32>,
+    /// How likely they were, one for each, where the response asks for it; else none.
+    pub logprobs: Vec<TokenLogprob>,
     /// What they say, in order.
     pub pieces: Vec<Piece>,
 }

@@ -35,7 +35,7 @@ mod tests;
 pub use decide::decide;
 pub use effect::{Effect, Step};
 pub use event::{
-    Cut, EVENT_VERSION, Ending, Event, Formats, NewResponse, Recorded, ResponseConfig, ResponseError, SamplingConfig,
+    Cut, EVENT_VERSION, Ending, Event, Formats, NewResponse, Recorded, ResponseConfig, ResponseError, SamplingConfig, TokenLogprob,
     Usage,
 };
 pub use fork::{CopiedCall, CopiedOutput, CopiedTurn, Fork, fork};

@@ -199,6 +199,8 @@ pub struct OutputItem {
     pub first_token: u32,
     /// Its tokens, in order.
     pub tokens: Vec<u32>,
+    /// How likely they were, one for each, where the response asks for it; else none.
+    pub logprobs: Vec<TokenLogprob>,
     /// An interrupt threw it away.
     pub discarded: bool,
 }

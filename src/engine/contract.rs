@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use super::grammar::{Compiled, Grammars};
+use super::sampling::TokenLogprobs;
 use super::settings::{Sampling, SamplingDefaults};
 use super::tokenizer::Tokenizer;
 use crate::prompt::{ChatTemplate, Message};
@@ -26,6 +27,8 @@ pub struct GenerationRequest {
     pub resumed: Arc<[u32]>,
     /// How to choose tokens.
     pub sampling: Sampling,
+    /// Whether to tell how likely each token was, and of how many of the likeliest.
+    pub logprobs: Option<u8>,
     /// What the answer must look like; and whether the prompt ends inside reasoning, as far as it says.
     pub constraint: Option<(Compiled, Option<bool>)>,
     /// The most tokens the whole answer may have, the resumed ones included.
@@ -51,6 +54,8 @@ pub enum EngineEvent {
     },
     /// One sampled token.
     Token(u32),
+    /// One sampled token, and how likely it was: where [`GenerationRequest::logprobs`] asks for it.
+    Weighed(u32, Box<TokenLogprobs>),
     /// The sequence is out of the scheduler and holds no KV block.
     Finished(FinishReason),
 }

@@ -50,6 +50,8 @@ pub use model::{ModelError, Work};
 #[cfg(feature = "server")]
 pub use score::{Perplexity, ScoreError, Scorer};
 #[cfg(feature = "server")]
+pub use sampling::TokenLogprobs;
+#[cfg(feature = "server")]
 pub use scripted::{ScriptError, ScriptedEngine};
 #[cfg(feature = "server")]
 pub use settings::{Sampling, SamplingDefaults};

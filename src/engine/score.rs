@@ -215,6 +215,7 @@ mod tests {
                 choice: 0,
                 shaping: Shaping::NONE,
             },
+            logprobs: None,
             constraint: None,
             max_tokens: 5,
             stop_tokens: Arc::new([]),

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::TextOr;
 use super::items::ContentPart;
+use super::logprobs::ChoiceLogprobs;
 
 /// `POST /v1/chat/completions`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -107,8 +108,8 @@ pub struct Choice {
     pub index: u32,
     /// What was said.
     pub message: AnswerMessage,
-    /// Always absent.
-    pub logprobs: Option<Value>,
+    /// How likely its tokens were, where the request asked for it.
+    pub logprobs: Option<ChoiceLogprobs>,
     /// Why it ended.
     pub finish_reason: &'static str,
 }
@@ -169,8 +170,8 @@ pub struct ChunkChoice {
     pub index: u32,
     /// What is new.
     pub delta: Delta,
-    /// Always absent.
-    pub logprobs: Option<Value>,
+    /// How likely its tokens were, where the request asked for it.
+    pub logprobs: Option<ChoiceLogprobs>,
     /// Why it ended, in the last chunk.
     pub finish_reason: Option<&'static str>,
 }

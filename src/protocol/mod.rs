@@ -7,6 +7,7 @@ pub mod chat;
 pub mod conversations;
 pub mod error;
 pub mod items;
+pub mod logprobs;
 pub mod models;
 pub mod responses;
 pub mod sampling;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::TextOr;
 use super::items::{InputItem, Item, Part};
+use super::logprobs::Logprob;
 
 /// `POST /v1/responses`, and `response.create`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -233,9 +234,15 @@ pub enum StreamBody {
     #[serde(rename = "response.content_part.done")]
     ContentPartDone { item_id: String, output_index: usize, content_index: usize, part: Part },
     #[serde(rename = "response.output_text.delta")]
-    OutputTextDelta { item_id: String, output_index: usize, content_index: usize, delta: String, logprobs: [(); 0] },
+    OutputTextDelta {
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        delta: String,
+        logprobs: Vec<Logprob>,
+    },
     #[serde(rename = "response.output_text.done")]
-    OutputTextDone { item_id: String, output_index: usize, content_index: usize, text: String, logprobs: [(); 0] },
+    OutputTextDone { item_id: String, output_index: usize, content_index: usize, text: String, logprobs: Vec<Logprob> },
     #[serde(rename = "response.reasoning_text.delta")]
     ReasoningTextDelta { item_id: String, output_index: usize, content_index: usize, delta: String },
     #[serde(rename = "response.reasoning_text.done")]

@@ -55,6 +55,12 @@ pub struct GenerationParams {
     pub samplers: Option<Vec<String>>,
     /// Added to the logits of tokens, by their ids.
     pub logit_bias: Option<Map<String, Value>>,
+    /// Whether to tell how likely the tokens of the text were: Chat's way of asking.
+    pub logprobs: Option<bool>,
+    /// Of how many of the likeliest tokens in each place.
+    pub top_logprobs: Option<u8>,
+    /// What the answer is to bring besides: Responses' way of asking.
+    pub include: Option<Vec<Value>>,
     /// What the answer must look like, in the form of Chat.
     pub response_format: Option<Value>,
     /// The same in the form of Responses: its `format`.

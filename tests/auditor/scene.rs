@@ -286,7 +286,7 @@ impl<'a> Talk<'a> {
 
     fn output(&mut self, piece: Piece) -> Output {
         self.world.tokens += 1;
-        Output { tokens: vec![self.world.tokens], pieces: vec![piece] }
+        Output { tokens: vec![self.world.tokens], pieces: vec![piece], logprobs: Vec::new() }
     }
 
     fn says(&mut self, text: &str) {
@@ -382,6 +382,7 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
         constraint: None,
     }
 }

@@ -156,3 +156,59 @@ async fn what_cannot_be_held_to_is_refused_before_anything_begins() {
         assert!(answer["error"]["message"].as_str().unwrap().contains(word), "{answer}");
     }
 }
+
+/// The tokens of a text with their logarithms, as one API or the other shows them.
+fn weighed(logprobs: &Value, top: usize) -> (String, usize) {
+    let logprobs = logprobs.as_array().unwrap();
+    let mut bytes: Vec<u8> = Vec::new();
+    for token in logprobs {
+        bytes.extend(token["bytes"].as_array().unwrap().iter().map(|byte| byte.as_u64().unwrap() as u8));
+        let logprob = token["logprob"].as_f64().unwrap();
+        let likeliest = token["top_logprobs"].as_array().unwrap();
+        assert!(logprob <= 0.0 && likeliest.len() == top, "{token}");
+        let order: Vec<f64> = likeliest.iter().map(|one| one["logprob"].as_f64().unwrap()).collect();
+        assert!(order.is_sorted_by(|a, b| a >= b) && order[0] >= logprob, "{token}");
+    }
+    (String::from_utf8(bytes).unwrap(), logprobs.len())
+}
+
+#[tokio::test]
+async fn every_token_says_how_likely_it_was_streamed_or_whole_and_after_a_kill() {
+    let site = Site::real_model();
+    let server = site.start().await;
+    let messages = json!([{"role": "user", "content": "Count to five."}]);
+    let mut body =
+        json!({"messages": messages, "max_tokens": 24, "temperature": 0, "logprobs": true, "top_logprobs": 3});
+    let (_, answer) = server.post("/v1/chat/completions", "whole", &body).await;
+    let choice = &answer["choices"][0];
+    let (text, count) = weighed(&choice["logprobs"]["content"], 3);
+    assert_eq!(text, choice["message"]["content"].as_str().unwrap());
+    let stops = usize::from(choice["finish_reason"] == "stop");
+    assert_eq!(count + stops, answer["usage"]["completion_tokens"].as_u64().unwrap() as usize);
+
+    body["stream"] = json!(true);
+    let response = server.send("/v1/chat/completions", "streamed", &body).await.text().await.unwrap();
+    let chunks = response.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
+    let streamed: Vec<Value> = chunks
+        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array().cloned())
+        .flatten()
+        .collect();
+    assert_eq!(Value::from(streamed), choice["logprobs"]["content"], "a stream has the same, each once");
+
+    // Greedily the token is the likeliest one; and a response keeps what it was, across a kill.
+    let ask = json!({
+        "input": "Count to five.", "max_output_tokens": 24, "temperature": 0, "top_logprobs": 2,
+        "include": ["message.output_text.logprobs"],
+    });
+    let (id, conversation) = server.begin("stored", ask).await;
+    server.until_ended(&conversation, &id, 0).await;
+    let part = |response: &Value| response["output"][0]["content"][0].clone();
+    let before = part(&server.get(&format!("/v1/responses/{id}")).await);
+    assert_eq!(weighed(&before["logprobs"], 2).0, before["text"].as_str().unwrap());
+    for token in before["logprobs"].as_array().unwrap() {
+        assert_eq!(token["top_logprobs"][0]["token"], token["token"]);
+    }
+    server.kill();
+    let server = site.start().await;
+    assert_eq!(part(&server.get(&format!("/v1/responses/{id}")).await), before);
+}

@@ -187,6 +187,7 @@ impl Client {
             thinking: None,
             strip_preamble: false,
             formats: None,
+            logprobs: None,
             constraint: None,
         };
         Create::new(ResponseId::draw(&mut FreshIds::random()), input, config)

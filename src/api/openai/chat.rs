@@ -19,6 +19,7 @@ use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
 use crate::api::idempotency;
 use crate::api::input;
+use crate::api::object;
 use crate::api::stream::{finish, kept_end};
 use crate::api::unserved;
 use crate::api::{constraint, sampling};
@@ -30,6 +31,7 @@ use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
 };
+use crate::protocol::logprobs::ChoiceLogprobs;
 use crate::protocol::sampling::GenerationParams;
 use crate::store::{KeyedAnswer, Operation};
 
@@ -98,6 +100,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
         formats: Some(input::formats(model, constraint.as_ref())),
+        logprobs: sampling::logprobs(&params)?,
         constraint,
     };
     let input = input::chat_items(messages, fresh)?;
@@ -162,6 +165,7 @@ pub(super) fn completion_id(id: ResponseId) -> String {
 }
 
 fn completion(response: &conversation::Response) -> Completion {
+    let mut logprobs = Vec::new();
     let mut message = AnswerMessage {
         role: "assistant",
         content: None,
@@ -178,7 +182,10 @@ fn completion(response: &conversation::Response) -> Completion {
                 kind: "function",
                 function: ChatFunction { name: name.clone(), arguments: text },
             }),
-            _ => message.content.get_or_insert_default().push_str(&text),
+            _ => {
+                message.content.get_or_insert_default().push_str(&text);
+                logprobs.extend(object::logprobs(&output.logprobs));
+            }
         }
     }
     if message.tool_calls.is_empty() {
@@ -189,7 +196,12 @@ fn completion(response: &conversation::Response) -> Completion {
         object: "chat.completion",
         created: response.created_ms / 1000,
         model: response.config.model.clone(),
-        choices: [Choice { index: 0, message, logprobs: None, finish_reason: finish_reason(response) }],
+        choices: [Choice {
+            index: 0,
+            message,
+            logprobs: response.config.logprobs.map(|_| ChoiceLogprobs { content: logprobs, refusal: None }),
+            finish_reason: finish_reason(response),
+        }],
         usage: usage(&response.usage),
         system_fingerprint: response.config.fingerprint.clone(),
     }

@@ -12,9 +12,11 @@ use tokio::time::timeout;
 use super::chat::{completion_id, finish_reason, usage};
 use crate::actors::Reader;
 use crate::api::errors::{failed, object};
+use crate::api::object;
 use crate::api::stream::{data, interrupted, sse};
 use crate::conversation::{self, Ending, Event as Fact, ItemBody, Recorded, Reject, State};
 use crate::ids::{ItemId, ResponseId};
+use crate::protocol::logprobs::{ChoiceLogprobs, Logprob};
 use crate::protocol::chat::{CallDelta, Chunk, ChunkChoice, Delta, FunctionDelta, Usage};
 use crate::protocol::error::ErrorBody;
 
@@ -84,11 +86,13 @@ struct Encoder {
     opened: bool,
     /// How the response failed.
     failure: Option<Reject>,
+    /// How likely the tokens were that are not in a chunk yet.
+    weighed: Vec<Logprob>,
 }
 
 impl Encoder {
     fn new(id: ResponseId, with_usage: bool) -> Self {
-        Self { id, with_usage, opened: false, failure: None }
+        Self { id, with_usage, opened: false, failure: None, weighed: Vec::new() }
     }
 
     /// Adds the chunks of one event; true after the last.
@@ -109,8 +113,9 @@ impl Encoder {
                     self.push_delta(state, call_delta(delta), out);
                 }
             }
-            Fact::OutputDelta { item_id, text, .. } if !text.is_empty() => {
-                if let Some(delta) = text_delta(response, *item_id, text) {
+            Fact::OutputDelta { item_id, text, logprobs, .. } => {
+                self.weighed.extend(object::logprobs(logprobs));
+                if let Some(delta) = text_delta(response, *item_id, text).filter(|_| !text.is_empty()) {
                     self.push_delta(state, delta, out);
                 }
             }
@@ -133,7 +138,14 @@ impl Encoder {
 
     fn push_delta(&mut self, state: &State, delta: Delta, out: &mut VecDeque<Event>) {
         self.open(state, out);
-        out.push_back(data(&self.chunk(state, delta, None)));
+        let is_text = delta.content.is_some();
+        let mut chunk = self.chunk(state, delta, None);
+        // Of the text only, as the whole answer has them. Tokens that said nothing yet come with those behind them.
+        let weighed = std::mem::take(&mut self.weighed);
+        if is_text && !weighed.is_empty() {
+            chunk.choices[0].logprobs = Some(ChoiceLogprobs { content: weighed, refusal: None });
+        }
+        out.push_back(data(&chunk));
     }
 
     fn close(&mut self, state: &State, response: &conversation::Response, ending: &Ending, out: &mut VecDeque<Event>) {

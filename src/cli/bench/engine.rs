@@ -172,6 +172,7 @@ impl MeasuredEngine {
                 choice: 0,
                 shaping: Shaping::NONE,
             },
+            logprobs: None,
             constraint: None,
             max_tokens: max_tokens as u32,
             stop_tokens: Arc::new([]),

@@ -167,12 +167,13 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
         constraint: None,
     }
 }
 
 fn output(token: u32, piece: Piece) -> Output {
-    Output { tokens: vec![token], pieces: vec![piece] }
+    Output { tokens: vec![token], pieces: vec![piece], logprobs: Vec::new() }
 }
 
 /// The pieces of a whole call, a token each.

@@ -216,7 +216,8 @@ fn a_call_that_the_limit_cut_is_never_requested() {
     let (generation, tail_tokens, end) = (talk.generation(), vec![], GenerationEnd::Length);
     talk.say(Input::GenerationEnded { generation, outputs, tail_tokens, end }).unwrap();
     assert_eq!(talk.state.open_calls().count(), 0);
-    assert_eq!(talk.state.response(id).unwrap().output[0].item.status, ItemStatus::Incomplete);
+    assert_eq!(talk.state.response(id).unwrap().output[0].item.status, ItemStatus::Incomplete);,
+        logprobs: Vec::new(),
 }
 
 #[test]

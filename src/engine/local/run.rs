@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::super::backend::Backend;
 use super::super::contract::{EngineEvent, FinishReason, GenerationRequest, SequenceId};
 use super::super::grammar::{Guide, TokenSet};
-use super::super::sampling::Sampler;
+use super::super::sampling::{Sampler, logprobs};
 use super::super::scheduler::{Chunk, Outcome, Plan, Scheduler};
 use super::super::tokenizer::Tokenizer;
 use super::kv::KvWork;
@@ -30,6 +30,8 @@ pub(super) struct Live {
     events: mpsc::Sender<EngineEvent>,
     aborted: Arc<AtomicBool>,
     sampler: Sampler,
+    /// Whether to tell how likely each token was, and of how many of the likeliest.
+    logprobs: Option<u8>,
     /// Follows what constrains it.
     pub(super) guide: Option<Guide>,
     /// Tokens of the answer that were chosen in an earlier run, and whose logits the sampler has yet to see.
@@ -155,6 +157,7 @@ impl<B: Backend> Runner<B> {
             events,
             aborted,
             sampler,
+            logprobs: request.logprobs,
             guide,
             recalled: recalled.iter().copied().collect(),
             stop_tokens: Arc::clone(&request.stop_tokens),
@@ -323,9 +326,12 @@ impl Live {
         let index = u64::from(self.answered);
         let token = match self.recalled.pop_front() {
             Some(token) => self.sampler.recall(logits, index, allowed, token).map(|()| token),
-            None => {
-                self.sampler.choose(logits, index, allowed).inspect(|token| self.deliver(EngineEvent::Token(*token)))
-            }
+            None => self.sampler.choose(logits, index, allowed).inspect(|token| {
+                self.deliver(match self.logprobs {
+                    Some(top) => EngineEvent::Weighed(*token, Box::new(logprobs(logits, *token, usize::from(top)))),
+                    None => EngineEvent::Token(*token),
+                });
+            }),
         };
         let token = token.map_err(|error| error.to_string())?;
         self.answered += 1;

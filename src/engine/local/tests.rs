@@ -49,6 +49,7 @@ pub(super) fn request(prompt: Arc<[u32]>, max_tokens: u32) -> GenerationRequest 
         prompt,
         resumed: Arc::new([]),
         sampling: GREEDY,
+        logprobs: None,
         constraint: None,
         max_tokens,
         stop_tokens: Arc::new([]),

@@ -6,6 +6,7 @@
 
 mod candidates;
 mod history;
+mod logprobs;
 mod philox;
 
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use std::sync::Arc;
 use super::settings::{Sampling, Step};
 use candidates::{Candidates, greedy};
 use history::History;
+pub use logprobs::TokenLogprobs;
+pub(crate) use logprobs::logprobs;
 
 /// Why no token can be chosen. The sequence cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -18,6 +18,7 @@ fn request(text: &str) -> GenerationRequest {
             choice: 0,
             shaping: Shaping::NONE,
         },
+        logprobs: None,
         constraint: None,
         max_tokens: 1_000,
         stop_tokens: Arc::new([]),

@@ -175,6 +175,7 @@ fn config() -> ResponseConfig {
         thinking: Some(Thinking { budget_tokens: Some(1024), effort: Some("low".into()) }),
         strip_preamble: false,
         formats: None,
+        logprobs: None,
         constraint: None,
     }
 }
@@ -319,6 +320,7 @@ fn beginnings() -> Vec<Event> {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
         constraint: None,
         ..config()
     };
@@ -373,7 +375,7 @@ fn outputs() -> Vec<Event> {
             first_token: 3,
         },
         Event::ContentPartAdded { response_id, item_id },
-        Event::OutputDelta { response_id, item_id, text: "Hel\u{0}lo \u{1F600}".into(), tokens: vec![0, 17, u32::MAX] },
+        Event::OutputDelta { response_id, item_id, text: "Hel\u{0}lo \u{1F600}".into(), tokens: vec![0, 17, u32::MAX], logprobs: Vec::new() },
         Event::OutputDone { response_id, item_id },
         Event::ContentPartDone { response_id, item_id },
         Event::OutputItemDone { response_id, item_id, status: ItemStatus::Incomplete, native_id: None },

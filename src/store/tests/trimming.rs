@@ -45,6 +45,7 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
         constraint: None,
     }
 }
@@ -85,7 +86,7 @@ pub(crate) fn talk(conversation: ConversationId, turns: u64) -> Vec<Recorded> {
         push(Event::ContentPartAdded { response_id, item_id });
         for index in 0..TURN - 8 - u64::from(turn == 0) {
             let text = format!("word {index} ");
-            push(Event::OutputDelta { response_id, item_id, text, tokens: vec![index as u32] });
+            push(Event::OutputDelta { response_id, item_id, text, tokens: vec![index as u32], logprobs: Vec::new() });
         }
         push(Event::OutputDone { response_id, item_id });
         push(Event::ContentPartDone { response_id, item_id });
