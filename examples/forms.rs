@@ -37,7 +37,7 @@ fn main() -> Outcome<()> {
         let grammars = model.grammars.as_ref().ok_or("this model takes no forms")?;
         let compiled = grammars.compile(&constraint, &surroundings)?;
         for seed in 0..count {
-            let mut draws = Draws(u64::from(seed) << 32 | number as u64 + 1);
+            let mut draws = Draws((u64::from(seed) << 32) | (number as u64 + 1));
             let text = answer(&model, compiled.guide(Some(false)), &mut draws, &mut masks)?;
             println!("{}", json!({"schema": number, "text": text}));
         }

@@ -185,8 +185,9 @@ async fn begin(
     };
     let (rendered, constraint) = match rendered {
         Ok(Ok(rendered)) => rendered,
-        Ok(Err(Unrendered::Template(message))) => return Err(failed(Code::InvalidInput, message)),
-        Ok(Err(Unrendered::Constraint(message))) => return Err(failed(Code::InvalidInput, message)),
+        Ok(Err(Unrendered::Template(message) | Unrendered::Constraint(message))) => {
+            return Err(failed(Code::InvalidInput, message));
+        }
         Ok(Err(Unrendered::TooLong(message))) => return Err(failed(Code::ContextLengthExceeded, message)),
         Err(_) => return Err(failed(Code::Internal, "rendering the prompt failed".to_owned())),
     };

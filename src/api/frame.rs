@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::object;
-use crate::conversation::{CopiedTurn, FlushPolicy};
+use crate::conversation::{CopiedTurn, FlushPolicy, TokenLogprob};
 use crate::conversation::{Ending, Event, Item, ItemBody, OutputItem, Recorded, Response, ResponseStatus, State};
 use crate::ids::{InterventionId, ItemId, ResponseId};
 use crate::protocol::items::Part;
@@ -71,9 +71,7 @@ fn content_part(response: &Response, item_id: ItemId, done: bool) -> Option<Stre
     let text = if done { item.text() } else { String::new() };
     let part = match &item.body {
         ItemBody::Reasoning { .. } => Part::ReasoningText { text },
-        _ if done => {
-            Part::OutputText { text, annotations: [], logprobs: object::logprobs(&output.logprobs) }
-        }
+        _ if done => Part::OutputText { text, annotations: [], logprobs: object::logprobs(&output.logprobs) },
         _ => Part::output(text),
     };
     let (item_id, content_index) = (item.wire_id(), 0);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::event::{Event, NewResponse, Recorded};
+use super::event::{Event, NewResponse, Recorded, TokenLogprob};
 use super::item::{Content, Item, ItemBody, ItemStatus};
 use super::state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,

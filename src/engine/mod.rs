@@ -48,9 +48,9 @@ pub(crate) use model::tiny;
 #[cfg(feature = "server")]
 pub use model::{ModelError, Work};
 #[cfg(feature = "server")]
-pub use score::{Perplexity, ScoreError, Scorer};
-#[cfg(feature = "server")]
 pub use sampling::TokenLogprobs;
+#[cfg(feature = "server")]
+pub use score::{Perplexity, ScoreError, Scorer};
 #[cfg(feature = "server")]
 pub use scripted::{ScriptError, ScriptedEngine};
 #[cfg(feature = "server")]

@@ -189,10 +189,8 @@ async fn every_token_says_how_likely_it_was_streamed_or_whole_and_after_a_kill()
     body["stream"] = json!(true);
     let response = server.send("/v1/chat/completions", "streamed", &body).await.text().await.unwrap();
     let chunks = response.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
-    let streamed: Vec<Value> = chunks
-        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array().cloned())
-        .flatten()
-        .collect();
+    let streamed: Vec<Value> =
+        chunks.filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array().cloned()).flatten().collect();
     assert_eq!(Value::from(streamed), choice["logprobs"]["content"], "a stream has the same, each once");
 
     // Greedily the token is the likeliest one; and a response keeps what it was, across a kill.

@@ -16,9 +16,9 @@ use crate::api::object;
 use crate::api::stream::{data, interrupted, sse};
 use crate::conversation::{self, Ending, Event as Fact, ItemBody, Recorded, Reject, State};
 use crate::ids::{ItemId, ResponseId};
-use crate::protocol::logprobs::{ChoiceLogprobs, Logprob};
 use crate::protocol::chat::{CallDelta, Chunk, ChunkChoice, Delta, FunctionDelta, Usage};
 use crate::protocol::error::ErrorBody;
+use crate::protocol::logprobs::{ChoiceLogprobs, Logprob};
 
 /// Turns one response's events into chunks.
 pub(super) struct ChatStream {

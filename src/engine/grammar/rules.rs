@@ -184,6 +184,10 @@ impl Rules<'_> {
         name.to_owned()
     }
 
+    fn rule(&mut self, name: &str, body: &str) {
+        self.lark.extend([name, ": ", body, "\n"]);
+    }
+
     /// A text of the family's form: its control tokens as such, the rest as text.
     fn literal(&self, text: &str) -> String {
         let segments = self.tokenizer.segments(text);
@@ -210,14 +214,15 @@ impl Rules<'_> {
         if calls.is_empty() {
             return Err(Uncompilable("there is no tool that may be called".to_owned()));
         }
-        self.lark.push_str(&format!("one: {}\n", calls.join(" | ")));
+        self.rule("one", &calls.join(" | "));
         let more = if rule.several && form.several {
             format!(" ({} {before} one {behind})*", self.literal(form.between))
         } else {
             String::new()
         };
         let (open, close) = (self.literal(form.open), self.literal(form.close));
-        self.lark.push_str(&format!("behind: one {behind}{more} {close}\ncalls: {open} {before} behind\n"));
+        self.rule("behind", &format!("one {behind}{more} {close}"));
+        self.rule("calls", &format!("{open} {before} behind"));
         Ok(())
     }
 
@@ -237,7 +242,7 @@ impl Rules<'_> {
                 // Its mark in ordinary tokens; what follows it is forced.
                 let end = opening.find(['>', '[']).map_or(opening.len(), |end| end + 1);
                 let (mark, rest) = opening.split_at(end);
-                self.lark.push_str(&format!("until[suffix={}]: /(.|\\n)*/\n", quoted(mark)));
+                self.rule(&format!("until[suffix={}]", quoted(mark)), "/(.|\\n)*/");
                 format!("(until {} behind)* free", self.literal(rest))
             }
         }

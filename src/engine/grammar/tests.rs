@@ -26,9 +26,9 @@ fn schema(schema: Value) -> Constraint {
     text(TextRule::JsonSchema { schema })
 }
 
-fn call_rule(names: &[&str], several: bool) -> Option<CallRule> {
+fn call_rule(names: &[&str], several: bool) -> CallRule {
     let tools = names.iter().map(|name| Callable { name: (*name).to_owned(), by_schema: true }).collect();
-    Some(CallRule { tools, several })
+    CallRule { tools, several }
 }
 
 fn weather() -> ToolDefinition {
@@ -135,7 +135,7 @@ fn an_answer_follows_an_expression_a_choice_and_a_grammar() {
 
 #[test]
 fn a_call_that_must_be_made_is_in_the_models_form_with_arguments_of_its_schema() {
-    let constraint = Constraint { text: TextRule::Nothing, calls: call_rule(&["weather"], true) };
+    let constraint = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["weather"], true)) };
     let hermes = Scene { tools: vec![weather()], ..PLAIN };
     let one = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>";
     assert!(hermes.takes(&constraint, one));
@@ -148,7 +148,7 @@ fn a_call_that_must_be_made_is_in_the_models_form_with_arguments_of_its_schema()
     ] {
         assert!(!hermes.takes(&constraint, wrong), "{wrong}");
     }
-    let single = Constraint { text: TextRule::Nothing, calls: call_rule(&["weather"], false) };
+    let single = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["weather"], false)) };
     assert!(hermes.takes(&single, one) && !hermes.takes(&single, &format!("{one}\n{one}")));
 }
 
@@ -156,7 +156,7 @@ fn a_call_that_must_be_made_is_in_the_models_form_with_arguments_of_its_schema()
 #[test]
 fn what_a_constraint_makes_a_family_say_its_reader_reads() {
     use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, ReasoningFormat};
-    let constraint = Constraint { text: TextRule::Nothing, calls: call_rule(&["weather"], false) };
+    let constraint = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["weather"], false)) };
     for format in ToolFormat::all().filter(|format| *format != ToolFormat::NONE && format.name() != "inkling") {
         let reasoning = if format.name() == "harmony" { "gpt_oss" } else { "none" };
         let scene = Scene { tools: vec![weather()], format: format.name(), reasoning };
@@ -208,7 +208,7 @@ fn walk(guide: &mut Guide, mut choose: impl FnMut(&[u8], &TokenSet) -> u32) -> S
 #[test]
 fn text_of_a_form_or_a_call() {
     let answer = TextRule::JsonSchema { schema: one_field("ok") };
-    let constraint = Constraint { text: answer, calls: call_rule(&["weather"], true) };
+    let constraint = Constraint { text: answer, calls: Some(call_rule(&["weather"], true)) };
     let scene = Scene { tools: vec![weather()], ..PLAIN };
     assert!(scene.takes(&constraint, r#"{"ok": true}"#));
     let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 2}}\n</tool_call>";
@@ -218,7 +218,7 @@ fn text_of_a_form_or_a_call() {
 
 #[test]
 fn strict_calls_may_stand_in_any_text() {
-    let constraint = Constraint { text: TextRule::Any, calls: call_rule(&["weather"], true) };
+    let constraint = Constraint { text: TextRule::Any, calls: Some(call_rule(&["weather"], true)) };
     let scene = Scene { tools: vec![weather()], ..PLAIN };
     let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>";
     for right in [
@@ -282,7 +282,7 @@ fn what_cannot_be_held_to_is_refused_with_its_keyword() {
     }
     assert!(PLAIN.compile(&text(TextRule::Regex { pattern: "a(".to_owned() })).is_err());
     assert!(PLAIN.compile(&text(TextRule::Lark { grammar: "start: missing".to_owned() })).is_err());
-    let unknown = Constraint { text: TextRule::Nothing, calls: call_rule(&["other"], true) };
+    let unknown = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["other"], true)) };
     assert_eq!(PLAIN.compile(&unknown).unwrap_err().0, "no tool is called \"other\"");
 }
 

@@ -72,7 +72,7 @@ fn read(mut generation: Generation) -> Answer {
         assert_eq!(answer.finish, None, "nothing follows Finished");
         match event {
             EngineEvent::Started { cached_tokens } => answer.cached = Some(cached_tokens),
-            EngineEvent::Token(token) => answer.tokens.push(token),
+            EngineEvent::Token(token) | EngineEvent::Weighed(token, _) => answer.tokens.push(token),
             EngineEvent::Finished(finish) => answer.finish = Some(finish),
         }
     }

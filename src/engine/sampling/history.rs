@@ -111,6 +111,7 @@ fn common_with_start(items: &[u32], most: usize) -> Vec<usize> {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "halves and quarters are exact")]
 mod tests {
     use super::*;
 
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn an_endless_repetition_costs_a_number() {
-        let history = History::new(&[], &[5; 5_000], 9, None);
+        let history = History::new(&[], &vec![5; 5_000], 9, None);
         let costs = history.repetitions(&Dry { base: 1.75, ..DRY }, &[]);
         assert!(costs[&5].is_finite() && costs[&5] > 1e9, "{costs:?}");
     }
