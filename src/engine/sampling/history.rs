@@ -111,8 +111,9 @@ fn common_with_start(items: &[u32], most: usize) -> Vec<usize> {
 }
 
 #[cfg(test)]
-#[allow(clippy::float_cmp, reason = "halves and quarters are exact")]
 mod tests {
+    #![allow(clippy::float_cmp, reason = "halves and quarters are exact")]
+
     use super::*;
 
     const DRY: Dry = Dry { multiplier: 1.0, base: 2.0, allowed_length: 2, last_n: None, sequence_breakers: Vec::new() };
