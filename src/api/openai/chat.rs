@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::chat_stream::ChatStream;
@@ -48,7 +49,7 @@ pub(crate) async fn create(
         Claimed::Fresh(claim) => claim,
         Claimed::Replay(answer) => return replay(&app, &principal, answer, &request, permit).await,
     };
-    let create = core_request(app.engine(request.model.as_deref())?.model(), &request)?;
+    let create = core_request(app.engine(request.model.as_deref())?.model(), &request, &body)?;
     let id = create.response_id;
     let open = create::open(&principal, Vec::new());
     let (handle, reader) = if stored {
@@ -59,7 +60,8 @@ pub(crate) async fn create(
     answer(&app, &handle, reader, id, &request, permit).await
 }
 
-pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest) -> Result<Create, Reject> {
+/// The core's request. `body` is what `request` was read from.
+pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Value) -> Result<Create, Reject> {
     if request.n.is_some_and(|n| n != 1) {
         return Err(invalid("n", "only one choice is given; leave n out, or set it to 1"));
     }
@@ -98,6 +100,8 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest) -> Result<C
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
         formats: Some(input::formats(model)),
+        priority: input::priority(body)?,
+        choice: None,
     };
     let input = input::chat_items(messages, fresh)?;
     Ok(Create::new(ResponseId::draw(fresh), input, config))
