@@ -76,6 +76,8 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         formats: None,
         logprobs: None,
         constraint: None,
+        priority: None,
+        choice: None,
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
     Create::new(ResponseId::draw(fresh), input, config)

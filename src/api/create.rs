@@ -129,6 +129,8 @@ pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) 
         formats: Some(input::formats(model, constraint.as_ref())),
         logprobs: sampling::logprobs(&params)?,
         constraint,
+        priority: input::priority(body)?,
+        choice: None,
     };
     let input = input::items(request.input.as_ref(), "input", fresh)?;
     Ok(Create {

@@ -110,6 +110,8 @@ fn config() -> ResponseConfig {
         formats: None,
         logprobs: None,
         constraint: None,
+        priority: None,
+        choice: None,
     }
 }
 

@@ -37,7 +37,7 @@ pub use catalog::Catalog;
 #[cfg(feature = "server")]
 pub use contract::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, KvImage, KvRefused,
-    ModelInfo, SequenceId,
+    ModelInfo, SequenceId, Standing,
 };
 #[cfg(feature = "server")]
 pub use grammar::{Compiled, Grammars, Guide, Lost, Surroundings, TokenSet, Uncompilable, calls_are_bare};

@@ -384,5 +384,7 @@ fn config() -> ResponseConfig {
         formats: None,
         logprobs: None,
         constraint: None,
+        priority: None,
+        choice: None,
     }
 }

@@ -189,6 +189,8 @@ impl Client {
             formats: None,
             logprobs: None,
             constraint: None,
+            priority: None,
+            choice: None,
         };
         Create::new(ResponseId::draw(&mut FreshIds::random()), input, config)
     }

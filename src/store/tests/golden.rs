@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use serde_json::{Map, json};
 
 use crate::conversation::{
-    CallStatus, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy, Formats, Item,
-    ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, ResponseConfig,
+    CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy, Formats,
+    Item, ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, ResponseConfig,
     ResponseError, SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer, When,
 };
 use crate::error::Code;
@@ -177,6 +177,8 @@ fn config() -> ResponseConfig {
         formats: None,
         logprobs: None,
         constraint: None,
+        priority: None,
+        choice: None,
     }
 }
 
@@ -223,7 +225,16 @@ fn samples() -> Vec<Event> {
     events.extend(copies());
     events.extend(native_ids());
     events.push(with_formats());
+    events.push(with_standing());
     events
+}
+
+/// One of several answers to an urgent request.
+fn with_standing() -> Event {
+    let (id, input) = (response(2), Vec::new());
+    let choice = Some(ChoiceOf { first: response(1), index: 1 });
+    let config = ResponseConfig { priority: Some(-5), choice, ..config() };
+    Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
 }
 
 /// A response that says how its answer is read.

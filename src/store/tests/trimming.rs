@@ -47,6 +47,8 @@ fn config() -> ResponseConfig {
         formats: None,
         logprobs: None,
         constraint: None,
+        priority: None,
+        choice: None,
     }
 }
 
