@@ -15,6 +15,8 @@ mod stats;
 #[cfg(test)]
 mod agreement;
 #[cfg(test)]
+mod shaped_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
