@@ -51,7 +51,7 @@ fn main() -> Outcome<()> {
 /// An answer that the guide allows.
 fn answer(model: &ModelInfo, mut guide: Guide, draws: &mut Draws, masks: &mut Vec<f64>) -> Outcome<String> {
     let ends = model.tokenizer.end_of_generation();
-    let closing: Vec<u32> = ["\"", "\"}", "}", "]", "\",", ",", "true", "0", "1"]
+    let closing: Vec<u32> = ["\"", "\"}", "}", "]", "\",", ",", "true", "0", "1", "@", "a.b"]
         .iter()
         .flat_map(|text| model.tokenizer.encode(text, false))
         .collect();
@@ -68,7 +68,7 @@ fn answer(model: &ModelInfo, mut guide: Guide, draws: &mut Draws, masks: &mut Ve
         guide.accept(token)?;
         tokens.push(token);
     }
-    Err(format!("no end after {TOKENS_MAX} tokens: {}", model.tokenizer.decode(&tokens)).into())
+    Err(format!("no end after {TOKENS_MAX} tokens: {}…", model.tokenizer.decode(&tokens[..40])).into())
 }
 
 fn choose(mask: &TokenSet, ends: &[u32], closing: &[u32], length: usize, draws: &mut Draws) -> Option<u32> {

@@ -153,7 +153,7 @@ fn text_grammar(rule: &TextRule) -> Result<Option<GrammarWithLexer>, Uncompilabl
 /// A schema with how its JSON is spaced: on one line, as `json.dumps` writes it. Models know that form, and a model
 /// that may put any space anywhere can go on doing so for ever.
 fn json_schema(schema: &Value) -> Result<Value, Uncompilable> {
-    let mut fields: Map<String, Value> = match schema {
+    let fields: Map<String, Value> = match schema {
         Value::Null => json!({"type": "object"}).as_object().cloned().unwrap_or_default(),
         Value::Object(fields) => fields.clone(),
         other => return Err(Uncompilable(format!("a schema must be an object, and this is {other}"))),
@@ -161,8 +161,43 @@ fn json_schema(schema: &Value) -> Result<Value, Uncompilable> {
     let spacing = json!({
         "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ", "coerce_one_of": true,
     });
-    fields.insert("x-guidance".to_owned(), spacing);
-    Ok(Value::Object(fields))
+    let mut schema = Value::Object(fields);
+    narrow_formats(&mut schema);
+    if let Value::Object(fields) = &mut schema {
+        fields.insert("x-guidance".to_owned(), spacing);
+    }
+    Ok(schema)
+}
+
+/// A date and a time of day (RFC 3339, section 5.6), without what is only sometimes valid: leap days and seconds.
+const DATE: &str =
+    "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))";
+const TIME: &str = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+
+/// Puts a pattern in place of each format that the library takes too widely, wherever there is no other pattern.
+fn narrow_formats(schema: &mut Value) {
+    match schema {
+        Value::Array(values) => values.iter_mut().for_each(narrow_formats),
+        Value::Object(fields) => {
+            let pattern = match fields.get("format").and_then(Value::as_str) {
+                Some("date") => Some(format!("^{DATE}$")),
+                Some("time") => Some(format!("^{TIME}$")),
+                Some("date-time") => Some(format!("^{DATE}T{TIME}$")),
+                _ => None,
+            };
+            if let Some(pattern) = pattern.filter(|_| !fields.contains_key("pattern")) {
+                fields.shift_remove("format");
+                fields.insert("pattern".to_owned(), pattern.into());
+            }
+            fields.iter_mut().filter(|(name, _)| !is_data(name)).for_each(|(_, value)| narrow_formats(value));
+        }
+        _ => {}
+    }
+}
+
+/// Whether what stands under this keyword is no schema but data.
+fn is_data(keyword: &str) -> bool {
+    matches!(keyword, "const" | "enum" | "default" | "examples")
 }
 
 /// A string of the grammar's language.

@@ -134,6 +134,20 @@ fn an_answer_follows_an_expression_a_choice_and_a_grammar() {
 }
 
 #[test]
+fn dates_and_times_are_valid_ones() {
+    let formatted = |format: &str| schema(json!({"type": "string", "format": format}));
+    assert!(PLAIN.takes(&formatted("date-time"), "\"2026-11-30T23:59:59.5+01:00\""));
+    for wrong in ["2026-02-30T00:00:00Z", "2026-11-31T00:00:00Z", "2026-11-30T23:59:60Z", "2026-11-30 10:00:00Z"] {
+        assert!(!PLAIN.takes(&formatted("date-time"), &format!("\"{wrong}\"")), "{wrong}");
+    }
+    assert!(PLAIN.takes(&formatted("date"), "\"2026-02-28\"") && !PLAIN.takes(&formatted("date"), "\"2026-13-01\""));
+    assert!(PLAIN.takes(&formatted("time"), "\"08:30:00Z\"") && !PLAIN.takes(&formatted("time"), "\"24:00:00Z\""));
+    // A property may be called like a keyword, and data may look like a schema.
+    let data = schema(json!({"const": {"format": "date"}}));
+    assert!(PLAIN.takes(&data, "{\"format\": \"date\"}"));
+}
+
+#[test]
 fn a_call_that_must_be_made_is_in_the_models_form_with_arguments_of_its_schema() {
     let constraint = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["weather"], true)) };
     let hermes = Scene { tools: vec![weather()], ..PLAIN };
