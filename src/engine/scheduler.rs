@@ -307,7 +307,7 @@ impl Scheduler {
     /// How many tokens of each prompt the step runs, beside so many decoding sequences.
     fn shares(&self, prompts: &[Turn], decoding: usize) -> BTreeMap<Turn, usize> {
         let most = self.limits.step_tokens.saturating_sub(decoding).max(BLOCK_TOKENS);
-        let mut left = self.pace.prompt_tokens(decoding > 0).min(most);
+        let mut left = self.pace.prompt_tokens(decoding).min(most);
         let half = left.div_ceil(2);
         let mut shares: BTreeMap<Turn, usize> = BTreeMap::new();
         let mut give = |turn: &Turn, most: usize| {
