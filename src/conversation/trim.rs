@@ -38,8 +38,10 @@ fn traceless(events: &[Recorded]) -> Vec<bool> {
             | Event::ContentPartAdded { .. }
             | Event::OutputDone { .. }
             | Event::ContentPartDone { .. } => true,
-            // The last one counts; the others were signs of life.
-            Event::ResponseInProgress { response_id, .. } => !progressed.insert(response_id),
+            // The last one counts, and the one that says the prompt; the others were signs of life.
+            Event::ResponseInProgress { response_id, ref prompt, .. } => {
+                !progressed.insert(response_id) && prompt.is_none()
+            }
             _ => false,
         })
         .collect();
@@ -100,9 +102,9 @@ impl Survey {
         self.state.apply(recorded);
     }
 
-    /// The borders in front of which nothing began that is not finished by now: every response has ended, every call has
-    /// its result or takes none, every instruction has its outcome. What waited may have been finished behind the border:
-    /// in a conversation whose turns always wait for each other something always does.
+    /// The borders in front of which nothing began that is not finished by now: every response has ended, every call
+    /// has its result or takes none, every instruction has its outcome. What waited may have been finished behind the
+    /// border: in a conversation whose turns always wait for each other something always does.
     pub fn borders(self) -> Vec<Border> {
         let unfinished = first_unfinished(&self.state);
         let mut borders = self.borders;

@@ -83,8 +83,8 @@ pub(super) fn keeping<T>(root: &Path, bytes_max: u64, open: impl FnOnce() -> Res
     })
 }
 
-/// Copies the journal if its files can share their bytes with the copy, or if it has at most `bytes_max` bytes and twice
-/// as many are free. Else says why not.
+/// Copies the journal if its files can share their bytes with the copy, or if it has at most `bytes_max` bytes and
+/// twice as many are free. Else says why not.
 fn copy_cheaply(root: &Path, to: &Path, bytes_max: u64) -> Result<(), String> {
     if copy_with(root, to, share).is_ok() {
         return Ok(());

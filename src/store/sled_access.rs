@@ -1,9 +1,9 @@
 //! Asking sled, where a part of its file cannot be read.
 //!
 //! sled tidies while it works: whoever splits or joins a leaf, be it to read it, moves a page of a sparse segment
-//! elsewhere as well. A page that cannot be read cannot be moved, and the error of that comes out of a read or a write of
-//! something else, whose own work on the leaf is done by then. sled tries to move each page once. So what failed is asked
-//! again: what lies in other pages is answered, and what cannot be read fails each time, at the same place.
+//! elsewhere as well. A page that cannot be read cannot be moved, and the error of that comes out of a read or a write
+//! of something else, whose own work on the leaf is done by then. sled tries to move each page once. So what failed is
+//! asked again: what lies in other pages is answered, and what cannot be read fails each time, at the same place.
 //!
 //! **Invariant:** only a page that holds what was asked for makes the answer an error. After a failed try of a batch, a
 //! crash in front of the next may leave it in part, as one in front of its flush may not.
