@@ -7,8 +7,8 @@ use serde_json::{Map, json};
 
 use crate::conversation::{
     CallStatus, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy, Formats, Item,
-    ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, ResponseConfig,
-    ResponseError, SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer, When,
+    ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, RecordedPrompt,
+    ResponseConfig, ResponseError, SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer, When,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -213,6 +213,7 @@ fn samples() -> Vec<Event> {
     events.extend(copies());
     events.extend(native_ids());
     events.push(with_formats());
+    events.extend(prompts());
     events
 }
 
@@ -238,6 +239,29 @@ fn native_ids() -> Vec<Event> {
     vec![
         Event::OutputItemAdded { response_id, item, first_token: 3 },
         Event::OutputItemDone { response_id, item_id, status, native_id },
+    ]
+}
+
+/// Prompts, behind a response that began with one and in a fork.
+fn prompts() -> Vec<Event> {
+    let prompt = |kept, fingerprint| Some(RecordedPrompt { kept, tokens: [11, 12].into(), fingerprint });
+    let turn = CopiedTurn {
+        response_id: response(8),
+        created_ms: 1_764_000_000_000,
+        ended_ms: None,
+        config: None,
+        input: Vec::new(),
+        output: Vec::new(),
+        tail_tokens: Vec::new(),
+        prompt: prompt(0, None),
+        calls: Vec::new(),
+    };
+    let began =
+        |prompt| Event::ResponseInProgress { response_id: response(1), prompt_tokens: 40, cached_tokens: 32, prompt };
+    vec![
+        began(prompt(38, None)),
+        began(prompt(0, Some("another model".into()))),
+        Event::TurnsCopied { turns: vec![turn] },
     ]
 }
 
@@ -269,6 +293,7 @@ fn copies() -> Vec<Event> {
         input: vec![Item::message(item_id(5), Role::User, "Hello")],
         output: vec![said, behind_a_cut_call],
         tail_tokens: vec![7],
+        prompt: None,
         calls: Vec::new(),
     };
     let last = CopiedTurn {
@@ -279,6 +304,7 @@ fn copies() -> Vec<Event> {
         input: Vec::new(),
         output: Vec::new(),
         tail_tokens: Vec::new(),
+        prompt: None,
         calls,
     };
     vec![
@@ -344,7 +370,7 @@ fn beginnings() -> Vec<Event> {
             config: sparse,
             enqueued: false,
         })),
-        Event::ResponseInProgress { response_id: response(1), prompt_tokens: 40, cached_tokens: 32 },
+        Event::ResponseInProgress { response_id: response(1), prompt_tokens: 40, cached_tokens: 32, prompt: None },
         Event::ResponseResumed { response_id: response(1), attempt: 2, exact: true },
     ]
 }
