@@ -157,7 +157,7 @@ impl Story {
                 self.call(kind, event, at);
             }
             "cancel_requested" | "response_ended" => self.end(kind, event, at),
-            "response_in_progress" => self.begin(event, at),
+            "response_in_progress" => self.record_prompt(event, at),
             "intervention_accepted" => self.accept(event, at),
             "intervention_committed" => self.commit(event, at),
             "intervention_failed" => self.decide(event, "failed", at),
@@ -474,7 +474,7 @@ impl Story {
     }
 
     /// A response begins: its prompt, where it is recorded, is as long as it says, and keeps no more than was held.
-    fn begin(&mut self, event: &Value, at: &mut At<'_>) {
+    fn record_prompt(&mut self, event: &Value, at: &mut At<'_>) {
         let Some(prompt) = event.get("prompt") else { return };
         let Some(place) = self.turns.iter().position(|turn| turn.id == text(event, "response_id")) else { return };
         let lost_items = self.lost_items;
