@@ -165,6 +165,8 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        priority: None,
+        choice: None,
     }
 }
 
