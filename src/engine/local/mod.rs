@@ -8,11 +8,14 @@
 mod files;
 mod kv;
 mod load;
+mod masks;
 mod run;
 mod stats;
 
 #[cfg(test)]
 mod agreement;
+#[cfg(test)]
+mod shaped_tests;
 #[cfg(test)]
 mod tests;
 
@@ -101,7 +104,8 @@ impl LocalEngine {
         // Only to wait for several channels at once; it drives no I/O and no timers.
         let waiting = tokio::runtime::Builder::new_current_thread().build()?;
         let kv_work = KvWork::new(model.fingerprint.clone(), kv_orders);
-        let runner = Runner::new(scheduler, backend, submitted, kv_work, Arc::clone(&shared));
+        let runner =
+            Runner::new(scheduler, backend, submitted, kv_work, Arc::clone(&shared), Arc::clone(&model.tokenizer));
         let name = "local-engine".to_owned();
         let thread = std::thread::Builder::new().name(name).spawn(move || runner.run(&waiting))?;
         let inbox = Some(Inbox { submissions, kv });
