@@ -97,7 +97,7 @@ async fn write(folder: &Path, id: ConversationId) -> Outcome<()> {
         let previous = log.state.responses.last().map(|last| last.id);
         let new = NewResponse { id: response_id, previous, input, config: config()?, enqueued: false };
         log.add(Event::ResponseCreated(Box::new(new)));
-        log.add(Event::ResponseInProgress { response_id, prompt_tokens: 9, cached_tokens: 0 });
+        log.add(Event::ResponseInProgress { response_id, prompt_tokens: 9, cached_tokens: 0, prompt: None });
         let body = ItemBody::Message { role: Role::Assistant, content: Vec::new() };
         let item = Item { id: ItemId::draw(fresh), status: ItemStatus::InProgress, body };
         let item_id = item.id;

@@ -28,6 +28,8 @@ mod fork_tests;
 #[cfg(test)]
 mod native_id_tests;
 #[cfg(test)]
+mod prompt_tests;
+#[cfg(test)]
 mod reading_tests;
 #[cfg(test)]
 mod retention_tests;

@@ -18,7 +18,7 @@ use super::offload::offload;
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
 use super::reading::Reading;
 use super::shared::{Parts, RunningGuard};
-use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State, TokenLogprob};
+use crate::conversation::{GenerationEnd, Input, Output, RecordedPrompt, ResponseConfig, State, TokenLogprob};
 use crate::crash;
 use crate::engine::{
     AbortHandle, Compiled, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo,
@@ -126,7 +126,7 @@ async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
     let Job { generation, response_id, state, held, kv, control, running } = job;
     let mut courier = Courier { generation, to, outstanding: None, gone: false };
     let end = match begin(&parts, state, response_id, held, &kv, &control).await {
-        Ok(Begun { pump, prompt_tokens }) => pump.carry(&mut courier, prompt_tokens).await,
+        Ok(Begun { pump, prompt }) => pump.carry(&mut courier, prompt).await,
         Err(end) => Some(Ended { outputs: Vec::new(), tail_tokens: Vec::new(), end }),
     };
     if let Some(Ended { outputs, tail_tokens, end }) = end {
@@ -137,7 +137,13 @@ async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
 
 struct Begun {
     pump: Pump,
-    prompt_tokens: u32,
+    prompt: Prompt,
+}
+
+/// What is told of the prompt when the engine begins.
+struct Prompt {
+    tokens: u32,
+    record: Option<RecordedPrompt>,
 }
 
 /// How a generation ended, and what was gathered last.
@@ -184,7 +190,7 @@ async fn begin(
         // The thread goes on to its end; nobody waits for it.
         () = control.aborted() => return Err(GenerationEnd::Aborted),
     };
-    let (rendered, constraint) = match rendered {
+    let (mut rendered, constraint) = match rendered {
         Ok(Ok(rendered)) => rendered,
         Ok(Err(Unrendered::Template(message) | Unrendered::Constraint(message))) => {
             return Err(failed(Code::InvalidInput, message));
@@ -201,7 +207,7 @@ async fn begin(
         // The stop string is durable, only the end was not: nothing is left to generate.
         return Err(GenerationEnd::Stop);
     }
-    let prompt_tokens = rendered.tokens.len() as u32;
+    let prompt = Prompt { tokens: rendered.tokens.len() as u32, record: rendered.record.take() };
     let recorder = match home {
         Some(home) => {
             let tokens = rendered.tokens.iter().chain(&resumed).copied().collect();
@@ -215,7 +221,7 @@ async fn begin(
     let stop_tokens = engine.model().tokenizer.end_of_generation();
     let request = request(&config, owner, rendered, constraint, stop_tokens, parts.config.token_channel_capacity);
     let source = Source { engine, request, tokens: resumed, control: control.clone() };
-    Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt_tokens })
+    Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt })
 }
 
 /// The response's constraint for this model, where it has one.
@@ -441,7 +447,8 @@ impl Pump {
     }
 
     /// Carries tokens until the sequence has ended. `None`: the conversation takes no news any more.
-    async fn carry(mut self, courier: &mut Courier, prompt_tokens: u32) -> Option<Ended> {
+    async fn carry(mut self, courier: &mut Courier, prompt: Prompt) -> Option<Ended> {
+        let Prompt { tokens: prompt_tokens, record: mut prompt } = prompt;
         loop {
             let may_gather = self.gathered.count < GATHERED_TOKENS_MAX;
             tokio::select! {
@@ -450,8 +457,9 @@ impl Pump {
                 event = self.sequence.events.recv(), if may_gather => match event {
                     Some(EngineEvent::Started { cached_tokens }) => {
                         crash::point("prefill_started");
-                        let generation = courier.generation;
-                        courier.send(Input::GenerationStarted { generation, prompt_tokens, cached_tokens }).await;
+                        let (generation, prompt) = (courier.generation, prompt.take());
+                        let started = Input::GenerationStarted { generation, prompt_tokens, cached_tokens, prompt };
+                        courier.send(started).await;
                     }
                     Some(EngineEvent::Token(token)) => self.take(token, None),
                     Some(EngineEvent::Weighed(token, weighed)) => self.take(token, Some(&weighed)),

@@ -52,7 +52,7 @@ impl Play {
         let response_id = ResponseId::from_bytes([number; 16]);
         self.input(Input::Create(Box::new(Create::new(response_id, input, config()))));
         let generation = self.state.last_seq;
-        self.input(Input::GenerationStarted { generation, prompt_tokens: 12, cached_tokens: 4 });
+        self.input(Input::GenerationStarted { generation, prompt_tokens: 12, cached_tokens: 4, prompt: None });
         response_id
     }
 
@@ -136,7 +136,7 @@ fn whole_conversation() -> Play {
     let intervention_id = InterventionId::from_bytes([4; 16]);
     play.input(Input::Intervene(Intervene::now(intervention_id, second, items)));
     let generation = play.generation();
-    play.input(Input::GenerationStarted { generation, prompt_tokens: 20, cached_tokens: 16 });
+    play.input(Input::GenerationStarted { generation, prompt_tokens: 20, cached_tokens: 16, prompt: None });
     play.say(&[8], vec![Piece::Text("Il".to_owned())]);
     play.input(Input::Silence);
     play.input(Input::Restarted { fingerprint: Some("f".to_owned()) });

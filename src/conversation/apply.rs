@@ -240,8 +240,12 @@ impl State {
             return;
         };
         match event {
-            Event::ResponseInProgress { prompt_tokens, cached_tokens, .. } => {
+            Event::ResponseInProgress { prompt_tokens, cached_tokens, prompt, .. } => {
                 response.status = ResponseStatus::InProgress;
+                // A sign of life says nothing of it.
+                if prompt.is_some() {
+                    response.prompt.clone_from(prompt);
+                }
                 response.usage.input_tokens = *prompt_tokens;
                 response.usage.cached_tokens = *cached_tokens;
             }

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::fork::CopiedTurn;
 use super::item::{Item, ItemStatus};
 use super::policy::{Policies, Policy, Thinking, ToolPolicy, ToolsOnSteer, When};
+use super::prompts::RecordedPrompt;
 use crate::engine::settings::{Constraint, Shaping};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -134,6 +135,9 @@ pub enum Event {
         prompt_tokens: u32,
         /// Prompt tokens that came from the KV cache.
         cached_tokens: u32,
+        /// The prompt itself, where the response begins with this event and is stored.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prompt: Option<RecordedPrompt>,
     },
     /// The server stops in good order: the response goes on after the restart, and that is no attempt.
     ResponseSuspended {

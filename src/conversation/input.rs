@@ -6,6 +6,7 @@ use super::event::{ResponseConfig, TokenLogprob};
 use super::fork::Fork;
 use super::item::Item;
 use super::policy::{OnLate, OnMultiple, Policies, Thinking, ToolsOnSteer, When};
+use super::prompts::RecordedPrompt;
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use crate::parse::Piece;
@@ -125,6 +126,8 @@ pub enum Input {
         prompt_tokens: u32,
         /// Prompt tokens that came from the KV cache.
         cached_tokens: u32,
+        /// The prompt itself, where it is to be recorded.
+        prompt: Option<RecordedPrompt>,
     },
     /// Whole tokens were generated, and all their text can be shown.
     Generated {

@@ -22,6 +22,7 @@ mod input;
 mod item;
 mod output;
 mod policy;
+mod prompts;
 mod restart;
 mod state;
 mod steer;
@@ -47,6 +48,7 @@ pub use policy::{
     FlushPolicy, IfBusy, OnDisconnect, OnLate, OnMultiple, OnRestart, Policies, Policy, Thinking, ToolPolicy,
     ToolsOnSteer, When,
 };
+pub use prompts::{HeldTokens, RecordedPrompt, held_tokens, recorded_prompt};
 pub use state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
 };

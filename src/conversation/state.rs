@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::event::{Cut, Ending, NewResponse, Recorded, ResponseConfig, ResponseError, TokenLogprob, Usage};
 use super::item::{Item, ItemBody, ItemStatus};
 use super::policy::{FlushPolicy, OnDisconnect, Policies, Thinking, ToolPolicy, ToolsOnSteer, When};
+use super::prompts::RecordedPrompt;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 
 /// A conversation. Cheap to clone: responses are shared until they change.
@@ -123,6 +124,8 @@ pub struct Response {
     pub input: Vec<Item>,
     /// What was generated.
     pub output: Vec<OutputItem>,
+    /// The prompt that it began with, where that is recorded.
+    pub prompt: Option<RecordedPrompt>,
     /// Where it stands.
     pub status: ResponseStatus,
     /// A cancel is recorded.
@@ -391,6 +394,7 @@ impl Response {
             config: new.config.clone(),
             input: new.input.clone(),
             output: Vec::new(),
+            prompt: None,
             status: ResponseStatus::Queued,
             cancel_requested: false,
             generation: None,

@@ -38,8 +38,10 @@ fn traceless(events: &[Recorded]) -> Vec<bool> {
             | Event::ContentPartAdded { .. }
             | Event::OutputDone { .. }
             | Event::ContentPartDone { .. } => true,
-            // The last one counts; the others were signs of life.
-            Event::ResponseInProgress { response_id, .. } => !progressed.insert(response_id),
+            // The last one counts, and the one that says the prompt; the others were signs of life.
+            Event::ResponseInProgress { response_id, ref prompt, .. } => {
+                !progressed.insert(response_id) && prompt.is_none()
+            }
             _ => false,
         })
         .collect();

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use midstream::conversation::{
     Answer, CancelOutcome, Create, Effect, Event, Fork, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus,
-    Now, Output, Policies, Policy, Reject, ResponseConfig, SamplingConfig, State, decide, fork, messages,
+    Now, Output, Policies, Policy, RecordedPrompt, Reject, ResponseConfig, SamplingConfig, State, decide, fork,
+    held_tokens, messages, turns,
 };
 use midstream::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use midstream::parse::Piece;
@@ -281,7 +282,15 @@ impl<'a> Talk<'a> {
     fn started(&mut self) {
         self.world.tokens = 0;
         let generation = self.generation();
-        self.decide(Input::GenerationStarted { generation, prompt_tokens: 9, cached_tokens: 0 }, None).unwrap();
+        let id = self.state.active().unwrap().id;
+        let all: Vec<_> = turns(&self.state, id).collect();
+        let (own, before) = all.split_last().unwrap();
+        let fingerprint = &own.config.fingerprint;
+        let held = held_tokens(before, fingerprint).map(|held| held.tokens).unwrap_or_default();
+        let prompt: Vec<u32> = held.into_iter().chain(900..909).collect();
+        let (prompt_tokens, record) = (prompt.len() as u32, RecordedPrompt::of(&prompt, own, before, fingerprint));
+        let prompt = Some(record);
+        self.decide(Input::GenerationStarted { generation, prompt_tokens, cached_tokens: 0, prompt }, None).unwrap();
     }
 
     fn output(&mut self, piece: Piece) -> Output {

@@ -2,6 +2,7 @@
 
 mod calls;
 mod forks;
+mod prompts;
 mod properties;
 mod races;
 mod readers;
@@ -53,8 +54,13 @@ impl Talk {
     fn generating(words: &[&str]) -> (Self, ResponseId) {
         let mut talk = Self::new(7);
         let id = talk.create("hello").unwrap();
-        talk.say(Input::GenerationStarted { generation: talk.generation(), prompt_tokens: 5, cached_tokens: 0 })
-            .unwrap();
+        talk.say(Input::GenerationStarted {
+            generation: talk.generation(),
+            prompt_tokens: 5,
+            cached_tokens: 0,
+            prompt: None,
+        })
+        .unwrap();
         for (index, word) in words.iter().enumerate() {
             talk.generated(vec![output(index as u32, Piece::Text((*word).to_owned()))]);
         }

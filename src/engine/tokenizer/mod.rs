@@ -211,6 +211,12 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// The text of many tokens, control tokens with theirs and invalid bytes as U+FFFD.
+    pub fn spell(&self, ids: &[u32]) -> String {
+        let spelled = ids.iter().flat_map(|&id| self.special_text(id).map_or(self.token_bytes(id), str::as_bytes));
+        String::from_utf8_lossy(&spelled.copied().collect::<Vec<_>>()).into_owned()
+    }
+
     /// Whether a text at the beginning or behind a special token is encoded with a space in front.
     pub fn space_prefix(&self) -> bool {
         matches!(&self.model, Model::Spm(spm) if spm.space_prefix)

@@ -8,8 +8,8 @@ use serde_json::{Map, json};
 
 use crate::conversation::{
     CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy, Formats,
-    Item, ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, ResponseConfig,
-    ResponseError, SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer, When,
+    Item, ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, RecordedPrompt,
+    ResponseConfig, ResponseError, SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer, When,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -226,6 +226,7 @@ fn samples() -> Vec<Event> {
     events.extend(native_ids());
     events.push(with_formats());
     events.push(with_standing());
+    events.extend(prompts());
     events
 }
 
@@ -262,6 +263,29 @@ fn native_ids() -> Vec<Event> {
     ]
 }
 
+/// Prompts, behind a response that began with one and in a fork.
+fn prompts() -> Vec<Event> {
+    let prompt = |kept, fingerprint| Some(RecordedPrompt { kept, tokens: [11, 12].into(), fingerprint });
+    let turn = CopiedTurn {
+        response_id: response(8),
+        created_ms: 1_764_000_000_000,
+        ended_ms: None,
+        config: None,
+        input: Vec::new(),
+        output: Vec::new(),
+        tail_tokens: Vec::new(),
+        prompt: prompt(0, None),
+        calls: Vec::new(),
+    };
+    let began =
+        |prompt| Event::ResponseInProgress { response_id: response(1), prompt_tokens: 40, cached_tokens: 32, prompt };
+    vec![
+        began(prompt(38, None)),
+        began(prompt(0, Some("another model".into()))),
+        Event::TurnsCopied { turns: vec![turn] },
+    ]
+}
+
 /// A fork's beginning.
 fn copies() -> Vec<Event> {
     let call = |status, closed: Option<&str>, output| CopiedCall {
@@ -290,6 +314,7 @@ fn copies() -> Vec<Event> {
         input: vec![Item::message(item_id(5), Role::User, "Hello")],
         output: vec![said, behind_a_cut_call],
         tail_tokens: vec![7],
+        prompt: None,
         calls: Vec::new(),
     };
     let last = CopiedTurn {
@@ -300,6 +325,7 @@ fn copies() -> Vec<Event> {
         input: Vec::new(),
         output: Vec::new(),
         tail_tokens: Vec::new(),
+        prompt: None,
         calls,
     };
     vec![
@@ -367,7 +393,7 @@ fn beginnings() -> Vec<Event> {
             config: sparse,
             enqueued: false,
         })),
-        Event::ResponseInProgress { response_id: response(1), prompt_tokens: 40, cached_tokens: 32 },
+        Event::ResponseInProgress { response_id: response(1), prompt_tokens: 40, cached_tokens: 32, prompt: None },
         Event::ResponseResumed { response_id: response(1), attempt: 2, exact: true },
     ]
 }

@@ -81,7 +81,7 @@ pub(crate) fn talk(conversation: ConversationId, turns: u64) -> Vec<Recorded> {
             config,
             enqueued: false,
         })));
-        push(Event::ResponseInProgress { response_id, prompt_tokens: 5, cached_tokens: 0 });
+        push(Event::ResponseInProgress { response_id, prompt_tokens: 5, cached_tokens: 0, prompt: None });
         let mut item = Item::message(item_id, Role::Assistant, "");
         item.status = crate::conversation::ItemStatus::InProgress;
         push(Event::OutputItemAdded { response_id, item, first_token: 0 });
