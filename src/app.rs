@@ -212,8 +212,11 @@ fn open_journal(config: &Config) -> anyhow::Result<(Arc<dyn Journal>, WriterHand
 
 fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow::Result<Vec<Arc<dyn Engine>>> {
     let mut engines: Vec<Arc<dyn Engine>> = Vec::new();
+    let mut promised_bytes = 0;
     for model in models {
-        engines.push(Arc::new(load_model(config, &model.id, &model.path)?));
+        let engine = load_model(config, &model.id, &model.path, promised_bytes)?;
+        promised_bytes += engine.promised_bytes();
+        engines.push(Arc::new(engine));
     }
     if let Some(path) = &config.scripted {
         engines.push(Arc::new(ScriptedEngine::from_file(path)?.with_bare_calls(config.bare_calls)));
@@ -221,9 +224,12 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
     Ok(engines)
 }
 
-fn load_model(config: &Config, id: &str, path: &Path) -> anyhow::Result<LocalEngine> {
-    let options = load_options(config, id)?;
-    let engine = LocalEngine::load(path, &options).with_context(|| format!("loading {}", path.display()))?;
+fn load_model(config: &Config, id: &str, path: &Path, promised_bytes: u64) -> anyhow::Result<LocalEngine> {
+    let options = LoadOptions { promised_bytes, ..load_options(config, id)? };
+    let engine = LocalEngine::load(path, &options).map_err(|error| {
+        let doing = format!("loading {} ({})", path.display(), error.code());
+        anyhow::Error::new(error).context(doing)
+    })?;
     for doubt in doubts(engine.model(), config) {
         tracing::warn!(model = id, "{doubt}");
     }

@@ -36,7 +36,10 @@ pub use contract::{
     ModelInfo, Sampling, SamplingDefaults, SequenceId,
 };
 #[cfg(feature = "server")]
-pub use local::{EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, read_file_facts, read_model_info};
+pub use local::{
+    Bound, EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, Needs, Room, Shortage, read_file_facts,
+    read_model_info,
+};
 #[cfg(all(test, feature = "server"))]
 pub(crate) use model::tiny;
 #[cfg(feature = "server")]

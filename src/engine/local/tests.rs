@@ -58,10 +58,10 @@ pub(super) fn request(prompt: Arc<[u32]>, max_tokens: u32) -> GenerationRequest 
 pub(super) struct Answer {
     pub(super) cached: Option<u32>,
     pub(super) tokens: Vec<u32>,
-    finish: Option<FinishReason>,
+    pub(super) finish: Option<FinishReason>,
 }
 
-fn read(mut generation: Generation) -> Answer {
+pub(super) fn read(mut generation: Generation) -> Answer {
     let mut answer = Answer { cached: None, tokens: Vec::new(), finish: None };
     while let Some(event) = generation.events.blocking_recv() {
         assert_eq!(answer.finish, None, "nothing follows Finished");
@@ -111,15 +111,21 @@ impl Backend for Gated {
     }
 }
 
-struct Gate {
-    open: std_mpsc::Sender<()>,
-    arrived: std_mpsc::Receiver<Vec<(SequenceId, usize)>>,
+pub(super) struct Gate {
+    pub(super) open: std_mpsc::Sender<()>,
+    pub(super) arrived: std_mpsc::Receiver<Vec<(SequenceId, usize)>>,
 }
 
 fn gated_engine(options: &LoadOptions) -> (LocalEngine, Gate) {
-    let (model, scheduler, backend) = parts(options);
+    gated_engine_of(parts(options), options.sequences_max)
+}
+
+pub(super) fn gated_engine_of(
+    (model, scheduler, backend): (ModelInfo, Scheduler, CpuBackend),
+    sequences_max: usize,
+) -> (LocalEngine, Gate) {
     let ((open, gate), (arrived, arrivals)) = (std_mpsc::channel(), std_mpsc::channel());
-    let engine = LocalEngine::start(model, scheduler, Gated { backend, gate, arrived }, options.sequences_max).unwrap();
+    let engine = LocalEngine::start(model, scheduler, Gated { backend, gate, arrived }, sequences_max).unwrap();
     (engine, Gate { open, arrived: arrivals })
 }
 
