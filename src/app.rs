@@ -1,7 +1,8 @@
 //! Wiring and the order of shutting down: which parts exist, who is handed which, and who stops first.
 //!
-//! Start: listener, journal, engines, actors, recovery, then ready. Stop: no new requests, running responses get
-//! their time, then the conversations (what still runs stays in the journal), the sockets, and last the journal.
+//! Start: listener, engines and beside them the journal, actors, recovery, then ready. Stop: no new requests, running
+//! responses get their time, then the conversations (what still runs stays in the journal), the sockets, and last the
+//! journal.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -69,12 +70,13 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
     let listener = listen(config.listen)
         .await
         .with_context(|| format!("listening on {}; is another server running there?", config.listen))?;
-    let (journal, writer) = open_journal(&config)?;
-    crash::point("journal_opened");
+    // Beside the journal: each of both may take a while.
     let engines = tokio::task::spawn_blocking({
         let config = config.clone();
         move || load_engines(&config, &models)
     });
+    let (journal, writer) = open_journal(&config)?;
+    crash::point("journal_opened");
     let catalog = tokio::select! {
         engines = engines => Arc::new(Catalog::new(engines.context("loading the models")??)),
         signal = stops.told() => {

@@ -8,8 +8,8 @@
 //! Three promises hold for every function that computes:
 //! * **Batch invariance**: a row's result has the same bits whatever other rows are computed with it.
 //! * **Team invariance**: results do not depend on the number of threads.
-//! * **ISA invariance**: scalar, AVX2, AVX-512 and NEON give the same bits. All of them use one accumulation order, and the
-//!   fused multiply-add wherever one of them does. (Only a NaN's payload may differ.)
+//! * **ISA invariance**: scalar, AVX2, AVX-512 and NEON give the same bits. All of them use one accumulation order, and
+//!   the fused multiply-add wherever one of them does. (Only a NaN's payload may differ.)
 
 #![allow(clippy::inline_always, reason = "a body is compiled per instruction set only when it is inlined there")]
 #![allow(clippy::doc_markdown, reason = "Q4_1 and its like are names of formats, not of items")]

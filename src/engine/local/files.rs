@@ -1,4 +1,5 @@
-//! The files of a model: one, or the parts of a split one; and whether they are still what they were when loading began.
+//! The files of a model: one, or the parts of a split one; and whether they are still what they were when loading
+//! began.
 
 use std::fs::{File, Metadata};
 use std::io;
