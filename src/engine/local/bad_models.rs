@@ -27,6 +27,7 @@ const OPTIONS: LoadOptions = LoadOptions {
     sequences_max: 8,
     step_sequences: 8,
     step_tokens: 128,
+    token_gap_ms: 1000,
     guessed_tokens: 0,
 };
 
