@@ -219,6 +219,7 @@ pub(crate) fn references() -> Vec<(&'static str, Writer)> {
         ("qwen3moe", Tiny { architecture: "qwen3moe", experts: 6, ..plain }.writer()),
         ("gemma3", gemma3),
         ("gpt-oss", gpt_oss(None)),
+        ("gpt-oss_mxfp4", gpt_oss(Some(TensorType::MXFP4))),
         ("lfm2", Tiny { architecture: "lfm2", layers: 4, ..plain }.writer()),
         ("smollm3", Tiny { architecture: "smollm3", layers: 4, kv_heads: 4, ..plain }.writer()),
     ]

@@ -15,7 +15,7 @@ use crate::engine::model::tiny::references;
 /// The greatest difference there may be, as a share of the greatest logit.
 const DIFFERENCE_MAX: f32 = 2e-3;
 /// The same where matrices are packed: the activations of their products are rounded to eight bits.
-const ROUNDED_DIFFERENCE_MAX: f32 = 2e-2;
+const ROUNDED_DIFFERENCE_MAX: f32 = 3e-2;
 /// Where the models are written for `scripts/reference`.
 const FOLDER_VARIABLE: &str = "MIDSTREAM_REFERENCE_MODELS";
 
