@@ -104,7 +104,13 @@ async fn write(folder: &Path, id: ConversationId) -> Outcome<()> {
         log.add(Event::OutputItemAdded { response_id, item, first_token: 0 });
         log.add(Event::ContentPartAdded { response_id, item_id });
         for token in 0..EVENTS_PER_RESPONSE as u32 {
-            log.add(Event::OutputDelta { response_id, item_id, text: " word".to_owned(), tokens: vec![token] });
+            log.add(Event::OutputDelta {
+                response_id,
+                item_id,
+                text: " word".to_owned(),
+                tokens: vec![token],
+                logprobs: Vec::new(),
+            });
         }
         log.add(Event::OutputDone { response_id, item_id });
         log.add(Event::ContentPartDone { response_id, item_id });

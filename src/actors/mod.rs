@@ -40,6 +40,7 @@ pub use directory::{DirectoryHandle, Open};
 pub use handle::{AnsweredCall, Cancelled, Claimed, ConversationHandle};
 pub use keys::{Claim, KeyClaim, Keys};
 pub use kv::KvKeeper;
+pub(crate) use offload::offload;
 pub use preview::preview_prompt;
 pub use reader::{Cursor, Reader};
 pub use root::{RootHandle, start};

@@ -47,6 +47,8 @@ pub(super) enum Unrendered {
     Template(String),
     /// It cannot fit into the model's context, however it is cut into tokens.
     TooLong(String),
+    /// The answer cannot be held to its form.
+    Constraint(String),
 }
 
 /// A prompt, ready for an engine.

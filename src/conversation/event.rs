@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::fork::CopiedTurn;
 use super::item::{Item, ItemStatus};
 use super::policy::{Policies, Policy, Thinking, ToolPolicy, ToolsOnSteer, When};
+use crate::engine::settings::{Constraint, Shaping};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 use crate::prompt::ToolDefinition;
@@ -174,6 +175,9 @@ pub enum Event {
         text: String,
         /// The tokens it was made from; a token is in exactly one event.
         tokens: Vec<u32>,
+        /// How likely they were, one for each, where the response asks for it; else none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        logprobs: Vec<TokenLogprob>,
     },
     /// The text of a message, reasoning or argument text is whole, or cut for good.
     OutputDone {
@@ -417,6 +421,12 @@ pub struct ResponseConfig {
     /// How its answer is read, in every run of the server; absent, as the server reads the model's answers now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub formats: Option<Formats>,
+    /// Whether to tell how likely each token of a message was, and of how many of the likeliest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<u8>,
+    /// What the answer must look like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<Constraint>,
     /// How urgent it is: higher ones come sooner. Absent, it is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i8>,
@@ -458,6 +468,21 @@ pub struct SamplingConfig {
     pub min_p: f32,
     /// Draws follow from it and the token's index.
     pub seed: u64,
+    /// What else shapes the choice.
+    #[serde(default, skip_serializing_if = "Shaping::is_none")]
+    pub shaping: Shaping,
+}
+
+/// How likely a token was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    /// What the token says; bytes, since it may be a part of a character.
+    pub bytes: Vec<u8>,
+    /// The natural logarithm of its probability.
+    pub logprob: f32,
+    /// The likeliest tokens in its place with theirs, the likeliest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top: Vec<(Vec<u8>, f32)>,
 }
 
 /// How a response ended.

@@ -239,7 +239,9 @@ impl State {
             for CopiedOutput { item, tokens } in &turn.output {
                 let (item, tokens) = (item.clone(), tokens.clone());
                 let count = tokens.len() as u32;
-                response.output.push(OutputItem { item, first_token, tokens, discarded: false });
+                // How likely they were is with the response that they were generated for.
+                let logprobs = Vec::new();
+                response.output.push(OutputItem { item, first_token, tokens, logprobs, discarded: false });
                 first_token += count;
             }
             response.tail_tokens.clone_from(&turn.tail_tokens);

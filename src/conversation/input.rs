@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::event::ResponseConfig;
+use super::event::{ResponseConfig, TokenLogprob};
 use super::fork::Fork;
 use super::item::Item;
 use super::policy::{OnLate, OnMultiple, Policies, Thinking, ToolsOnSteer, When};
@@ -156,10 +156,12 @@ pub enum Input {
 }
 
 /// A group of whole tokens and the pieces they became. Nothing of it is held back.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     /// The tokens.
     pub tokens: Vec<u32>,
+    /// How likely they were, one for each, where the response asks for it; else none.
+    pub logprobs: Vec<TokenLogprob>,
     /// What they say, in order.
     pub pieces: Vec<Piece>,
 }

@@ -36,7 +36,7 @@ pub use decide::decide;
 pub use effect::{Effect, Step};
 pub use event::{
     ChoiceOf, Cut, EVENT_VERSION, Ending, Event, Formats, NewResponse, Recorded, ResponseConfig, ResponseError,
-    SamplingConfig, Usage,
+    SamplingConfig, TokenLogprob, Usage,
 };
 pub use fork::{CopiedCall, CopiedOutput, CopiedTurn, Fork, fork};
 pub use input::{

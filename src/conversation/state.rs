@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::event::{Cut, Ending, NewResponse, Recorded, ResponseConfig, ResponseError, Usage};
+use super::event::{Cut, Ending, NewResponse, Recorded, ResponseConfig, ResponseError, TokenLogprob, Usage};
 use super::item::{Item, ItemBody, ItemStatus};
 use super::policy::{FlushPolicy, OnDisconnect, Policies, Thinking, ToolPolicy, ToolsOnSteer, When};
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -191,7 +191,7 @@ impl ResponseStatus {
 }
 
 /// An item of a response's output with the tokens it was made from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct OutputItem {
     /// The item.
     pub item: Item,
@@ -199,6 +199,8 @@ pub struct OutputItem {
     pub first_token: u32,
     /// Its tokens, in order.
     pub tokens: Vec<u32>,
+    /// How likely they were, one for each, where the response asks for it; else none.
+    pub logprobs: Vec<TokenLogprob>,
     /// An interrupt threw it away.
     pub discarded: bool,
 }

@@ -49,13 +49,16 @@ fn traceless(events: &[Recorded]) -> Vec<bool> {
 
 /// Adds a delta to the delta before it, if it belongs to the same item.
 fn grow(last: &mut Recorded, next: &Recorded) -> bool {
-    let Event::OutputDelta { item_id: next_item, text: more, tokens: next_tokens, .. } = &next.event else {
+    let Event::OutputDelta { item_id: next_item, text: more, tokens: next_tokens, logprobs: next_logprobs, .. } =
+        &next.event
+    else {
         return false;
     };
     match &mut last.event {
-        Event::OutputDelta { item_id, text, tokens, .. } if item_id == next_item => {
+        Event::OutputDelta { item_id, text, tokens, logprobs, .. } if item_id == next_item => {
             text.push_str(more);
             tokens.extend_from_slice(next_tokens);
+            logprobs.extend_from_slice(next_logprobs);
             (last.seq, last.number, last.at_ms) = (next.seq, next.number, next.at_ms);
             true
         }

@@ -1,6 +1,7 @@
 //! A good run, recorded: two principals' conversations that are answered, steered, cancelled and asked for tools,
 //! and what their clients saw. Made by the core itself, so that it is always in the form that is stored today.
 
+use midstream::engine::settings::Shaping;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -285,7 +286,7 @@ impl<'a> Talk<'a> {
 
     fn output(&mut self, piece: Piece) -> Output {
         self.world.tokens += 1;
-        Output { tokens: vec![self.world.tokens], pieces: vec![piece] }
+        Output { tokens: vec![self.world.tokens], pieces: vec![piece], logprobs: Vec::new() }
     }
 
     fn says(&mut self, text: &str) {
@@ -360,7 +361,14 @@ fn config() -> ResponseConfig {
         fingerprint: "f1".to_owned(),
         instructions: None,
         tools: vec![],
-        sampling: SamplingConfig { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 },
+        sampling: SamplingConfig {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 1,
+            shaping: Shaping::NONE,
+        },
         max_output_tokens: None,
         stop: vec![],
         template_kwargs: Map::new(),
@@ -374,6 +382,8 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
+        constraint: None,
         priority: None,
         choice: None,
     }

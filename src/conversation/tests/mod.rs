@@ -12,6 +12,7 @@ mod steers;
 mod tools;
 mod trim;
 
+use crate::engine::settings::Shaping;
 use serde_json::Map;
 
 use super::*;
@@ -145,7 +146,14 @@ fn config() -> ResponseConfig {
         fingerprint: "f1".to_owned(),
         instructions: None,
         tools: vec![],
-        sampling: SamplingConfig { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 },
+        sampling: SamplingConfig {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 1,
+            shaping: Shaping::NONE,
+        },
         max_output_tokens: None,
         stop: vec![],
         template_kwargs: Map::new(),
@@ -159,13 +167,15 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
+        constraint: None,
         priority: None,
         choice: None,
     }
 }
 
 fn output(token: u32, piece: Piece) -> Output {
-    Output { tokens: vec![token], pieces: vec![piece] }
+    Output { tokens: vec![token], pieces: vec![piece], logprobs: Vec::new() }
 }
 
 /// The pieces of a whole call, a token each.

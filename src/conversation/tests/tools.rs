@@ -211,6 +211,7 @@ fn a_call_that_the_limit_cut_is_never_requested() {
     talk.generated(call(1, "weather", r#"{"ci"#)[..2].to_vec());
     let outputs = vec![Output {
         tokens: vec![],
+        logprobs: vec![],
         pieces: vec![Piece::ToolCallDone { index: 0, id: None, arguments: r#"{"ci"#.to_owned(), complete: false }],
     }];
     let (generation, tail_tokens, end) = (talk.generation(), vec![], GenerationEnd::Length);

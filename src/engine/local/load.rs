@@ -7,11 +7,13 @@ use midstream_kernels::{Isa, Team};
 use sha2::{Digest, Sha256};
 
 use super::super::backend::cpu::CpuBackend;
-use super::super::contract::{ModelInfo, SamplingDefaults};
+use super::super::contract::ModelInfo;
 use super::super::gguf::{self, Gguf, Source};
+use super::super::grammar::Grammars;
 use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig};
 use super::super::model::{Description, ModelError, Work};
 use super::super::scheduler::{Limits, Scheduler};
+use super::super::settings::SamplingDefaults;
 use super::super::tokenizer::{self, Tokenizer};
 use super::files::{ModelFiles, model_name};
 use super::memory::{Needs, Shortage};
@@ -327,13 +329,15 @@ fn model_info(
     fingerprint: String,
 ) -> ModelInfo {
     let (tool_format, reasoning) = formats(&template);
+    let tokenizer = Arc::new(tokenizer);
     ModelInfo {
         id: options.id.clone().unwrap_or_else(|| model_name(path)),
         owned_by: "local".to_owned(),
         created: Clock::System.unix_ms() / 1000,
         context_length: u32::try_from(context_length).unwrap_or(u32::MAX),
         fingerprint,
-        tokenizer: Arc::new(tokenizer),
+        grammars: Some(Arc::new(Grammars::new(Arc::clone(&tokenizer)))),
+        tokenizer,
         reasoning: options.reasoning.unwrap_or(reasoning),
         sampling: sampling_defaults(gguf),
         template: Arc::new(template),

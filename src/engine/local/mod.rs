@@ -8,6 +8,7 @@
 mod files;
 mod kv;
 mod load;
+mod masks;
 mod memory;
 mod room;
 mod run;
@@ -17,6 +18,8 @@ mod stats;
 mod agreement;
 #[cfg(test)]
 mod bad_models;
+#[cfg(test)]
+mod shaped_tests;
 #[cfg(test)]
 mod tests;
 
@@ -108,7 +111,8 @@ impl LocalEngine {
         // Only to wait for several channels at once; it drives no I/O and no timers.
         let waiting = tokio::runtime::Builder::new_current_thread().build()?;
         let kv_work = KvWork::new(model.fingerprint.clone(), kv_orders);
-        let runner = Runner::new(scheduler, backend, submitted, kv_work, Arc::clone(&shared));
+        let runner =
+            Runner::new(scheduler, backend, submitted, kv_work, Arc::clone(&shared), Arc::clone(&model.tokenizer));
         let name = "local-engine".to_owned();
         let thread = std::thread::Builder::new().name(name).spawn(move || runner.run(&waiting))?;
         let inbox = Some(Inbox { submissions, kv });

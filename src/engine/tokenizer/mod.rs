@@ -106,6 +106,14 @@ impl Tokenizer {
         self.encode_segments(&[Segment::Text(text)])
     }
 
+    /// The ids of a text that goes on behind other text. What looks like a control token is text.
+    pub fn encode_behind_text(&self, text: &str) -> Vec<u32> {
+        // No special token, so none that a space would follow.
+        let mut ids = vec![u32::MAX];
+        self.append_text(text, &[], &mut ids);
+        ids.split_off(1)
+    }
+
     /// The ids of segments in order. Each text is encoded by itself.
     pub fn encode_segments(&self, segments: &[Segment<'_>]) -> Vec<u32> {
         let mut out = Vec::new();

@@ -1,5 +1,6 @@
 //! The stored form of events: every version ever written must decode, and today's must encode the same bytes.
 
+use crate::engine::settings::Shaping;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -143,7 +144,14 @@ fn config() -> ResponseConfig {
             description: Some("Tells the weather.".into()),
             parameters: json!({"type": "object", "properties": {"city": {"type": "string"}}}),
         }],
-        sampling: SamplingConfig { temperature: 0.7, top_k: 40, top_p: 0.95, min_p: 0.05, seed: u64::MAX },
+        sampling: SamplingConfig {
+            temperature: 0.7,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            seed: u64::MAX,
+            shaping: Shaping::NONE,
+        },
         max_output_tokens: Some(256),
         stop: vec!["\n\n".into()],
         template_kwargs: object(&json!({"enable_thinking": true})),
@@ -167,6 +175,8 @@ fn config() -> ResponseConfig {
         thinking: Some(Thinking { budget_tokens: Some(1024), effort: Some("low".into()) }),
         strip_preamble: false,
         formats: None,
+        logprobs: None,
+        constraint: None,
         priority: None,
         choice: None,
     }
@@ -321,6 +331,8 @@ fn beginnings() -> Vec<Event> {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
+        constraint: None,
         ..config()
     };
     vec![
@@ -374,7 +386,13 @@ fn outputs() -> Vec<Event> {
             first_token: 3,
         },
         Event::ContentPartAdded { response_id, item_id },
-        Event::OutputDelta { response_id, item_id, text: "Hel\u{0}lo \u{1F600}".into(), tokens: vec![0, 17, u32::MAX] },
+        Event::OutputDelta {
+            response_id,
+            item_id,
+            text: "Hel\u{0}lo \u{1F600}".into(),
+            tokens: vec![0, 17, u32::MAX],
+            logprobs: Vec::new(),
+        },
         Event::OutputDone { response_id, item_id },
         Event::ContentPartDone { response_id, item_id },
         Event::OutputItemDone { response_id, item_id, status: ItemStatus::Incomplete, native_id: None },
