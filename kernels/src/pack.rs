@@ -147,9 +147,9 @@ fn with_fifth(mut codes: [u8; SUB], mask: &[u8]) -> [u8; SUB] {
     const EACH: u64 = 0x0101_0101_0101_0101;
     for (codes, bits) in codes.as_chunks_mut::<8>().0.iter_mut().zip(mask) {
         // Bit `i` alone is left in byte `i`, then carries into the byte's highest bit.
-        let alone = EACH * u64::from(*bits) & 0x8040_2010_0804_0201;
-        let highest = alone + 0x7f * EACH & 0x80 * EACH;
-        *codes = (u64::from_le_bytes(*codes) | highest >> 3).to_le_bytes();
+        let alone = (EACH * u64::from(*bits)) & 0x8040_2010_0804_0201;
+        let highest = (alone + 0x7f * EACH) & (0x80 * EACH);
+        *codes = (u64::from_le_bytes(*codes) | (highest >> 3)).to_le_bytes();
     }
     codes
 }
