@@ -87,6 +87,17 @@ pub struct AttentionScratch {
     states: Vec<[f32; 2]>,
 }
 
+impl AttentionScratch {
+    /// Bytes that attention of `rows` with so many query heads takes at most where a row sees `len` positions.
+    pub fn bytes(rows: usize, heads: usize, head_dim: usize, len: usize) -> usize {
+        let segments = len.div_ceil(SEGMENT).max(1);
+        let states = rows.saturating_mul(heads).saturating_mul(segments).saturating_mul(size_of::<[f32; 2]>());
+        let values = if segments > 1 { (states / 2).saturating_mul(head_dim) } else { 0 };
+        let tiles = rows.saturating_mul(size_of::<(usize, usize)>());
+        states.saturating_add(values).saturating_add(tiles)
+    }
+}
+
 /// `out[row][head] = softmax(q k^T * scale) v` over the positions each row sees; `out` is laid out like `q`.
 ///
 /// Panics when a length does not fit the shape, a block number or position lies outside the pool or table, `n_heads`

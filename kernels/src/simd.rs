@@ -5,6 +5,8 @@
 use crate::half::{f16_to_f32, f32_to_f16};
 use crate::math::{EXP_MAX, EXP_MIN, EXP_TERMS, LANES, LN_2_HIGH, LN_2_LOW, ROUNDING, max, max_lanes, sum_lanes};
 
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::{Neon, widen_4};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
@@ -161,6 +163,9 @@ impl Simd for Plain {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+#[path = "simd_neon.rs"]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 #[path = "simd_x86.rs"]
 mod x86;

@@ -42,7 +42,10 @@ pub use contract::{
 #[cfg(feature = "server")]
 pub use grammar::{Compiled, Grammars, Guide, Lost, Surroundings, TokenSet, Uncompilable, calls_are_bare};
 #[cfg(feature = "server")]
-pub use local::{EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, read_file_facts, read_model_info};
+pub use local::{
+    Bound, EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, Needs, Room, Shortage, read_file_facts,
+    read_model_info,
+};
 #[cfg(all(test, feature = "server"))]
 pub(crate) use model::tiny;
 #[cfg(feature = "server")]

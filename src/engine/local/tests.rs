@@ -117,15 +117,21 @@ impl Backend for Gated {
     }
 }
 
-struct Gate {
-    open: std_mpsc::Sender<()>,
-    arrived: std_mpsc::Receiver<Vec<(SequenceId, usize)>>,
+pub(super) struct Gate {
+    pub(super) open: std_mpsc::Sender<()>,
+    pub(super) arrived: std_mpsc::Receiver<Vec<(SequenceId, usize)>>,
 }
 
 fn gated_engine(options: &LoadOptions) -> (LocalEngine, Gate) {
-    let (model, scheduler, backend) = parts(options);
+    gated_engine_of(parts(options), options.sequences_max)
+}
+
+pub(super) fn gated_engine_of(
+    (model, scheduler, backend): (ModelInfo, Scheduler, CpuBackend),
+    sequences_max: usize,
+) -> (LocalEngine, Gate) {
     let ((open, gate), (arrived, arrivals)) = (std_mpsc::channel(), std_mpsc::channel());
-    let engine = LocalEngine::start(model, scheduler, Gated { backend, gate, arrived }, options.sequences_max).unwrap();
+    let engine = LocalEngine::start(model, scheduler, Gated { backend, gate, arrived }, sequences_max).unwrap();
     (engine, Gate { open, arrived: arrivals })
 }
 

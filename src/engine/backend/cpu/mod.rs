@@ -8,6 +8,7 @@
 mod attention;
 mod feed_forward;
 mod pages;
+mod scratch;
 mod short_convolution;
 mod weights;
 
@@ -21,12 +22,14 @@ use midstream_kernels::{
     rope_angles, scale_in_place,
 };
 
+use super::super::gguf::Source;
 use super::super::kv::{BLOCK_TOKENS, BlockId};
 use super::super::model::{Description, ModelError, Sizes};
 use super::super::scheduler::Chunk;
 use super::{Backend, StepError};
 use feed_forward::FeedForwardBuffers;
 use pages::{PageShape, Pages};
+pub(crate) use scratch::StepSize;
 use weights::{Mixer, Projection, Weights};
 
 /// A model in memory, its KV blocks, and the threads that run it.
@@ -95,15 +98,15 @@ struct Mixing<'a> {
 }
 
 impl CpuBackend {
-    /// Copies the weights out of the files' bytes and makes room for `blocks` KV blocks.
+    /// Reads the weights out of the files and makes room for `blocks` KV blocks.
     pub(crate) fn load(
         description: Description,
-        files: &[&[u8]],
+        files: &dyn Source,
         isa: Isa,
         team: Team,
         blocks: usize,
     ) -> Result<Self, ModelError> {
-        let weights = Weights::load(&description, files, isa)?;
+        let weights = Weights::load(&description, files, isa, &team)?;
         let pages = Pages::new(PageShape::of(&description), blocks);
         Ok(Self { team, isa, description, weights, pages, buffers: Buffers::default() })
     }
@@ -111,6 +114,16 @@ impl CpuBackend {
     /// Bytes of one KV block of such a model.
     pub(crate) fn block_bytes_of(description: &Description) -> usize {
         PageShape::of(description).block_bytes()
+    }
+
+    /// Bytes of the weights of such a model.
+    pub(crate) fn weight_bytes_of(description: &Description) -> Result<usize, ModelError> {
+        weights::weight_bytes(description)
+    }
+
+    /// Bytes of all KV blocks. They are taken from the system as the blocks are filled.
+    pub(crate) fn kv_bytes(&self) -> usize {
+        self.pages.blocks() * self.pages.block_bytes()
     }
 
     fn embed(&mut self, rows: &[Row<'_>]) -> Result<(), StepError> {
