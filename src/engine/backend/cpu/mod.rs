@@ -159,10 +159,7 @@ impl CpuBackend {
 
     /// Adds what a branch gave to the residual stream, normed once more where there is a norm for that, and norms the
     /// stream for the next branch, if there is one.
-    fn add_branch<'a>(
-        &'a mut self,
-        norms: impl FnOnce(&'a Weights) -> (&'a Option<Vec<f32>>, Option<&'a Vec<f32>>),
-    ) {
+    fn add_branch<'a>(&'a mut self, norms: impl FnOnce(&'a Weights) -> (&'a Option<Vec<f32>>, Option<&'a Vec<f32>>)) {
         let Self { team, isa, description, weights, buffers, .. } = self;
         let Sizes { embedding, rms_epsilon: epsilon, .. } = description.sizes;
         let (norm, next_norm) = norms(weights);
