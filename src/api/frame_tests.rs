@@ -100,6 +100,8 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        priority: None,
+        choice: None,
     }
 }
 

@@ -417,6 +417,21 @@ pub struct ResponseConfig {
     /// How its answer is read, in every run of the server; absent, as the server reads the model's answers now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub formats: Option<Formats>,
+    /// How urgent it is: higher ones come sooner. Absent, it is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i8>,
+    /// Which of several answers to one request it is; absent where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<ChoiceOf>,
+}
+
+/// Which of several answers to one request a response is. Each lives in a conversation of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChoiceOf {
+    /// The first of them.
+    pub first: ResponseId,
+    /// From 0.
+    pub index: u32,
 }
 
 /// How an answer is read.

@@ -374,5 +374,7 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        priority: None,
+        choice: None,
     }
 }
