@@ -105,7 +105,8 @@ fn main() {
                 for length in [512, CONTEXT] {
                     model.report(&format!("prompt of {length}"), length, |model| {
                         for start in (0..length).step_by(STEP) {
-                            model.step(&team, &[start..start + STEP], start + STEP == length);
+                            let run = start..start + STEP;
+                            model.step(&team, std::slice::from_ref(&run), run.end == length);
                         }
                     });
                 }
