@@ -45,10 +45,10 @@ pub use limits::{Burst, ReadBuffer, multiply_burst};
 pub use matmul::{Product, Scratch, matmul, matmul_all};
 pub use memory::WeightMemory;
 pub use ops::{
-    Activation, activate_rows, add_in_place, add_products_in_place, add_scaled_in_place, add_to_rows, argmax,
-    clamped_silu_mul, gelu_mul, mul_in_place, rms_norm, rms_norm_heads, rms_norm_rows, scale_in_place, silu_mul,
-    softmax_in_place,
+    Activation, Branch, activate_rows, add_branch, add_in_place, add_products_in_place, add_scaled_in_place,
+    add_to_rows, argmax, clamped_silu_mul, gelu_mul, mul_in_place, rms_norm, rms_norm_heads, rms_norm_rows,
+    scale_in_place, silu_mul, softmax_in_place,
 };
-pub use rope::{RopeStyle, rope, rope_angles};
+pub use rope::{RopeStyle, Rotation, rope, rope_angles};
 pub use team::Team;
 pub use weights::{WeightMatrix, WeightShape};

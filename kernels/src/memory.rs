@@ -159,6 +159,22 @@ fn map_anonymous(_len: usize) -> Option<NonNull<u8>> {
     None
 }
 
+/// Asks for memory that is about to be read, where the processor can be asked.
+#[inline(always)]
+pub(crate) fn prefetch<T>(memory: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let start = memory.as_ptr().cast::<i8>();
+        for line in (0..size_of_val(memory)).step_by(ALIGN) {
+            // SAFETY: a prefetch changes nothing the program sees and may have any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line)) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = memory;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
