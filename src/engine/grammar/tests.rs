@@ -206,7 +206,7 @@ fn what_a_constraint_makes_a_family_say_its_reader_reads() {
 /// Follows a guide, choosing a token of each mask, until it ends.
 fn walk(guide: &mut Guide, mut choose: impl FnMut(&[u8], &TokenSet) -> u32) -> String {
     let mut bytes = Vec::new();
-    for _ in 0..5_000 {
+    for _ in 0..400 {
         let mask = guide.mask().unwrap().unwrap();
         let token = choose(&bytes, &mask);
         if token == END {
@@ -362,7 +362,7 @@ fn long_chains_are_refused_or_followed_and_never_end_the_process() {
     let refused = PLAIN.compile(&schema(chain(1_500))).unwrap_err();
     assert!(refused.0.contains("at most"), "{refused}");
     let mut deep = json!({"type": "null"});
-    for _ in 0..5_000 {
+    for _ in 0..400 {
         deep = json!({"items": deep});
     }
     assert!(PLAIN.compile(&schema(deep)).is_err());
