@@ -7,9 +7,11 @@ use serde_json::Value;
 
 use super::Uncompilable;
 
-/// Most bytes of a schema, a grammar, an expression, or the texts of a choice.
-pub(super) const RULE_BYTES_MAX: usize = 128 * 1024;
-/// Most bytes of a text that an answer must repeat word for word.
+/// Most bytes of a schema, or of the texts of a choice.
+const RULE_BYTES_MAX: usize = 128 * 1024;
+/// Most bytes of a grammar: compiling it takes time with the square of that.
+const LARK_BYTES_MAX: usize = 16 * 1024;
+/// Most bytes of an expression, likewise, and of a text that an answer must repeat word for word.
 const LITERAL_BYTES_MAX: usize = 4 * 1024;
 /// Most places that a schema refers to, and most rules of a grammar: each may lead to the next.
 const REFERENCES_MAX: usize = 1_000;
@@ -19,7 +21,7 @@ const DEPTH_MAX: usize = 128;
 
 /// Whether a schema is within the bounds.
 pub(super) fn schema(schema: &Value) -> Result<(), Uncompilable> {
-    bytes(schema.to_string().len())?;
+    bytes(schema.to_string().len(), RULE_BYTES_MAX)?;
     let mut references = HashSet::new();
     walk(schema, 0, &mut references)?;
     if references.len() > REFERENCES_MAX {
@@ -51,7 +53,7 @@ fn walk<'a>(value: &'a Value, depth: usize, references: &mut HashSet<&'a str>) -
 
 /// Whether a grammar is within the bounds. Every rule has a colon; those in texts and expressions count as well.
 pub(super) fn lark(grammar: &str) -> Result<(), Uncompilable> {
-    bytes(grammar.len())?;
+    bytes(grammar.len(), LARK_BYTES_MAX)?;
     let rules = grammar.bytes().filter(|byte| *byte == b':').count();
     if rules > RULES_MAX {
         return Err(Uncompilable(format!("the grammar has {rules} rules; at most {RULES_MAX} are taken")));
@@ -61,14 +63,18 @@ pub(super) fn lark(grammar: &str) -> Result<(), Uncompilable> {
 
 /// Whether a choice of texts is within the bounds.
 pub(super) fn choice(texts: &[String]) -> Result<(), Uncompilable> {
-    bytes(texts.iter().map(String::len).sum())?;
+    bytes(texts.iter().map(String::len).sum(), RULE_BYTES_MAX)?;
     texts.iter().try_for_each(|text| literal(text))
 }
 
-/// Whether a rule of so many bytes is within the bounds.
-pub(super) fn bytes(bytes: usize) -> Result<(), Uncompilable> {
-    if bytes > RULE_BYTES_MAX {
-        return Err(Uncompilable(format!("it has {bytes} bytes; at most {RULE_BYTES_MAX} are taken")));
+/// Whether an expression is within the bounds.
+pub(super) fn regex(pattern: &str) -> Result<(), Uncompilable> {
+    bytes(pattern.len(), LITERAL_BYTES_MAX)
+}
+
+fn bytes(bytes: usize, most: usize) -> Result<(), Uncompilable> {
+    if bytes > most {
+        return Err(Uncompilable(format!("it has {bytes} bytes; at most {most} are taken")));
     }
     Ok(())
 }

@@ -36,6 +36,10 @@ const KEPT_MAX: usize = 64;
 /// What bounds a grammar: the work of compiling it, and of one mask. The defaults of the library are generous enough
 /// for the largest schemas in use; the states of its lexer are what takes memory, 1 to 2 KiB each, in every sequence.
 const LEXER_STATES_MAX: usize = 16_384;
+/// Work of one mask: Earley items and lexer fuel. A grammar that needs more for its first is refused, one that comes to
+/// need more fails its answer; the steps of all others wait for a mask.
+const STEP_ITEMS_MAX: usize = 10_000;
+const STEP_FUEL_MAX: u64 = 100_000;
 /// Room for the library's recursion, as deep as `bounds` lets it become. Only what is used of it is memory.
 const COMPILING_STACK_BYTES: usize = 256 << 20;
 
@@ -83,6 +87,8 @@ pub struct Grammars {
     tokenizer: Arc<Tokenizer>,
     /// Made when it is first asked for: it sorts the whole vocabulary.
     factory: OnceLock<Result<ParserFactory, Uncompilable>>,
+    /// Held by whoever compiles.
+    compiling: Mutex<()>,
     /// The latest last.
     kept: Mutex<VecDeque<([u8; 32], Compiled)>>,
 }
@@ -96,7 +102,7 @@ impl fmt::Debug for Grammars {
 impl Grammars {
     /// A compiler for a tokenizer's vocabulary. Cheap: the work is done when it is first asked for.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
-        Self { tokenizer, factory: OnceLock::new(), kept: Mutex::default() }
+        Self { tokenizer, factory: OnceLock::new(), compiling: Mutex::default(), kept: Mutex::default() }
     }
 
     /// Compiles a constraint, or finds it among those that were. May take a core for a while: not for async threads.
@@ -129,6 +135,8 @@ impl Grammars {
 
     /// Compiles on a thread with a deep stack: the library follows rules and references by recursion.
     fn compiled(&self, grammar: TopLevelGrammar) -> Result<Matcher, Uncompilable> {
+        // One at a time: each may take a core and much memory for a while.
+        let _turn = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |_| Uncompilable("the server failed while it compiled this".to_owned());
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("grammar".to_owned()).stack_size(COMPILING_STACK_BYTES);
@@ -145,7 +153,8 @@ impl Grammars {
         if let Some(error) = matcher.get_error() {
             return Err(Uncompilable(readable(&error)));
         }
-        // A grammar that nothing satisfies is told now, and not in the middle of an answer.
+        // A grammar that nothing satisfies, or that begins with too much, is told now and not in an answer's middle.
+        matcher.compute_ff_tokens();
         matcher.compute_mask().map_err(|error| Uncompilable(readable(&error.to_string())))?;
         Ok(matcher)
     }
@@ -157,8 +166,13 @@ fn factory(tokenizer: &Arc<Tokenizer>) -> Result<ParserFactory, Uncompilable> {
     let capabilities = InferenceCapabilities { ff_tokens: true, ..Default::default() };
     let slices = SlicedBiasComputer::general_slices();
     let mut factory = ParserFactory::new(&vocabulary, capabilities, &slices).map_err(|error| failed(&error))?;
-    *factory.limits_mut() =
-        ParserLimits { max_lexer_states: LEXER_STATES_MAX, verbose_errors: false, ..ParserLimits::default() };
+    *factory.limits_mut() = ParserLimits {
+        max_lexer_states: LEXER_STATES_MAX,
+        step_max_items: STEP_ITEMS_MAX,
+        step_lexer_fuel: STEP_FUEL_MAX,
+        verbose_errors: false,
+        ..ParserLimits::default()
+    };
     factory.quiet();
     Ok(factory)
 }

@@ -143,7 +143,7 @@ fn text_grammar(rule: &TextRule) -> Result<Option<GrammarWithLexer>, Uncompilabl
         TextRule::Any | TextRule::Nothing => None,
         TextRule::JsonSchema { schema } => Some(GrammarWithLexer::from_json_schema(json_schema(schema)?)),
         TextRule::Regex { pattern } => {
-            bounds::bytes(pattern.len())?;
+            bounds::regex(pattern)?;
             Some(GrammarWithLexer::from_regex(pattern))
         }
         TextRule::Lark { grammar } => {
@@ -153,7 +153,8 @@ fn text_grammar(rule: &TextRule) -> Result<Option<GrammarWithLexer>, Uncompilabl
         TextRule::Choice { texts } => {
             bounds::choice(texts)?;
             let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
-            Some(GrammarWithLexer::from_lark(format!("start: {}\n", texts.join(" | "))))
+            // One terminal: the library looks at a rule's alternatives one by one, and at a terminal's together.
+            Some(GrammarWithLexer::from_lark(format!("start: CHOICE\nCHOICE: {}\n", texts.join(" | "))))
         }
     })
 }

@@ -316,6 +316,7 @@ fn hostile_rules_cost_bounded_work() {
         schema(deep),
         schema(json!({"type": "object", "properties": wide, "required": ["field_1999"]})),
         schema(json!({"$ref": "#", "type": "object"})),
+        schema(json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})),
         schema(json!({"type": "array", "minItems": 1_000_000_000, "items": {"type": "string"}})),
         schema(json!({"type": "string", "minLength": 100_000_000})),
         text(TextRule::Regex { pattern: "((a{0,1000}){0,1000}){0,1000}".to_owned() }),
@@ -366,8 +367,16 @@ fn long_chains_are_refused_or_followed_and_never_end_the_process() {
         deep = json!({"items": deep});
     }
     assert!(PLAIN.compile(&schema(deep)).is_err());
+    assert!(PLAIN.compile(&text(TextRule::Regex { pattern: "a?".repeat(5_000) })).unwrap_err().0.contains("bytes"));
     let long = schema(json!({"const": "x".repeat(5_000)}));
     assert!(PLAIN.compile(&long).unwrap_err().0.contains("bytes"));
+}
+
+#[test]
+fn a_choice_may_be_among_many() {
+    let texts: Vec<String> = (0..9_000).map(|index| format!("c{index}")).collect();
+    let choice = text(TextRule::Choice { texts });
+    assert!(PLAIN.takes(&choice, "c8999") && !PLAIN.takes(&choice, "c9000"));
 }
 
 #[test]
