@@ -3,6 +3,8 @@
 //! Pure and total: no I/O, never fails; the worst case is text. Work per byte is bounded.
 
 mod calls;
+#[cfg(any(test, fuzzing))]
+pub mod checks;
 mod detect;
 mod families;
 mod formats;

@@ -155,7 +155,7 @@ impl Pipeline {
     }
 
     /// Steps taken so far, for the proof that work is linear.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn work(&self) -> usize {
         self.parser.work()
     }

@@ -24,7 +24,7 @@ pub(super) struct Budget {
     /// Bytes that may still be read a second time: as many as were read, so that work stays linear.
     allowance: usize,
     /// Steps taken, for the proof of that.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) work: usize,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn read(reader: &mut impl Reader, again: String, text: &str, sink: &m
         };
         let fresh = again.is_empty();
         let budget = reader.budget();
-        #[cfg(test)]
+        #[cfg(any(test, fuzzing))]
         {
             budget.work += taken.max(1);
         }

@@ -435,7 +435,7 @@ impl StreamParser for Splitter {
         matches!(self.mode, Mode::Call(_))
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     fn work(&self) -> usize {
         self.budget.work
     }

@@ -1,6 +1,7 @@
 //! The pipeline's promises, checked on tables and on arbitrary cuts of arbitrary output.
 
 mod control;
+mod corpus;
 mod families;
 mod fuzz;
 mod generate;
@@ -15,6 +16,7 @@ use proptest::prelude::*;
 
 use serde_json::Value;
 
+use super::checks::coalesce;
 use super::{DeclaredTool, Piece, Pipeline, PipelineConfig, ReasoningFormat};
 
 fn config() -> PipelineConfig {
@@ -31,23 +33,6 @@ fn pieces<'a>(config: PipelineConfig, chunks: impl Iterator<Item = &'a [u8]>, cu
     }
     pipeline.finish(&mut out, cut);
     (coalesce(out), pipeline)
-}
-
-fn coalesce(pieces: Vec<Piece>) -> Vec<Piece> {
-    let mut joined: Vec<Piece> = Vec::new();
-    for piece in pieces {
-        match (joined.last_mut(), piece) {
-            (Some(Piece::Text(last)), Piece::Text(more)) | (Some(Piece::Reasoning(last)), Piece::Reasoning(more)) => {
-                last.push_str(&more);
-            }
-            (
-                Some(Piece::ToolCallArguments { index: last_index, fragment: last }),
-                Piece::ToolCallArguments { index, fragment },
-            ) if *last_index == index => last.push_str(&fragment),
-            (_, piece) => joined.push(piece),
-        }
-    }
-    joined
 }
 
 /// Pieces in short: `T:`, `R:`, `C:name(arguments)`, `C!` for an incomplete call, `S:` for a stop. Checks that a

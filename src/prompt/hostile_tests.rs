@@ -396,3 +396,14 @@ fn what_does_no_harm_still_works() {
     ];
     shows(&cases.map(|(source, expected)| (format!("{list}{source}"), expected)));
 }
+
+/// What the fuzzer begins with, or found something with.
+#[test]
+fn every_template_that_is_kept_does_no_harm() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/template");
+    for file in std::fs::read_dir(folder).unwrap() {
+        let source = String::from_utf8_lossy(&std::fs::read(file.unwrap().path()).unwrap()).into_owned();
+        let check = move || super::checks::check(&source);
+        std::thread::Builder::new().stack_size(STACK).spawn(check).unwrap().join().unwrap();
+    }
+}

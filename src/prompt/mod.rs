@@ -9,6 +9,8 @@ mod bounds;
 mod build;
 mod builtin;
 mod call_ids;
+#[cfg(any(test, fuzzing))]
+pub mod checks;
 mod delimiters;
 mod environment;
 mod format;

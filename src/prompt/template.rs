@@ -261,7 +261,7 @@ fn fuel(input: &Input) -> u64 {
 const PANICKED: &str = "the template engine failed in an unforeseen way";
 
 /// The outcome, unless the engine panicked: a few of its operations do where a template gives them what nobody would.
-fn without_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
+pub(super) fn without_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
     // What the closures use is not looked at again, or was not changed.
     catch_unwind(AssertUnwindSafe(work)).ok()
 }

@@ -318,7 +318,7 @@ impl StreamParser for Channels {
         matches!(self.state, State::Call { .. })
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     fn work(&self) -> usize {
         self.budget.work
     }

@@ -152,7 +152,7 @@ pub(super) trait StreamParser: std::fmt::Debug + Send {
     fn in_call(&self) -> bool;
 
     /// Steps taken so far, for the proof that work is linear.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     fn work(&self) -> usize;
 }
 
