@@ -1,8 +1,8 @@
-//! Python's two ways to put values into a text, with a bound on how wide each is written: the engine makes a text of
+//! Python's ways to put values into a text, with a bound on how wide each is written: the engine makes a text of
 //! any width that a template asks for.
 
 use minijinja::formatting::{self, FormatStyle};
-use minijinja::value::{Rest, ValueOrKwargs};
+use minijinja::value::{Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::bounds;
@@ -21,6 +21,37 @@ pub(super) fn printf(state: &State<'_, '_>, text: &str, values: Rest<ValueOrKwar
 /// The method `format` of texts: `"{} of {name}".format(1, name="x")`.
 pub(super) fn braces(state: &State<'_, '_>, text: &str, values: &[Value]) -> Result<Value, Error> {
     written(state, FormatStyle::StrFormat, text, values)
+}
+
+/// The operator `%`: `"%d of %s" % (1, "x")`, and the remainder of numbers, which has the sign of the divisor.
+#[allow(clippy::needless_pass_by_value)] // the signature of a filter
+pub(super) fn percent(state: &State<'_, '_>, left: Value, right: Value) -> Result<Value, Error> {
+    if let Some(text) = left.as_str() {
+        let several = right.downcast_object_ref::<Tuple>();
+        return written(state, FormatStyle::Printf, text, several.map_or(std::slice::from_ref(&right), |all| all));
+    }
+    let whole = |value: &Value| {
+        let is_whole = value.is_integer() || value.kind() == ValueKind::Bool;
+        i128::try_from(value.clone()).ok().filter(|_| is_whole)
+    };
+    let number = |value: &Value| f64::try_from(value.clone()).ok();
+    let remainder = match (whole(&left), whole(&right)) {
+        (Some(left), Some(right)) => left.checked_rem(right).map(|rest| {
+            let signs_differ = rest != 0 && (rest < 0) != (right < 0);
+            Value::from(if signs_differ { rest + right } else { rest })
+        }),
+        _ => number(&left).zip(number(&right)).filter(|(_, right)| *right != 0.0).map(|(left, right)| {
+            let rest = left % right;
+            let signs_differ = (rest < 0.0) != (right < 0.0);
+            Value::from(match rest {
+                0.0 => 0.0_f64.copysign(right),
+                rest if signs_differ => rest + right,
+                rest => rest,
+            })
+        }),
+    };
+    let refusal = || format!("there is no {} % {}", left.kind(), right.kind());
+    remainder.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, refusal()))
 }
 
 fn written(state: &State<'_, '_>, style: FormatStyle, text: &str, values: &[Value]) -> Result<Value, Error> {

@@ -12,6 +12,7 @@ use minijinja::machinery::{Instruction, Instructions};
 use minijinja::{Environment, State, Value};
 
 use super::bounds::{self, COMPARING, is_of};
+use super::format;
 
 /// Gives back the value, or a refusal where it is beyond the bounds.
 const CHECK: &str = "|check";
@@ -21,6 +22,8 @@ const PAY: &str = "|pay";
 const TOUCH: &str = "|touch";
 /// Gives back a value that is to be kept in a namespace.
 const KEEP: &str = "|keep";
+/// What stands in place of the operator `%`: the engine's own knows numbers only.
+const PERCENT: &str = "|percent";
 
 /// Filters that give back a text or a number, or one of the values they were given.
 const PLAIN_FILTERS: &str = "abs attr bool capitalize count d default e escape first float format indent int join last \
@@ -55,6 +58,7 @@ pub(super) fn register(environment: &mut Environment<'_>, weight_max: u64) {
     });
     environment.add_filter(TOUCH, |value: Value| value);
     environment.add_filter(KEEP, |value: Value| bounds::kept(value));
+    environment.add_filter(PERCENT, format::percent);
 }
 
 /// The instructions with checks and payments between them.
@@ -74,7 +78,7 @@ pub(super) fn metered<'s>(plain: &Instructions<'s>) -> Instructions<'s> {
             };
         };
         meter.in_front(at, instruction).into_iter().for_each(&mut add);
-        add(instruction.clone());
+        add(meter.instead(instruction));
         meter.behind(at, instruction).into_iter().for_each(&mut add);
     }
     places.push(next);
@@ -125,9 +129,17 @@ impl<'a, 's> Meter<'a, 's> {
 
     /// The call of one of the filters of this file.
     fn apply(&self, filter: &'static str, arguments: u16) -> Instruction<'s> {
-        let order = [CHECK, PAY, TOUCH, KEEP].iter().position(|name| *name == filter).unwrap_or(0);
+        let order = [CHECK, PAY, TOUCH, KEEP, PERCENT].iter().position(|name| *name == filter).unwrap_or(0);
         let place = self.free_place.saturating_add(order as u8);
         Instruction::ApplyFilter(filter, Some(arguments), if place < LOOKED_UP { place } else { NOT_LOOKED_UP })
+    }
+
+    /// The instruction, or the one that is executed in its place.
+    fn instead(&self, instruction: &Instruction<'s>) -> Instruction<'s> {
+        match instruction {
+            Instruction::Rem => self.apply(PERCENT, 2),
+            other => other.clone(),
+        }
     }
 
     fn in_front(&self, at: u32, instruction: &Instruction<'s>) -> Vec<Instruction<'s>> {
@@ -292,6 +304,36 @@ mod tests {
             let [plain, metered] = both(source, &Value::from(()));
             assert!(plain.is_err(), "{source}");
             assert_eq!(plain, metered, "{source}");
+        }
+    }
+
+    /// Expected texts are those of Jinja2 3.1 on Python.
+    #[test]
+    fn percent_writes_values_into_texts_and_divides_numbers() {
+        let context = values::plain(&json!({"n": 7, "text": "%s-%s", "map": {"a": 1.5}, "list": [1, 2]}));
+        let show = |source: &str| both(&format!("{{{{ {source} }}}}"), &context)[1].clone();
+        for (source, expected) in [
+            ("'%s of %d' % ('a', n)", "a of 7"),
+            ("'<%5.1f>' % 2.25", "<  2.2>"),
+            ("'%(a)s%%' % map", "1.5%"),
+            ("'%s' % list", "[1, 2]"),
+            ("text % ('x', none)", "x-None"),
+            ("'%s' % 'a' ~ '!'", "a!"),
+            ("'is %s' % true", "is True"),
+            ("n % 4", "3"),
+            ("-7 % 4", "1"),
+            ("7 % -4", "-1"),
+            ("true % 2", "1"),
+            ("7.5 % 2", "1.5"),
+            ("-7.5 % 2", "0.5"),
+            ("4.0 % -2", "-0.0"),
+            ("170141183460469231731687303715884105727 % 10", "7"),
+            ("n % 2 == 0", "False"),
+        ] {
+            assert_eq!(show(source).as_deref(), Ok(expected), "{source}");
+        }
+        for source in ["1 % 0", "1.0 % 0", "none % 2", "list % 2", "1 % 'a'", "'%s %s' % 1", "'%9999999999d' % 1"] {
+            assert!(show(source).is_err(), "{source}");
         }
     }
 
