@@ -297,6 +297,7 @@ impl Splitter {
                     candidate.marker = 0;
                     self.space.clear();
                 }
+                Step::Framed => return Taken::Again(self.without_frame(sink)),
                 Step::NotACall => return Taken::Again(self.not_a_call(sink)),
                 Step::Ended => {
                     self.left_open |= candidate.in_reasoning;
@@ -310,6 +311,21 @@ impl Splitter {
             candidate.raw.push(character);
         }
         Taken::Bytes(character.len_utf8())
+    }
+
+    /// What is held behind the marker is read again, as what stands in front of a call.
+    fn without_frame(&mut self, sink: &mut Sink<'_>) -> String {
+        let Mode::Call(Candidate { raw, marker, in_reasoning, .. }) = &self.mode else {
+            return String::new();
+        };
+        let (marker, rest) = raw.split_at(*marker);
+        if !self.budget.allows(rest.len()) {
+            return self.not_a_call(sink);
+        }
+        let (line_ends, rest) = (marker.len() - marker.trim_start_matches('\n').len(), rest.to_owned());
+        self.mode = if *in_reasoning { Mode::Reasoning } else { Mode::Text };
+        self.show(&"\n".repeat(line_ends), sink);
+        rest
     }
 
     /// What is held is text. Emits its marker; what is behind it is returned to be read again, since a call may

@@ -120,6 +120,9 @@ pub(super) enum Step {
     Taken,
     /// The block ended with this byte.
     Ended,
+    /// The marker has opened a section, in which something is said first: what is held behind the marker, and this
+    /// byte, are read again, and the marker is dropped. No call was announced.
+    Framed,
     /// Everything held and this byte belong to no call: they are read again as text. No call is open. Where no call
     /// was announced, that is everything since and with the marker.
     NotACall,

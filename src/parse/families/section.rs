@@ -1,6 +1,6 @@
 //! A section of calls, each between markers of its own, with the name in front of the arguments.
 
-use super::literal::{Choice, Literal, Match};
+use super::literal::{Choice, Literal, Match, Until};
 use super::named::{NamedCall, Progress};
 use super::{CallParser, Opening, Step};
 use crate::parse::calls::Calls;
@@ -9,6 +9,8 @@ use crate::parse::calls::Calls;
 const HEADER_BYTES_MAX: usize = 512;
 /// White space that may stand between calls.
 const SPACE_BYTES_MAX: usize = 64;
+/// What may be said between the opening of a section and its first call.
+const PROSE_BYTES_MAX: usize = 512;
 const FENCE: &str = "```";
 
 /// What a header says.
@@ -33,6 +35,8 @@ pub(super) struct Form {
 enum State {
     /// Between calls; how much white space has passed.
     Between(usize),
+    /// Something is said in front of the first call; how long it is.
+    Prose(usize),
     Header(Vec<u8>),
     /// The line of the name, and the fence behind it, as far as they have been read.
     Lines(Vec<u8>),
@@ -49,13 +53,16 @@ pub(super) struct Section {
     state: State,
     separator: Literal,
     tails: Choice,
+    /// The same, searched for in what is said in front of the first call; `None` once a call has begun.
+    behind_prose: Option<Until>,
 }
 
 impl Section {
     pub(super) fn new(form: &'static Form, opening: &Opening<'_>) -> Self {
         let begun = opening.marker == form.call_open;
         let state = if begun { State::Header(Vec::new()) } else { State::Between(0) };
-        Self { form, state, separator: Literal::new(form.separator), tails: Choice::new(form.tails) }
+        let behind_prose = (!begun).then(|| Until::new(form.tails));
+        Self { form, state, separator: Literal::new(form.separator), tails: Choice::new(form.tails), behind_prose }
     }
 
     /// Between calls; a section without any ends quietly.
@@ -67,11 +74,25 @@ impl Section {
         match self.tails.push(byte) {
             (Match::Part, _) => Step::Held,
             (Match::Whole, which) if self.form.tails[which] == self.form.call_open => {
-                self.state = State::Header(Vec::new());
+                (self.state, self.behind_prose) = (State::Header(Vec::new()), None);
                 Step::Held
             }
             (Match::Whole, 1..) => Step::Ended,
-            (Match::Whole | Match::No, _) => Step::NotACall,
+            (Match::No, _) => self.prose(byte, 1),
+            (Match::Whole, _) => Step::NotACall,
+        }
+    }
+
+    /// Where a call follows soon, the section was opened for it, and what is said is text; else nothing was opened.
+    fn prose(&mut self, byte: u8, length: usize) -> Step {
+        let Some(tails) = self.behind_prose.as_mut().filter(|_| length <= PROSE_BYTES_MAX) else {
+            return Step::NotACall;
+        };
+        self.state = State::Prose(length);
+        match tails.push_which(byte, |_| {}) {
+            None => Step::Held,
+            Some(which) if self.form.tails[which] == self.form.call_open => Step::Framed,
+            Some(_) => Step::NotACall,
         }
     }
 
@@ -180,6 +201,7 @@ impl CallParser for Section {
     fn push(&mut self, byte: u8, calls: &mut Calls) -> Step {
         match self.state {
             State::Between(space) => self.between(byte, space),
+            State::Prose(length) => self.prose(byte, length + 1),
             State::Header(_) => self.header(byte),
             State::Lines(_) => self.lines(byte, calls),
             State::Call(_) => self.call(byte, calls),

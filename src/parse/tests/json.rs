@@ -222,6 +222,39 @@ fn kimi_ids_are_kept() {
 }
 
 #[test]
+fn what_is_said_in_a_section_in_front_of_its_first_call_is_text() {
+    for (format, open, call, close, shown) in [
+        (
+            "kimi_k2",
+            "<|tool_calls_section_begin|>",
+            "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|>",
+            "<|tool_calls_section_end|>",
+            "<|tool_call_begin|>",
+        ),
+        (
+            "deepseek_v3_1",
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>",
+            "<｜tool▁calls▁end｜>",
+            "<｜tool▁call▁begin｜>",
+        ),
+    ] {
+        let check = |output: String, expected: &[&str]| check(format, "kimi_k25", &output, expected);
+        let call_seen = "C:f({\"a\": 1})";
+        check(format!("</think>{open}I look.\n{call}{close}"), &["T:I look.", call_seen]);
+        check(format!("</think>So:\n{open} 1 < 2 <<{call}{call}{close}ok"), &["T:So:\n 1 < 2 <<", call_seen, call_seen, "T:ok"]);
+        check(format!("why{open}because {call}{close}</think>b"), &["R:whybecause ", call_seen, "T:b"]);
+        // Without a call nothing was opened.
+        let spoken_of = format!("{open} is a token, and {close} too");
+        check(format!("</think>{spoken_of}"), &[&format!("T:{spoken_of}")]);
+        let long = format!("{open}{}", "x".repeat(600));
+        check(format!("</think>{long}{call}{close}"), &[&format!("T:{long}"), call_seen]);
+        let no_call = format!("{shown} no{close}");
+        check(format!("</think>{open}see {no_call}"), &[&format!("T:see {no_call}")]);
+    }
+}
+
+#[test]
 fn harmony_channels_are_reasoning_text_and_calls() {
     let output = "<|channel|>analysis<|message|>why <|end|>\
         <|start|>assistant<|channel|>commentary<|message|>Wait.<|end|>\
