@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::conversation::{Create, Event, NewResponse, Response, State, messages_with_answer, messages_within, turns};
 use crate::engine::ModelInfo;
 use crate::ids::ResponseId;
-use crate::parse::ends_in_reasoning;
+use crate::parse::{ends_in_reasoning, text_ends_in_reasoning};
 use crate::prompt::{
     Built, Message, PrefixReport, Rendering, Side, TemplateError, build_within, compare, template_kwargs,
 };
@@ -74,7 +74,11 @@ impl HeldPrompt {
             let mut tokens = built.tokens.clone();
             tokens.extend(turn.kept_tokens());
             held = Some(tokens);
-            let starts_in_reasoning = ends_in_reasoning(Reading::of(&turn.config, model).reasoning, &built.text);
+            let reasoning = Reading::of(&turn.config, model).reasoning;
+            let starts_in_reasoning = match turn.config.prompt_end.continued(&messages) {
+                Some(text) => Some(text_ends_in_reasoning(reasoning, text)),
+                None => ends_in_reasoning(reasoning, &built.text),
+            };
             rendered = Ok(Rendered { tokens: built.tokens, messages, starts_in_reasoning });
         }
         if let Ok(Rendered { tokens, .. }) = &rendered {
@@ -138,7 +142,7 @@ fn build_turn(
     held: Option<&[u32]>,
 ) -> Result<(Vec<Message>, Built), Unrendered> {
     let messages = messages_within(state, turn, settings.reasoning_cleared_after_ms);
-    let built = build_messages(state, turn, model, settings, &messages, true, held)?;
+    let built = build_messages(state, turn, model, settings, &messages, held)?;
     Ok((messages, built))
 }
 
@@ -148,14 +152,13 @@ fn build_messages(
     model: &ModelInfo,
     settings: PromptSettings,
     messages: &[Message],
-    add_generation_prompt: bool,
     held: Option<&[u32]>,
 ) -> Result<Built, Unrendered> {
     refuse_hopeless(messages, model)?;
     let rendering = Rendering {
         messages,
         tools: &turn.config.tools,
-        add_generation_prompt,
+        end: turn.config.prompt_end,
         kwargs: &template_kwargs(&turn.config.template_kwargs, model.template.capabilities()),
         // The transcript's own time, so that a template that shows the date gives the same prompt every day.
         now_unix_ms: state.template_ms,
@@ -174,7 +177,6 @@ pub(super) fn preview(
     now_ms: u64,
     model: &ModelInfo,
     settings: PromptSettings,
-    add_generation_prompt: bool,
 ) -> Result<(Vec<Message>, Built), Unrendered> {
     let mut state = State { template_ms: now_ms, ..State::default() };
     let id = create.response_id;
@@ -183,7 +185,7 @@ pub(super) fn preview(
     state.apply(&created);
     let turn = state.response(id).ok_or_else(|| Unrendered::Template(format!("no response {id}")))?;
     let messages = messages_within(&state, turn, settings.reasoning_cleared_after_ms);
-    let built = build_messages(&state, turn, model, settings, &messages, add_generation_prompt, None)?;
+    let built = build_messages(&state, turn, model, settings, &messages, None)?;
     Ok((messages, built))
 }
 

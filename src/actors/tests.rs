@@ -66,6 +66,7 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        prompt_end: crate::prompt::PromptEnd::Answer,
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
     Create::new(ResponseId::draw(fresh), input, config)

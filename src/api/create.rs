@@ -13,7 +13,9 @@ use crate::conversation::{Create, Item, Policy, Reject, ResponseConfig};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
+use crate::prompt::PromptEnd;
 use crate::protocol::responses::CreateResponse;
+use crate::protocol::tokenize::Tokenize;
 use crate::store::{KeyScope, KeyedAnswer, Operation};
 
 /// Fields that the response object repeats and nothing here interprets.
@@ -130,6 +132,7 @@ pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) 
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
         formats: Some(input::formats(model)),
+        prompt_end: PromptEnd::Answer,
     };
     let input = input::items(request.input.as_ref(), "input", fresh)?;
     Ok(Create {
@@ -154,7 +157,11 @@ pub(crate) fn to_render(model: &ModelInfo, body: &Value) -> Result<Create, Rejec
             return Err(invalid(name, format!("{name} is not taken here; send the whole transcript as input")));
         }
     }
-    create(model, &request, body)
+    let mut create = create(model, &request, body)?;
+    let asked: Tokenize = decode(body)?;
+    create.config.prompt_end =
+        input::prompt_end(asked.add_generation_prompt, asked.continue_final_message, &create.input)?;
+    Ok(create)
 }
 
 /// A conversation that begins with these items.

@@ -100,6 +100,7 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        prompt_end: crate::prompt::PromptEnd::Answer,
     }
 }
 

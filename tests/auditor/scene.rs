@@ -374,5 +374,6 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        prompt_end: midstream::prompt::PromptEnd::Answer,
     }
 }

@@ -68,6 +68,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest) -> Result<C
         return Err(invalid("messages", "messages is empty; give at least one message"));
     }
     let fresh = &mut FreshIds::random();
+    let input = input::chat_items(messages, fresh)?;
     let knobs = Knobs {
         temperature: request.temperature,
         top_p: request.top_p,
@@ -98,8 +99,8 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest) -> Result<C
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
         formats: Some(input::formats(model)),
+        prompt_end: input::prompt_end(request.add_generation_prompt, request.continue_final_message, &input)?,
     };
-    let input = input::chat_items(messages, fresh)?;
     Ok(Create::new(ResponseId::draw(fresh), input, config))
 }
 

@@ -12,7 +12,7 @@ use crate::conversation::{
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
-use crate::prompt::{Role, ToolDefinition};
+use crate::prompt::{PromptEnd, Role, ToolDefinition};
 
 /// The variant's name as it is stored. A new variant does not compile until it has one, and then the golden file
 /// must show it.
@@ -167,6 +167,7 @@ fn config() -> ResponseConfig {
         thinking: Some(Thinking { budget_tokens: Some(1024), effort: Some("low".into()) }),
         strip_preamble: false,
         formats: None,
+        prompt_end: PromptEnd::Answer,
     }
 }
 
@@ -213,6 +214,7 @@ fn samples() -> Vec<Event> {
     events.extend(copies());
     events.extend(native_ids());
     events.push(with_formats());
+    events.push(going_on());
     events
 }
 
@@ -221,6 +223,13 @@ fn with_formats() -> Event {
     let formats = Some(Formats { tool: "hermes".into(), reasoning: "qwen3".into(), bare_calls: true });
     let (id, input) = (response(1), Vec::new());
     let config = ResponseConfig { formats, ..config() };
+    Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+}
+
+/// A response that goes on with the last message of its input.
+fn going_on() -> Event {
+    let (id, input) = (response(1), vec![Item::message(item_id(7), Role::Assistant, "So")]);
+    let config = ResponseConfig { prompt_end: PromptEnd::Message, ..config() };
     Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
 }
 

@@ -37,6 +37,7 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        prompt_end: crate::prompt::PromptEnd::Answer,
     }
 }
 
