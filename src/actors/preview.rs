@@ -26,11 +26,7 @@ pub fn preview_prompt(
 
 impl DirectoryHandle {
     /// The prompt that a request would be given in a conversation of its own.
-    pub async fn preview(
-        &self,
-        create: Create,
-        engine: &Arc<dyn Engine>,
-    ) -> Result<Built, Reject> {
+    pub async fn preview(&self, create: Create, engine: &Arc<dyn Engine>) -> Result<Built, Reject> {
         let (engine, settings) = (engine.clone(), self.settings());
         let now_ms = self.parts.clock.unix_ms();
         self.compute(move || preview(create, now_ms, engine.model(), settings))

@@ -297,9 +297,8 @@ pub(crate) fn prompt_end(adds: Option<bool>, continues: Option<bool>, input: &[I
         let text = "continue_final_message and add_generation_prompt exclude each other; give one of them";
         return Err(invalid(NAME, text));
     }
-    let says = |item: &&Item| {
-        matches!(item.body, ItemBody::Message { role: Role::Assistant, .. }) && !item.text().is_empty()
-    };
+    let says =
+        |item: &&Item| matches!(item.body, ItemBody::Message { role: Role::Assistant, .. }) && !item.text().is_empty();
     input.last().filter(says).map(|_| PromptEnd::Message).ok_or_else(|| {
         invalid(NAME, "continue_final_message wants a last message of the assistant that has text and no calls")
     })

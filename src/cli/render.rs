@@ -96,8 +96,8 @@ fn render(
         create.config.prompt_end = PromptEnd::Nothing;
     }
     let tools = create.config.tools.clone();
-    let (messages, built) = preview_prompt(create, Clock::System.unix_ms(), model, config)
-        .map_err(|reject| refused(reject.message))?;
+    let (messages, built) =
+        preview_prompt(create, Clock::System.unix_ms(), model, config).map_err(|reject| refused(reject.message))?;
     Ok(Prompt { tokens: built.tokens, text: built.text, messages, tools })
 }
 

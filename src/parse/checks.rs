@@ -182,7 +182,13 @@ fn is_well_formed(pieces: &[Piece]) {
             Piece::ToolCallArguments { index, fragment } => {
                 assert_eq!(*index + 1, count, "{pieces:?}");
                 let fragments = open.as_mut();
-                assert!(fragments.is_some_and(|all| { all.push_str(fragment); true }), "{pieces:?}");
+                assert!(
+                    fragments.is_some_and(|all| {
+                        all.push_str(fragment);
+                        true
+                    }),
+                    "{pieces:?}"
+                );
             }
             Piece::ToolCallDone { index, arguments, complete, .. } => {
                 assert_eq!((*index + 1, open.take().as_ref()), (count, Some(arguments)), "{pieces:?}");

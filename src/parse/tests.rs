@@ -8,6 +8,7 @@ mod generate;
 mod json;
 mod page;
 mod render;
+mod rules;
 mod tagged;
 
 use std::collections::BTreeSet;

@@ -3,7 +3,8 @@
 use serde_json::{Map, json};
 
 use super::{
-    Cause, ChatTemplate, Message, PromptEnd, PrefixReport, Rendering, Role, Side, ToolCall, ToolDefinition, build, compare,
+    Cause, ChatTemplate, Message, PrefixReport, PromptEnd, Rendering, Role, Side, ToolCall, ToolDefinition, build,
+    compare,
 };
 use crate::engine::tokenizer::Tokenizer;
 

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use serde_json::{Map, Value as Json, json};
 
 use super::{
-    Built, Capabilities, ChatTemplate, Message, PromptEnd, Rendering, Role, TemplateError, ToolCall, ToolDefinition, build,
-    builtin_template, builtin_template_names, template_kwargs,
+    Built, Capabilities, ChatTemplate, Message, PromptEnd, Rendering, Role, TemplateError, ToolCall, ToolDefinition,
+    build, builtin_template, builtin_template_names, template_kwargs,
 };
 use crate::engine::tokenizer::Tokenizer;
 

@@ -210,7 +210,8 @@ impl Channels {
                     self.state = State::Header(String::new());
                     return Taken::Bytes(character.len_utf8());
                 }
-                Step::NotACall => {
+                // No message is a section of calls.
+                Step::NotACall | Step::Framed => {
                     let (raw, reasoning) = (std::mem::take(raw), *reasoning);
                     return self.no_call(raw, reasoning, sink);
                 }

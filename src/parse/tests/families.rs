@@ -107,7 +107,11 @@ pub(super) fn fitted(form: &Form, parts: Vec<Part>) -> Vec<Part> {
 }
 
 /// Tries a share of the cases that `PROPTEST_CASES` asks for.
-fn run(form: &Form, share: u32, test: impl Fn(Vec<Part>, bool, &[prop::sample::Index]) -> Result<(), TestCaseError>) {
+pub(super) fn run(
+    form: &Form,
+    share: u32,
+    test: impl Fn(Vec<Part>, bool, &[prop::sample::Index]) -> Result<(), TestCaseError>,
+) {
     let cuts = prop::collection::vec(any::<prop::sample::Index>(), 1..6);
     let result = TestRunner::new(Config {
         cases: Config::default().cases / share,

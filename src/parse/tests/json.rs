@@ -242,7 +242,10 @@ fn what_is_said_in_a_section_in_front_of_its_first_call_is_text() {
         let check = |output: String, expected: &[&str]| check(format, "kimi_k25", &output, expected);
         let call_seen = "C:f({\"a\": 1})";
         check(format!("</think>{open}I look.\n{call}{close}"), &["T:I look.", call_seen]);
-        check(format!("</think>So:\n{open} 1 < 2 <<{call}{call}{close}ok"), &["T:So:\n 1 < 2 <<", call_seen, call_seen, "T:ok"]);
+        check(
+            format!("</think>So:\n{open} 1 < 2 <<{call}{call}{close}ok"),
+            &["T:So:\n 1 < 2 <<", call_seen, call_seen, "T:ok"],
+        );
         check(format!("why{open}because {call}{close}</think>b"), &["R:whybecause ", call_seen, "T:b"]);
         // Without a call nothing was opened.
         let spoken_of = format!("{open} is a token, and {close} too");
