@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use midstream::clock::monotonic;
-use midstream::engine::{Engine, EngineEvent, Generation, GenerationRequest, LoadOptions, LocalEngine, Sampling};
+use midstream::engine::{
+    Engine, EngineEvent, Generation, GenerationRequest, LoadOptions, LocalEngine, Sampling, Standing,
+};
 
 /// Tokens of the prompt before decoding is measured.
 const CONTEXT: u32 = 128;
@@ -128,6 +130,7 @@ fn submit_tokens(
         stop_tokens: Arc::new([]),
         messages: Arc::new([]),
         cache_salt: salt,
+        standing: Standing::default(),
         channel_capacity: max_tokens as usize + 8,
     })?)
 }

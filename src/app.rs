@@ -254,6 +254,7 @@ pub(crate) fn load_options(config: &Config, id: &str) -> anyhow::Result<LoadOpti
         id: Some(id.to_owned()),
         threads,
         kv_bytes: config.kv_bytes,
+        token_gap_ms: config.token_gap_ms,
         guessed_tokens: config.guessed_tokens,
         sequences_max: config.engine_inbox_requests,
         tool_format: config.tool_format_of(id)?,

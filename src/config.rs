@@ -113,6 +113,8 @@ pub struct Config {
     pub token_channel_capacity: usize,
     /// Bytes for keys and values of attention, all sequences together.
     pub kv_bytes: usize,
+    /// Milliseconds that should lie at most between two tokens of an answer while the engine runs somebody's prompt.
+    pub token_gap_ms: u64,
     /// Most tokens that a step of the engine guesses from a sequence's own text; 0 turns that off. It changes no token.
     pub guessed_tokens: usize,
 
@@ -176,6 +178,7 @@ impl Default for Config {
             engine_inbox_requests: 256,
             token_channel_capacity: 64,
             kv_bytes: 1 << 30,
+            token_gap_ms: 100,
             guessed_tokens: 7,
             kv_files_bytes_max: 4 << 30,
             kv_file_idle_ms: 5_000,
@@ -315,6 +318,7 @@ impl Config {
             ("engine_inbox_requests", self.engine_inbox_requests),
             ("token_channel_capacity", self.token_channel_capacity),
             ("kv_bytes", self.kv_bytes),
+            ("token_gap_ms", self.token_gap_ms as usize),
         ];
         if let Some((name, _)) = bounds.iter().find(|(_, value)| *value == 0) {
             return Err(Error::Zero(name));

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use midstream::clock::monotonic;
-use midstream::engine::{Engine, EngineEvent, Generation, GenerationRequest, LoadOptions, LocalEngine, Sampling};
+use midstream::engine::{
+    Engine, EngineEvent, Generation, GenerationRequest, LoadOptions, LocalEngine, Sampling, Standing,
+};
 
 use super::Outcome;
 
@@ -60,6 +62,7 @@ impl Own {
             stop_tokens: Arc::new([]),
             messages: Arc::new([]),
             cache_salt: self.next_salt,
+            standing: Standing::default(),
             channel_capacity: max_tokens,
         })?)
     }

@@ -22,6 +22,8 @@ mod shared;
 mod unflushed;
 
 #[cfg(test)]
+mod choice_tests;
+#[cfg(test)]
 mod fork_tests;
 #[cfg(test)]
 mod native_id_tests;

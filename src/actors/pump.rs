@@ -22,9 +22,10 @@ use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State};
 use crate::crash;
 use crate::engine::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
+    Standing,
 };
 use crate::error::Code;
-use crate::ids::ResponseId;
+use crate::ids::{ConversationId, ResponseId};
 use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, closes_reasoning, control_markers};
 use crate::prompt::ToolDefinition;
 
@@ -159,6 +160,7 @@ async fn begin(
     let Some(response) = state.response(response_id) else { return Err(GenerationEnd::Aborted) };
     let (config, resumed) = (response.config.clone(), response.tokens());
     let home = state.id.filter(|_| config.store);
+    let owner = owner(&config, state.id);
     let Some(engine) = parts.catalog.get(Some(&config.model)).cloned() else {
         return Err(failed(Code::ModelNotFound, format!("the model {} is not served any more", config.model)));
     };
@@ -207,13 +209,23 @@ async fn begin(
         None => None,
     };
     let stop_tokens = engine.model().tokenizer.end_of_generation();
-    let request = request(&config, rendered, stop_tokens, parts.config.token_channel_capacity);
+    let request = request(&config, owner, rendered, stop_tokens, parts.config.token_channel_capacity);
     let source = Source { engine, request, tokens: resumed, control: control.clone() };
     Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt_tokens })
 }
 
+/// Whose a generation is: its conversation's, or that of all choices of one request. It is a name, no more.
+fn owner(config: &ResponseConfig, conversation: Option<ConversationId>) -> u64 {
+    let bytes = match config.choice {
+        Some(choice) => choice.first.to_bytes(),
+        None => conversation.map_or([0; 16], ConversationId::to_bytes),
+    };
+    u128::from_be_bytes(bytes) as u64
+}
+
 fn request(
     config: &ResponseConfig,
+    owner: u64,
     rendered: Rendered,
     stop_tokens: &[u32],
     channel_capacity: usize,
@@ -228,12 +240,13 @@ fn request(
             top_p: sampling.top_p,
             min_p: sampling.min_p,
             seed: sampling.seed,
-            choice: 0,
+            choice: config.choice.map_or(0, |choice| choice.index),
         },
         max_tokens: config.max_output_tokens.unwrap_or(u32::MAX),
         stop_tokens: stop_tokens.into(),
         messages: rendered.messages.into(),
         cache_salt: CACHE_SALT,
+        standing: Standing { owner, priority: config.priority.unwrap_or(0) },
         channel_capacity,
     }
 }

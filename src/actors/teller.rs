@@ -18,20 +18,25 @@ pub(super) const BEHIND_BYTES: u32 = 256;
 pub(super) struct Teller {
     model: ModelInfo,
     answers: Vec<Vec<u32>>,
-    prompts: Mutex<Vec<Vec<u32>>>,
+    requests: Mutex<Vec<GenerationRequest>>,
 }
 
 impl Teller {
     /// Takes the place of all engines.
     pub(super) fn serve(parts: &mut Parts, model: ModelInfo, answers: Vec<Vec<u32>>) -> Arc<Self> {
-        let teller = Arc::new(Self { model, answers, prompts: Mutex::default() });
+        let teller = Arc::new(Self { model, answers, requests: Mutex::default() });
         parts.catalog = Arc::new(Catalog::new(vec![teller.clone() as Arc<dyn Engine>]));
         teller
     }
 
     /// All prompts so far.
     pub(super) fn prompts(&self) -> Vec<Vec<u32>> {
-        self.prompts.lock().unwrap().clone()
+        self.requests.lock().unwrap().iter().map(|request| request.prompt.to_vec()).collect()
+    }
+
+    /// All that was asked so far.
+    pub(super) fn requests(&self) -> Vec<GenerationRequest> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
@@ -41,13 +46,13 @@ impl Engine for Teller {
     }
 
     fn submit(&self, request: GenerationRequest) -> Result<Generation, EngineError> {
-        let mut prompts = self.prompts.lock().unwrap();
-        let answer = &self.answers[prompts.len().min(self.answers.len() - 1)];
-        prompts.push(request.prompt.to_vec());
+        let mut requests = self.requests.lock().unwrap();
+        let answer = &self.answers[requests.len().min(self.answers.len() - 1)];
         let (events, readable) = mpsc::channel(answer.len() + 2);
         let said = answer.iter().skip(request.resumed.len()).map(|token| EngineEvent::Token(*token));
         let all = [EngineEvent::Started { cached_tokens: 0 }].into_iter().chain(said);
         all.chain([EngineEvent::Finished(FinishReason::Stop)]).for_each(|event| events.try_send(event).unwrap());
+        requests.push(request);
         Ok(Generation { events: readable, abort: AbortHandle::new(|| ()) })
     }
 

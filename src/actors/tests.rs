@@ -67,6 +67,8 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         strip_preamble: false,
         formats: None,
         prompt_end: crate::prompt::PromptEnd::Answer,
+        priority: None,
+        choice: None,
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
     Create::new(ResponseId::draw(fresh), input, config)

@@ -133,6 +133,8 @@ pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) 
         strip_preamble: request.strip_preamble == Some(true),
         formats: Some(input::formats(model)),
         prompt_end: PromptEnd::Answer,
+        priority: input::priority(body)?,
+        choice: None,
     };
     let input = input::items(request.input.as_ref(), "input", fresh)?;
     Ok(Create {
@@ -146,7 +148,7 @@ pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) 
 pub(crate) fn to_render(model: &ModelInfo, body: &Value) -> Result<Create, Reject> {
     // What is not rendered, such as how to sample, is checked as well: the answer is for a request that works.
     if body.get("messages").is_some_and(|messages| !messages.is_null()) {
-        return super::openai::chat::core_request(model, &decode(body)?);
+        return super::openai::chat::core_request(model, &decode(body)?, body);
     }
     let request: CreateResponse = decode(body)?;
     for (name, given) in [

@@ -101,6 +101,8 @@ fn config() -> ResponseConfig {
         strip_preamble: false,
         formats: None,
         prompt_end: crate::prompt::PromptEnd::Answer,
+        priority: None,
+        choice: None,
     }
 }
 

@@ -420,6 +420,21 @@ pub struct ResponseConfig {
     /// Where its prompt ends. One that ends inside the last message of the input makes the answer part of it.
     #[serde(default, skip_serializing_if = "PromptEnd::is_answer")]
     pub prompt_end: PromptEnd,
+    /// How urgent it is: higher ones come sooner. Absent, it is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i8>,
+    /// Which of several answers to one request it is; absent where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<ChoiceOf>,
+}
+
+/// Which of several answers to one request a response is. Each lives in a conversation of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChoiceOf {
+    /// The first of them.
+    pub first: ResponseId,
+    /// From 0.
+    pub index: u32,
 }
 
 /// How an answer is read.

@@ -35,8 +35,8 @@ mod tests;
 pub use decide::decide;
 pub use effect::{Effect, Step};
 pub use event::{
-    Cut, EVENT_VERSION, Ending, Event, Formats, NewResponse, Recorded, ResponseConfig, ResponseError, SamplingConfig,
-    Usage,
+    ChoiceOf, Cut, EVENT_VERSION, Ending, Event, Formats, NewResponse, Recorded, ResponseConfig, ResponseError,
+    SamplingConfig, Usage,
 };
 pub use fork::{CopiedCall, CopiedOutput, CopiedTurn, Fork, fork};
 pub use input::{

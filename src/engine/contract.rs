@@ -44,6 +44,15 @@ pub struct SamplingDefaults {
     pub min_p: f32,
 }
 
+/// Whose a sequence is, and how urgent. It decides when tokens are computed, never which.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Sequences of one owner stand behind each other, those of others in between.
+    pub owner: u64,
+    /// A higher one comes sooner; none is put off for ever.
+    pub priority: i8,
+}
+
 /// One sequence to generate.
 #[derive(Clone, Debug)]
 pub struct GenerationRequest {
@@ -63,6 +72,8 @@ pub struct GenerationRequest {
     pub messages: Arc<[Message]>,
     /// KV is shared between sequences of equal salt only.
     pub cache_salt: u64,
+    /// When its turn is.
+    pub standing: Standing,
     /// Room of the event channel.
     pub channel_capacity: usize,
 }

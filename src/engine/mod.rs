@@ -33,7 +33,7 @@ pub use catalog::Catalog;
 #[cfg(feature = "server")]
 pub use contract::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, KvImage, KvRefused,
-    ModelInfo, Sampling, SamplingDefaults, SequenceId,
+    ModelInfo, Sampling, SamplingDefaults, SequenceId, Standing,
 };
 #[cfg(feature = "server")]
 pub use local::{EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, read_file_facts, read_model_info};

@@ -4,19 +4,26 @@
 //! [`Scheduler::complete`] takes the step's results. No clock, no channels, no threads, no model: everything
 //! here is tested without any of them.
 //!
-//! The rules: every sequence that can decode does so in every step, in one batch; prompts are run in chunks that
-//! share what is left of the step's token budget, oldest first. When blocks run out, sequences whose reader lags
-//! and then the youngest ones give theirs back and are run again later; so the oldest one whose reader keeps up
-//! always makes progress. New sequences are admitted in the order in which they came. Where few sequences decode and
-//! no prompt is run, the step has room for guesses at what comes next; those that prove right are kept.
+//! The rules: sequences stand in one order, by arrival, priority and owner ([`turn`]). In that order they are admitted,
+//! and when blocks run out, sequences whose reader lags and then the last ones give theirs back and are run again
+//! later; so the first one whose reader keeps up always makes progress. Every sequence that can decode does so in every
+//! step, in one batch. Prompts are run in chunks, as many tokens of them as the step has time for ([`pace`]): half goes
+//! to the first prompt, so that it is done in bounded time, the rest to those that have the least left, so that a short
+//! one doesn't wait for a long one. What an earlier prompt is about to compute no later one computes as well. Where few
+//! sequences decode and no prompt is run, the step has room for guesses at what comes next; those that prove right are
+//! kept.
 
 mod lookup;
+mod pace;
+mod turn;
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::contract::SequenceId;
+use super::contract::{SequenceId, Standing};
 use super::kv::{BLOCK_TOKENS, BlockId, BlockKey, BlockPool, blocks_for};
 use lookup::Lookup;
+use pace::Pace;
+use turn::{Turn, Turns};
 
 /// Most guessed tokens of a step: with the sampled one they fit into one more block.
 const GUESSED_MAX: usize = BLOCK_TOKENS - 1;
@@ -32,6 +39,8 @@ pub(crate) struct Limits {
     pub(crate) context_length: usize,
     /// Guessed tokens of one step; 0 turns guessing off.
     pub(crate) guessed_tokens: usize,
+    /// Nanoseconds that should lie at most between two tokens of an answer while prompts are run.
+    pub(crate) token_gap_ns: u64,
 }
 
 /// One step.
@@ -43,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) started: Vec<(SequenceId, usize)>,
     /// Aborted sequences; they hold no block any more.
     pub(crate) removed: Vec<SequenceId>,
+    /// Tokens of prompts in the chunks.
+    pub(crate) prompt_tokens: usize,
 }
 
 /// Consecutive tokens of one sequence.
@@ -87,6 +98,7 @@ pub(crate) struct TooLong;
 #[derive(Debug)]
 struct Sequence {
     id: SequenceId,
+    owner: u64,
     salt: u64,
     tokens: Vec<u32>,
     /// Tokens whose keys and values lie in `blocks`.
@@ -122,16 +134,31 @@ impl Sequence {
     fn is_running(&self) -> bool {
         self.phase == Phase::Running
     }
+
+    fn is_decoding(&self) -> bool {
+        self.is_running() && self.pending() == 1
+    }
+
+    /// Whether `earlier` is about to compute blocks that this one could take from the index then.
+    fn awaits(&self, earlier: &Self) -> bool {
+        if self.salt != earlier.salt {
+            return false;
+        }
+        let mine = &self.tokens[..self.tokens.len() - 1];
+        let equal = mine.iter().zip(&earlier.tokens).take_while(|(mine, other)| mine == other).count();
+        earlier.computed < equal / BLOCK_TOKENS * BLOCK_TOKENS
+    }
 }
 
-/// The planner's state. Sequences are ordered by arrival.
+/// The planner's state. Sequences are in the order of their turns.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     limits: Limits,
     pool: BlockPool,
-    sequences: BTreeMap<u64, Sequence>,
-    arrivals: HashMap<SequenceId, u64>,
-    next_arrival: u64,
+    sequences: BTreeMap<Turn, Sequence>,
+    turns_of: HashMap<SequenceId, Turn>,
+    turns: Turns,
+    pace: Pace,
     preemptions: u64,
 }
 
@@ -140,7 +167,15 @@ impl Scheduler {
     pub(crate) fn new(mut limits: Limits, pool: BlockPool) -> Self {
         limits.context_length = limits.context_length.min(pool.total() * BLOCK_TOKENS);
         limits.guessed_tokens = limits.guessed_tokens.min(GUESSED_MAX);
-        Self { limits, pool, sequences: BTreeMap::new(), arrivals: HashMap::new(), next_arrival: 0, preemptions: 0 }
+        Self {
+            limits,
+            pool,
+            sequences: BTreeMap::new(),
+            turns_of: HashMap::new(),
+            turns: Turns::default(),
+            pace: Pace::new(limits.token_gap_ns),
+            preemptions: 0,
+        }
     }
 
     /// Most tokens one sequence can have.
@@ -154,12 +189,22 @@ impl Scheduler {
     }
 
     /// Queues a sequence. `tokens` must not be empty, and must leave room for one more.
-    pub(crate) fn add(&mut self, id: SequenceId, tokens: Vec<u32>, salt: u64) -> Result<(), TooLong> {
+    pub(crate) fn add(
+        &mut self,
+        id: SequenceId,
+        tokens: Vec<u32>,
+        salt: u64,
+        standing: Standing,
+    ) -> Result<(), TooLong> {
         if tokens.is_empty() || tokens.len() >= self.limits.context_length {
             return Err(TooLong);
         }
+        let Standing { owner, priority } = standing;
+        let own = self.sequences.iter().filter(|(_, sequence)| sequence.owner == owner).map(|(turn, _)| *turn);
+        let turn = self.turns.next(priority, own.max_by_key(|turn| turn.level()));
         let sequence = Sequence {
             id,
+            owner,
             salt,
             tokens,
             computed: 0,
@@ -173,15 +218,14 @@ impl Scheduler {
             started: false,
             aborted: false,
         };
-        self.arrivals.insert(id, self.next_arrival);
-        self.sequences.insert(self.next_arrival, sequence);
-        self.next_arrival += 1;
+        self.turns_of.insert(id, turn);
+        self.sequences.insert(turn, sequence);
         Ok(())
     }
 
     /// Marks a sequence; the next plan begins by removing it. One that has ended already is left alone.
     pub(crate) fn abort(&mut self, id: SequenceId) {
-        if let Some(sequence) = self.arrivals.get(&id).and_then(|arrival| self.sequences.get_mut(arrival)) {
+        if let Some(sequence) = self.turns_of.get(&id).and_then(|turn| self.sequences.get_mut(turn)) {
             sequence.aborted = true;
         }
     }
@@ -202,37 +246,75 @@ impl Scheduler {
         let ready = |id| room(id) > 0;
         // Removal comes first, so that a successor finds its predecessor's blocks in the index.
         let mut plan = Plan { removed: self.remove_aborted(), ..Plan::default() };
-        let runnable: Vec<u64> =
-            self.sequences.iter().filter(|(_, sequence)| ready(sequence.id)).map(|(arrival, _)| *arrival).collect();
-        let decoding = runnable.iter().filter(|arrival| self.is_decoding(**arrival)).count();
+        let runnable: Vec<Turn> =
+            self.sequences.iter().filter(|(_, sequence)| ready(sequence.id)).map(|(turn, _)| *turn).collect();
+        let members = self.gather(&runnable, &ready, &mut plan);
+        let (decoding, prompts): (Vec<Turn>, Vec<Turn>) =
+            members.iter().copied().partition(|turn| self.sequences[turn].is_decoding());
         // Beside a prompt a guess would cost as much as any other token.
-        let guesses = if decoding == runnable.len() { self.guesses_each(decoding) } else { 0 };
-        // A prompt always gets some tokens, however many sequences decode.
-        let mut prefill_left = self.limits.step_tokens.saturating_sub(decoding).max(BLOCK_TOKENS);
+        let guesses = if decoding.len() == runnable.len() { self.guesses_each(decoding.len()) } else { 0 };
+        let shares = self.shares(&prompts, decoding.len());
+        for turn in members {
+            let share = shares.get(&turn).copied();
+            let wanted = share.unwrap_or(1);
+            plan.prompt_tokens += share.unwrap_or(0);
+            if wanted > 0 {
+                let guesses = guesses.min(room(self.sequences[&turn].id) - 1);
+                plan.chunks.push(self.chunk(turn, wanted, guesses));
+            }
+        }
+        plan
+    }
+
+    /// Who takes part in the next step, in the order of their turns. Each has a block for its next token, and a prompt
+    /// those for all of its tokens.
+    fn gather(&mut self, runnable: &[Turn], ready: &impl Fn(SequenceId) -> bool, plan: &mut Plan) -> Vec<Turn> {
+        let mut members: Vec<Turn> = Vec::new();
         let mut admitting = true;
-        for arrival in runnable {
-            if plan.chunks.len() == self.limits.sequences {
+        for turn in runnable.iter().copied() {
+            if members.len() == self.limits.sequences {
                 break;
             }
-            let running = self.sequences[&arrival].is_running();
-            if !running {
-                admitting = admitting && prefill_left > 0 && self.admit(arrival, &ready, &mut plan);
+            let sequence = &self.sequences[&turn];
+            if !sequence.is_running() {
+                let awaits = |earlier: &Turn| sequence.awaits(&self.sequences[earlier]);
+                if !admitting || members.iter().any(awaits) {
+                    continue;
+                }
+                // Where one doesn't fit, no later one is let past: else a large one would wait for ever.
+                admitting = self.admit(turn, ready, plan);
                 if !admitting {
                     continue;
                 }
             }
-            let decodes = running && self.is_decoding(arrival);
-            let wanted = if decodes { 1 } else { self.sequences[&arrival].pending().min(prefill_left) };
-            if wanted == 0 || !self.reserve(arrival, wanted, &ready) {
-                continue;
+            if self.reserve(turn, ready) {
+                members.push(turn);
             }
-            if !decodes {
-                prefill_left -= wanted;
-            }
-            let guesses = guesses.min(room(self.sequences[&arrival].id) - 1);
-            plan.chunks.push(self.chunk(arrival, wanted, guesses));
         }
-        plan
+        members
+    }
+
+    /// How many tokens of each prompt the step runs, beside so many decoding sequences.
+    fn shares(&self, prompts: &[Turn], decoding: usize) -> BTreeMap<Turn, usize> {
+        let most = self.limits.step_tokens.saturating_sub(decoding).max(BLOCK_TOKENS);
+        let mut left = self.pace.prompt_tokens(decoding > 0).min(most);
+        let half = left.div_ceil(2);
+        let mut shares: BTreeMap<Turn, usize> = BTreeMap::new();
+        let mut give = |turn: &Turn, most: usize| {
+            let share = shares.entry(*turn).or_default();
+            let more = (self.sequences[turn].pending() - *share).min(most).min(left);
+            *share += more;
+            left -= more;
+        };
+        if let Some(first) = prompts.first() {
+            give(first, half);
+        }
+        let mut shortest = prompts.to_vec();
+        shortest.sort_by_key(|turn| self.sequences[turn].pending());
+        for turn in &shortest {
+            give(turn, usize::MAX);
+        }
+        shares
     }
 
     /// How many tokens may be guessed for each of so many decoding sequences.
@@ -243,62 +325,63 @@ impl Scheduler {
     /// Takes the results of the planned step, one per chunk.
     pub(crate) fn complete(&mut self, results: impl IntoIterator<Item = (SequenceId, Outcome)>) {
         for (id, outcome) in results {
-            let Some(arrival) = self.arrivals.get(&id).copied() else {
+            let Some(turn) = self.turns_of.get(&id).copied() else {
                 continue;
             };
             match outcome {
-                Outcome::Prefilled => self.advance(arrival, &[]),
-                Outcome::Next(tokens) => self.advance(arrival, &tokens),
+                Outcome::Prefilled => self.advance(turn, &[]),
+                Outcome::Next(tokens) => self.advance(turn, &tokens),
                 Outcome::Ended(tokens) => {
-                    self.advance(arrival, &tokens);
-                    self.remove(arrival);
+                    self.advance(turn, &tokens);
+                    self.remove(turn);
                 }
-                Outcome::Failed => self.remove(arrival),
+                Outcome::Failed => self.remove(turn),
             }
         }
     }
 
-    fn is_decoding(&self, arrival: u64) -> bool {
-        self.sequences.get(&arrival).is_some_and(|sequence| sequence.is_running() && sequence.pending() == 1)
+    /// Learns how long a planned step took.
+    pub(crate) fn measured(&mut self, plan: &Plan, took_ns: u64) {
+        self.pace.measured(plan.prompt_tokens, took_ns);
     }
 
     fn remove_aborted(&mut self) -> Vec<SequenceId> {
-        let aborted: Vec<(u64, SequenceId)> = self
+        let aborted: Vec<(Turn, SequenceId)> = self
             .sequences
             .iter()
             .filter(|(_, sequence)| sequence.aborted)
-            .map(|(arrival, sequence)| (*arrival, sequence.id))
+            .map(|(turn, sequence)| (*turn, sequence.id))
             .collect();
-        for (arrival, _) in &aborted {
-            self.remove(*arrival);
+        for (turn, _) in &aborted {
+            self.remove(*turn);
         }
         aborted.into_iter().map(|(_, id)| id).collect()
     }
 
-    fn remove(&mut self, arrival: u64) {
-        if let Some(sequence) = self.sequences.remove(&arrival) {
-            self.arrivals.remove(&sequence.id);
+    fn remove(&mut self, turn: Turn) {
+        if let Some(sequence) = self.sequences.remove(&turn) {
+            self.turns_of.remove(&sequence.id);
             self.pool.release(sequence.blocks.into_iter());
         }
     }
 
     /// Brings a waiting sequence into the batch: adopts what the cache has of it and takes blocks for the rest.
-    fn admit(&mut self, arrival: u64, ready: &impl Fn(SequenceId) -> bool, plan: &mut Plan) -> bool {
-        let Some(sequence) = self.sequences.get(&arrival) else {
+    fn admit(&mut self, turn: Turn, ready: &impl Fn(SequenceId) -> bool, plan: &mut Plan) -> bool {
+        let Some(sequence) = self.sequences.get(&turn) else {
             return false;
         };
         let needed = blocks_for(sequence.tokens.len());
         loop {
-            let sequence = &self.sequences[&arrival];
+            let sequence = &self.sequences[&turn];
             let (found, unheld) = self.pool.probe(sequence.salt, &sequence.tokens);
             if self.pool.available().saturating_sub(unheld) >= needed - found {
                 break;
             }
-            if !self.preempt_for(arrival, ready) {
+            if !self.preempt_for(turn, ready) {
                 return false;
             }
         }
-        let Some(sequence) = self.sequences.get_mut(&arrival) else {
+        let Some(sequence) = self.sequences.get_mut(&turn) else {
             return false;
         };
         for (block, key) in self.pool.adopt(sequence.salt, &sequence.tokens) {
@@ -317,33 +400,34 @@ impl Scheduler {
         if !sequence.started {
             sequence.started = true;
             plan.started.push((sequence.id, sequence.computed));
+            self.turns.admitted(turn);
         }
         true
     }
 
-    /// Makes sure that the sequence has blocks for its next `wanted` tokens.
-    fn reserve(&mut self, arrival: u64, wanted: usize, ready: &impl Fn(SequenceId) -> bool) -> bool {
+    /// Makes sure that the sequence has a block for its next token.
+    fn reserve(&mut self, turn: Turn, ready: &impl Fn(SequenceId) -> bool) -> bool {
         loop {
-            let Some(sequence) = self.sequences.get_mut(&arrival) else {
+            let Some(sequence) = self.sequences.get_mut(&turn) else {
                 return false;
             };
-            if sequence.blocks.len() >= blocks_for(sequence.computed + wanted) {
+            if sequence.blocks.len() >= blocks_for(sequence.computed + 1) {
                 return true;
             }
             if let Some(block) = self.pool.allocate() {
                 sequence.blocks.push(block);
-            } else if !self.preempt_for(arrival, ready) {
+            } else if !self.preempt_for(turn, ready) {
                 return false;
             }
         }
     }
 
-    /// Takes the blocks of one other sequence: of one whose reader lags if there is one, else of the youngest
-    /// that is younger than `arrival`. Neither can be in the plan already. False when there is none.
-    fn preempt_for(&mut self, arrival: u64, ready: &impl Fn(SequenceId) -> bool) -> bool {
-        let holders = || self.sequences.iter().rev().filter(|(other, held)| **other != arrival && held.is_running());
+    /// Takes the blocks of one other sequence: of one whose reader lags if there is one, else of the last one
+    /// behind `turn`. Neither can be in the plan already. False when there is none.
+    fn preempt_for(&mut self, turn: Turn, ready: &impl Fn(SequenceId) -> bool) -> bool {
+        let holders = || self.sequences.iter().rev().filter(|(other, held)| **other != turn && held.is_running());
         let lagging = holders().find(|(_, held)| !ready(held.id));
-        let victim = lagging.or_else(|| holders().find(|(other, _)| **other > arrival)).map(|(other, _)| *other);
+        let victim = lagging.or_else(|| holders().find(|(other, _)| **other > turn)).map(|(other, _)| *other);
         let Some(sequence) = victim.and_then(|victim| self.sequences.get_mut(&victim)) else {
             return false;
         };
@@ -356,8 +440,8 @@ impl Scheduler {
     }
 
     /// The next `wanted` tokens, for which there are blocks, and `guesses` guessed ones at most.
-    fn chunk(&mut self, arrival: u64, wanted: usize, guesses: usize) -> Chunk {
-        let Some(sequence) = self.sequences.get_mut(&arrival) else {
+    fn chunk(&mut self, turn: Turn, wanted: usize, guesses: usize) -> Chunk {
+        let Some(sequence) = self.sequences.get_mut(&turn) else {
             unreachable!("only sequences that were just looked at are planned");
         };
         sequence.planned = wanted;
@@ -385,8 +469,8 @@ impl Scheduler {
 
     /// Counts the planned tokens as computed, the guessed ones as far as they are among the sampled ones, and enters
     /// the blocks that became full into the index.
-    fn advance(&mut self, arrival: u64, sampled: &[u32]) {
-        let Some(sequence) = self.sequences.get_mut(&arrival) else {
+    fn advance(&mut self, turn: Turn, sampled: &[u32]) {
+        let Some(sequence) = self.sequences.get_mut(&turn) else {
             return;
         };
         let right = sampled.len().saturating_sub(1);

@@ -13,6 +13,9 @@ use super::kv::{BlockId, blocks_for};
 use super::local::{self, LoadError, LoadOptions};
 use super::scheduler::Chunk;
 
+/// Most tokens scored in one step: each has logits of its own.
+const SCORED_PER_STEP: usize = 128;
+
 /// A model whose logits can be asked for.
 pub struct Scorer {
     model: ModelInfo,
@@ -60,7 +63,7 @@ impl Scorer {
     /// Loads the model in `path`.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, LoadError> {
         let (model, _, backend) = local::open(path, options)?;
-        Ok(Self { model, backend, step_tokens: options.step_tokens.max(1) })
+        Ok(Self { model, backend, step_tokens: options.step_tokens.clamp(1, SCORED_PER_STEP) })
     }
 
     /// What was loaded.
@@ -150,7 +153,7 @@ mod tests {
 
     use super::*;
     use crate::engine::model::tiny::{Tiny, VOCABULARY};
-    use crate::engine::{Engine, EngineEvent, GenerationRequest, LocalEngine, Sampling};
+    use crate::engine::{Engine, EngineEvent, GenerationRequest, LocalEngine, Sampling, Standing};
 
     const TEXT: &str = "It rains, it pours, the old man is snoring; he went to bed and bumped his head.";
 
@@ -210,6 +213,7 @@ mod tests {
             stop_tokens: Arc::new([]),
             messages: Arc::new([]),
             cache_salt: 0,
+            standing: Standing::default(),
             channel_capacity: 16,
         };
         let mut generation = engine.submit(request).unwrap();

@@ -17,7 +17,7 @@ pub struct ChatRequest {
     pub stream: Option<bool>,
     /// What the stream carries besides.
     pub stream_options: Option<StreamOptions>,
-    /// How many choices; only 1 is served.
+    /// How many choices.
     pub n: Option<u32>,
     /// The tools.
     pub tools: Option<Vec<Value>>,
@@ -106,18 +106,18 @@ pub struct Completion {
     pub created: u64,
     /// The model.
     pub model: String,
-    /// The one choice.
-    pub choices: [Choice; 1],
+    /// The choices, in order.
+    pub choices: Vec<Choice>,
     /// Tokens.
     pub usage: Usage,
     /// Which build of which model answered.
     pub system_fingerprint: String,
 }
 
-/// The choice of a whole answer.
+/// A choice of a whole answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Choice {
-    /// Always 0.
+    /// Position among the choices.
     pub index: u32,
     /// What was said.
     pub message: AnswerMessage,
@@ -169,7 +169,7 @@ pub struct Chunk {
     pub model: String,
     /// Which build of which model answers.
     pub system_fingerprint: String,
-    /// The one choice; none in the chunk with the usage.
+    /// One choice; none in the chunk with the usage.
     pub choices: Vec<ChunkChoice>,
     /// Tokens: there and null until the last chunk, if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -179,13 +179,13 @@ pub struct Chunk {
 /// The choice of a chunk.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChunkChoice {
-    /// Always 0.
+    /// Position among the choices.
     pub index: u32,
     /// What is new.
     pub delta: Delta,
     /// Always absent.
     pub logprobs: Option<Value>,
-    /// Why it ended, in the last chunk.
+    /// Why it ended, in its last chunk.
     pub finish_reason: Option<&'static str>,
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Server, Setup, SseEvent};
+use crate::support::{PATIENCE, Server, Setup, SseEvent};
 
 fn ask(text: &str) -> Value {
     json!({"model": "scripted", "messages": [{"role": "user", "content": text}]})
@@ -175,7 +175,9 @@ async fn what_cannot_be_served_is_refused_by_name() {
         body
     };
     for (name, value, param) in [
-        ("n", json!(2), "n"),
+        ("n", json!(0), "n"),
+        ("n", json!(9), "n"),
+        ("nvext", json!({"agent_hints": {"priority": "high"}}), "nvext.agent_hints.priority"),
         ("messages", json!([]), "messages"),
         ("messages", json!([{"role": "robot", "content": "a"}]), "messages[0].role"),
         ("messages", json!([{"role": "user", "content": [{"type": "image_url"}]}]), "messages[0].content[0].type"),
@@ -189,6 +191,86 @@ async fn what_cannot_be_served_is_refused_by_name() {
     }
     let unknown = refused(ask("hi"), "model", json!("gpt-99"));
     server.post("/v1/chat/completions", unknown).await.assert_error(404, "model_not_found");
+}
+
+#[tokio::test]
+async fn several_choices_are_given_whole_and_share_the_prompts_tokens() {
+    let server = Server::start().await;
+    let one = server.post("/v1/chat/completions", ask("think")).await.body;
+    let mut body = ask("think");
+    body["n"] = 3.into();
+    let several = server.post("/v1/chat/completions", body).await.body;
+    let choices = several["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 3);
+    for (index, choice) in choices.iter().enumerate() {
+        assert_eq!((&choice["index"], &choice["message"]), (&json!(index), &one["choices"][0]["message"]));
+    }
+    let count = |body: &Value, name: &str| body["usage"][name].as_u64().unwrap();
+    assert_eq!(count(&several, "prompt_tokens"), count(&one, "prompt_tokens"));
+    assert_eq!(count(&several, "completion_tokens"), 3 * count(&one, "completion_tokens"));
+    assert_eq!(count(&several, "total_tokens"), count(&one, "total_tokens") + 2 * count(&one, "completion_tokens"));
+}
+
+#[tokio::test]
+async fn several_choices_are_streamed_with_their_index_and_end_together() {
+    let server = Server::start().await;
+    let mut body = streamed("hi");
+    body["n"] = 3.into();
+    let events = server.post_stream("/v1/chat/completions", body).await.rest().await;
+    let done = events.iter().filter(|event| event.data == "[DONE]").count();
+    assert_eq!((done, events.last().unwrap().data.as_str()), (1, "[DONE]"));
+    let chunks: Vec<Value> = events[..events.len() - 1].iter().map(SseEvent::json).collect();
+    for index in 0..3 {
+        let own: Vec<&Value> =
+            chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|choice| choice["index"] == index).collect();
+        assert_eq!(own[0]["delta"], json!({"role": "assistant", "content": ""}));
+        let text: String = own.iter().filter_map(|choice| choice["delta"]["content"].as_str()).collect();
+        assert_eq!((text.as_str(), &own.last().unwrap()["finish_reason"]), ("Hello, world", &json!("stop")));
+    }
+    let same = |name: &str| chunks.iter().all(|chunk| chunk[name] == chunks[0][name]);
+    assert!(same("id") && same("created") && same("model") && same("system_fingerprint"));
+    let with_usage: Vec<&Value> = chunks.iter().filter(|chunk| chunk["usage"].is_object()).collect();
+    assert_eq!((with_usage.len(), &with_usage[0]["choices"]), (1, &json!([])));
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_takes_all_its_choices_with_it() {
+    let server = Server::start().await;
+    let mut body = streamed("endless");
+    body["n"] = 4.into();
+    let mut stream = server.post_stream("/v1/chat/completions", body).await;
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < 4 {
+        seen.insert(stream.next().await.unwrap().json()["choices"][0]["index"].as_u64());
+    }
+    assert_eq!(server.running.count(), 4);
+    drop(stream);
+    tokio::time::timeout(PATIENCE, server.running.idle()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_choice_that_fails_ends_the_others() {
+    let server = Server::start().await;
+    let mut body = ask("broken");
+    body["n"] = 2.into();
+    server.post("/v1/chat/completions", body).await.assert_error(500, "engine_failed");
+    let mut body = streamed("breaks late");
+    body["n"] = 2.into();
+    let events = server.post_stream("/v1/chat/completions", body).await.rest().await;
+    assert_eq!(events.last().unwrap().json()["error"]["code"], "engine_failed");
+    assert!(events.iter().all(|event| event.data != "[DONE]"));
+}
+
+#[tokio::test]
+async fn several_choices_are_refused_where_one_must_be_kept() {
+    let server = Server::start().await;
+    let mut body = ask("hi");
+    body["n"] = 2.into();
+    let keyed = server.post_keyed("/v1/chat/completions", "key", body.clone()).await;
+    assert_eq!(keyed.assert_error(400, "invalid_input")["param"], "n");
+    body["store"] = true.into();
+    let stored = server.post("/v1/chat/completions", body).await;
+    assert_eq!(stored.assert_error(400, "invalid_input")["param"], "n");
 }
 
 #[tokio::test]

@@ -375,5 +375,7 @@ fn config() -> ResponseConfig {
         strip_preamble: false,
         formats: None,
         prompt_end: midstream::prompt::PromptEnd::Answer,
+        priority: None,
+        choice: None,
     }
 }

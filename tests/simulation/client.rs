@@ -179,6 +179,8 @@ impl Client {
             thinking: None,
             strip_preamble: false,
             formats: None,
+            priority: None,
+            choice: None,
         };
         Create::new(ResponseId::draw(&mut FreshIds::random()), input, config)
     }

@@ -1,5 +1,6 @@
 //! `/v1/chat/completions`: every request brings its whole transcript. Unless `store` is set, the conversation
-//! lives as long as its request.
+//! lives as long as its request. Each of several choices is the response of a conversation of its own; the engine runs
+//! their common prompt once.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +8,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use futures_util::future::try_join_all;
+use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::chat_stream::ChatStream;
@@ -21,7 +24,7 @@ use crate::api::input::{self, Knobs};
 use crate::api::stream::{finish, kept_end};
 use crate::api::unserved;
 use crate::conversation::ResponseStatus;
-use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Policy, Reject, ResponseConfig};
+use crate::conversation::{self, ChoiceOf, Create, Ending, ItemBody, ItemStatus, Policy, Reject, ResponseConfig};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
@@ -29,6 +32,16 @@ use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
 };
 use crate::store::{KeyedAnswer, Operation};
+
+/// Most choices of one request.
+const CHOICES_MAX: u32 = 8;
+
+/// One choice that was asked for: the reader stands in front of its response.
+pub(super) struct Asked {
+    pub(super) id: ResponseId,
+    pub(super) handle: ConversationHandle,
+    pub(super) reader: Reader,
+}
 
 /// `POST /v1/chat/completions`
 pub(crate) async fn create(
@@ -42,27 +55,64 @@ pub(crate) async fn create(
     unserved::refuse(&body)?;
     let stored = request.store == Some(true);
     let key = idempotency::key(&headers)?;
+    if key.is_some() && request.n.is_some_and(|n| n > 1) {
+        let text = "a request with an Idempotency-Key is given one choice: leave the key out, or set n to 1";
+        return Err(invalid("n", text).into());
+    }
     let fingerprint = idempotency::fingerprint(&body, Some("chat.completions"));
     let key = Key::new(&principal, None, Operation::Create, key, fingerprint);
-    let claim = match create::claim(&app, key.as_ref())? {
+    let mut claim = match create::claim(&app, key.as_ref())? {
         Claimed::Fresh(claim) => claim,
         Claimed::Replay(answer) => return replay(&app, &principal, answer, &request, permit).await,
     };
-    let create = core_request(app.engine(request.model.as_deref())?.model(), &request)?;
-    let id = create.response_id;
-    let open = create::open(&principal, Vec::new());
-    let (handle, reader) = if stored {
-        app.directory.create_in_new(open, create, claim).await?
-    } else {
-        app.directory.ephemeral(open, create, claim).await?
-    };
-    answer(&app, &handle, reader, id, &request, permit).await
+    let create = core_request(app.engine(request.model.as_deref())?.model(), &request, &body)?;
+    let mut asked = Vec::new();
+    for create in choices(create, request.n.unwrap_or(1)) {
+        let id = create.response_id;
+        let open = create::open(&principal, Vec::new());
+        let (handle, reader) = if stored {
+            app.directory.create_in_new(open, create, claim.take()).await?
+        } else {
+            app.directory.ephemeral(open, create, claim.take()).await?
+        };
+        asked.push(Asked { id, handle, reader });
+    }
+    answer(&app, asked, &request, permit).await
 }
 
-pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest) -> Result<Create, Reject> {
-    if request.n.is_some_and(|n| n != 1) {
-        return Err(invalid("n", "only one choice is given; leave n out, or set it to 1"));
+/// A request for each choice: they differ in which choice they are, so they draw other tokens from one seed.
+fn choices(create: Create, n: u32) -> Vec<Create> {
+    if n == 1 {
+        return vec![create];
     }
+    let first = create.response_id;
+    let fresh = &mut FreshIds::random();
+    let of = |index: u32| {
+        let mut choice = create.clone();
+        choice.config.choice = Some(ChoiceOf { first, index });
+        if index > 0 {
+            choice.response_id = ResponseId::draw(fresh);
+        }
+        choice
+    };
+    (0..n).map(of).collect()
+}
+
+/// How many choices can be given.
+fn check_choices(request: &ChatRequest) -> Result<(), Reject> {
+    let n = request.n.unwrap_or(1);
+    if !(1..=CHOICES_MAX).contains(&n) {
+        return Err(invalid("n", format!("n is {n}, but must be between 1 and {CHOICES_MAX}")));
+    }
+    if n > 1 && request.store == Some(true) {
+        return Err(invalid("n", "a conversation that is kept has one choice: leave store out, or set n to 1"));
+    }
+    Ok(())
+}
+
+/// The core's request for the first choice. `body` is what `request` was read from.
+pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Value) -> Result<Create, Reject> {
+    check_choices(request)?;
     let messages = request.messages.as_deref().unwrap_or_default();
     if messages.is_empty() {
         return Err(invalid("messages", "messages is empty; give at least one message"));
@@ -100,34 +150,46 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest) -> Result<C
         strip_preamble: request.strip_preamble == Some(true),
         formats: Some(input::formats(model)),
         prompt_end: input::prompt_end(request.add_generation_prompt, request.continue_final_message, &input)?,
+        priority: input::priority(body)?,
+        choice: None,
     };
     Ok(Create::new(ResponseId::draw(fresh), input, config))
 }
 
 async fn answer(
     app: &App,
-    handle: &ConversationHandle,
-    reader: Reader,
-    id: ResponseId,
+    asked: Vec<Asked>,
     request: &ChatRequest,
     permit: OwnedSemaphorePermit,
 ) -> Result<Response, OpenAiError> {
     if request.stream == Some(true) {
         let options = request.stream_options.as_ref();
         let with_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
-        let stream = ChatStream::new(reader, id, with_usage).begin(app.limits.silence).await?;
+        let stream = ChatStream::new(asked, with_usage).begin(app.limits.silence).await?;
         return Ok(stream.answer(app.limits.silence, permit));
     }
-    whole(&*finish(reader, handle, id).await?, id)
+    // Where one fails, the others lose their readers and with them their reason to go on.
+    Ok(whole(&try_join_all(asked.into_iter().map(ended)).await?))
 }
 
-/// The answer as it ended.
-fn whole(state: &conversation::State, id: ResponseId) -> Result<Response, OpenAiError> {
+/// Waits for the end of a choice.
+async fn ended(Asked { id, handle, reader }: Asked) -> Result<conversation::Response, Reject> {
+    let state = finish(reader, &handle, id).await?;
+    ended_well(&state, id)
+}
+
+/// The response as it ended, unless it failed.
+fn ended_well(state: &conversation::State, id: ResponseId) -> Result<conversation::Response, Reject> {
     let response = state.response(id).ok_or_else(|| super::responses::not_found(id))?;
     match &response.status {
-        ResponseStatus::Ended(Ending::Failed { error }) => Err(failed(error, id).into()),
-        _ => Ok(Json(completion(response)).into_response()),
+        ResponseStatus::Ended(Ending::Failed { error }) => Err(failed(error, id)),
+        _ => Ok(response.clone()),
     }
+}
+
+/// The choices as they ended; there is one at least.
+fn whole(choices: &[conversation::Response]) -> Response {
+    Json(choices.first().map(|first| completion(first, choices))).into_response()
 }
 
 async fn replay(
@@ -149,9 +211,13 @@ async fn replay(
     let answer = match handle.attach_response(response).await {
         // Its events are no longer kept; all but a stream can be given again.
         Err(expired) if expired.code == Code::CursorExpired && request.stream != Some(true) => {
-            whole(&*kept_end(&handle, response, expired).await?, response)
+            let state = kept_end(&handle, response, expired).await?;
+            Ok(whole(&[ended_well(&state, response)?]))
         }
-        reader => self::answer(app, &handle, reader?, response, request, permit).await,
+        reader => {
+            let asked = Asked { id: response, reader: reader?, handle };
+            self::answer(app, vec![asked], request, permit).await
+        }
     };
     answer.map(idempotency::replayed)
 }
@@ -161,7 +227,20 @@ pub(super) fn completion_id(id: ResponseId) -> String {
     id.to_string().replacen("resp_", "chatcmpl-", 1)
 }
 
-fn completion(response: &conversation::Response) -> Completion {
+fn completion(first: &conversation::Response, choices: &[conversation::Response]) -> Completion {
+    let usages: Vec<_> = choices.iter().map(|choice| choice.usage).collect();
+    Completion {
+        id: completion_id(first.id),
+        object: "chat.completion",
+        created: first.created_ms / 1000,
+        model: first.config.model.clone(),
+        choices: (0..).zip(choices).map(|(index, response)| choice(index, response)).collect(),
+        usage: usage(&usages),
+        system_fingerprint: first.config.fingerprint.clone(),
+    }
+}
+
+fn choice(index: u32, response: &conversation::Response) -> Choice {
     let mut message = AnswerMessage {
         role: "assistant",
         content: None,
@@ -184,15 +263,7 @@ fn completion(response: &conversation::Response) -> Completion {
     if message.tool_calls.is_empty() {
         message.content.get_or_insert_default();
     }
-    Completion {
-        id: completion_id(response.id),
-        object: "chat.completion",
-        created: response.created_ms / 1000,
-        model: response.config.model.clone(),
-        choices: [Choice { index: 0, message, logprobs: None, finish_reason: finish_reason(response) }],
-        usage: usage(&response.usage),
-        system_fingerprint: response.config.fingerprint.clone(),
-    }
+    Choice { index, message, logprobs: None, finish_reason: finish_reason(response) }
 }
 
 /// Why the answer ended, in the words of Chat.
@@ -207,13 +278,18 @@ pub(super) fn finish_reason(response: &conversation::Response) -> &'static str {
     }
 }
 
-/// Tokens, in the words of Chat.
-pub(super) fn usage(usage: &conversation::Usage) -> Usage {
+/// Tokens of all choices together, in the words of Chat. They have one prompt; one of them runs what of it was not
+/// cached, and the others find it.
+pub(super) fn usage(choices: &[conversation::Usage]) -> Usage {
+    let prompt_tokens = choices.iter().map(|usage| usage.input_tokens).max().unwrap_or(0);
+    let cached_tokens = choices.iter().map(|usage| usage.cached_tokens).min().unwrap_or(0);
+    let completion_tokens = choices.iter().map(|usage| usage.output_tokens).sum();
+    let reasoning_tokens = choices.iter().map(|usage| usage.reasoning_tokens).sum();
     Usage {
-        prompt_tokens: usage.input_tokens,
-        completion_tokens: usage.output_tokens,
-        total_tokens: usage.input_tokens + usage.output_tokens,
-        prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens },
-        completion_tokens_details: CompletionDetails { reasoning_tokens: usage.reasoning_tokens },
+        prompt_tokens,
+        completion_tokens,
+        total_tokens: prompt_tokens + completion_tokens,
+        prompt_tokens_details: PromptDetails { cached_tokens },
+        completion_tokens_details: CompletionDetails { reasoning_tokens },
     }
 }

@@ -1,15 +1,17 @@
-//! A chat answer as chunks, in the order and shape that OpenAI sends them.
+//! A chat answer as chunks, in the order and shape that OpenAI sends them. Choices come as they are generated, each
+//! chunk with the index of one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use axum::response::Response;
 use axum::response::sse::Event;
+use futures_util::future::select_all;
 use futures_util::{Stream, stream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use super::chat::{completion_id, finish_reason, usage};
+use super::chat::{Asked, completion_id, finish_reason, usage};
 use crate::actors::Reader;
 use crate::api::errors::{failed, object};
 use crate::api::stream::{data, interrupted, sse};
@@ -18,56 +20,94 @@ use crate::ids::{ItemId, ResponseId};
 use crate::protocol::chat::{CallDelta, Chunk, ChunkChoice, Delta, FunctionDelta, Usage};
 use crate::protocol::error::ErrorBody;
 
-/// Turns one response's events into chunks.
+/// Turns the events of a request's choices into chunks.
 pub(super) struct ChatStream {
+    /// The choices that have not ended. The one that was read last stands last, so that all get on.
+    open: Vec<OpenChoice>,
+    head: Head,
+    /// Tokens of those that have ended.
+    spent: Vec<conversation::Usage>,
+    waiting: VecDeque<Event>,
+    /// How a choice failed.
+    failure: Option<Reject>,
+}
+
+struct OpenChoice {
     reader: Reader,
     encoder: Encoder,
-    waiting: VecDeque<Event>,
-    ended: bool,
 }
 
 impl ChatStream {
-    /// Chunks of this response, from a reader that stands before its first event.
-    pub(super) fn new(reader: Reader, id: ResponseId, with_usage: bool) -> Self {
-        Self { reader, encoder: Encoder::new(id, with_usage), waiting: VecDeque::new(), ended: false }
+    /// Chunks of these choices, one at least, in their order.
+    pub(super) fn new(asked: Vec<Asked>, with_usage: bool) -> Self {
+        let mut head = Head { with_usage, ..Head::default() };
+        let open = (0..).zip(asked).map(|(index, Asked { id, reader, .. })| {
+            head.id.get_or_insert(id);
+            OpenChoice { reader, encoder: Encoder { id, index, opened: false } }
+        });
+        Self { open: open.collect(), head, spent: Vec::new(), waiting: VecDeque::new(), failure: None }
     }
 
-    /// Waits until the response shows a sign of life; one that fails before it is a refusal and not a stream. A
-    /// client waits for the head of its answer no longer than for any other sign of life.
+    /// Waits until a choice shows a sign of life; one that fails before it is a refusal and not a stream. A client
+    /// waits for the head of its answer no longer than for any other sign of life.
     pub(super) async fn begin(mut self, silence: Duration) -> Result<Self, Reject> {
         let _ = timeout(silence, async {
-            while self.waiting.is_empty() && !self.ended {
+            while self.waiting.is_empty() && !self.open.is_empty() {
                 self.read().await;
             }
         })
         .await;
-        match (self.encoder.opened, self.encoder.failure.take()) {
-            (false, Some(reject)) => Err(reject),
+        match self.failure.take() {
+            Some(reject) if !self.head.opened => Err(reject),
             _ => Ok(self),
         }
     }
 
+    /// Takes in the next event of whichever open choice has one; there is one at least.
     async fn read(&mut self) {
-        let Some(recorded) = self.reader.next().await else {
-            self.ended = true;
-            let error = object(interrupted());
-            self.waiting.push_back(data(&ErrorBody { error }));
+        let events = self.open.iter_mut().map(|choice| Box::pin(choice.reader.next()));
+        let (recorded, place, _) = select_all(events).await;
+        let Some(recorded) = recorded else {
+            self.break_off(interrupted());
             return;
         };
-        if recorded.event.response_id() == Some(self.encoder.id) {
-            self.ended = self.encoder.encode(self.reader.state(), &recorded, &mut self.waiting);
+        let mut choice = self.open.remove(place);
+        match choice.encoder.encode(&mut self.head, choice.reader.state(), &recorded, &mut self.waiting) {
+            None => self.open.push(choice),
+            Some(Err(reject)) => self.break_off(reject),
+            Some(Ok(usage)) => self.spent.push(usage),
         }
+        if self.open.is_empty() && self.failure.is_none() {
+            self.close();
+        }
+    }
+
+    /// All is said.
+    fn close(&mut self) {
+        if self.head.with_usage {
+            let usage = Some(Some(usage(&self.spent)));
+            self.waiting.push_back(data(&Chunk { usage, ..self.head.chunk(Vec::new()) }));
+        }
+        self.waiting.push_back(Event::default().data("[DONE]"));
+    }
+
+    /// A choice cannot be given, so the others are not wanted any more.
+    fn break_off(&mut self, reject: Reject) {
+        self.open.clear();
+        self.waiting.push_back(data(&ErrorBody { error: object(reject.clone()) }));
+        self.failure = Some(reject);
     }
 
     /// The HTTP answer.
     pub(super) fn answer(self, silence: Duration, permit: OwnedSemaphorePermit) -> Response {
-        let sign_of_life = data(&self.encoder.chunk(self.reader.state(), Delta::default(), None));
+        let delta = ChunkChoice { index: 0, delta: Delta::default(), logprobs: None, finish_reason: None };
+        let sign_of_life = data(&self.head.chunk(vec![delta]));
         sse(self.events(), silence, sign_of_life, Some(permit))
     }
 
     fn events(self) -> impl Stream<Item = Event> + Send {
         stream::unfold(self, |mut stream| async move {
-            while stream.waiting.is_empty() && !stream.ended {
+            while stream.waiting.is_empty() && !stream.open.is_empty() {
                 stream.read().await;
             }
             let event = stream.waiting.pop_front()?;
@@ -76,28 +116,67 @@ impl ChatStream {
     }
 }
 
-/// The pure part: events in, chunks out.
+/// What all chunks of a stream say.
+#[derive(Default)]
+struct Head {
+    /// The first choice's.
+    id: Option<ResponseId>,
+    with_usage: bool,
+    /// A chunk with a role was sent.
+    opened: bool,
+    /// Known from the first event on.
+    created: Option<u64>,
+    model: String,
+    fingerprint: String,
+}
+
+impl Head {
+    fn learn(&mut self, response: &conversation::Response) {
+        if self.created.is_none() {
+            self.created = Some(response.created_ms / 1000);
+            self.model.clone_from(&response.config.model);
+            self.fingerprint.clone_from(&response.config.fingerprint);
+        }
+    }
+
+    fn chunk(&self, choices: Vec<ChunkChoice>) -> Chunk {
+        let no_usage_yet: Option<Option<Usage>> = self.with_usage.then_some(None);
+        Chunk {
+            id: self.id.map(completion_id).unwrap_or_default(),
+            object: "chat.completion.chunk",
+            created: self.created.unwrap_or_default(),
+            model: self.model.clone(),
+            system_fingerprint: self.fingerprint.clone(),
+            choices,
+            usage: no_usage_yet,
+        }
+    }
+}
+
+/// The pure part: events of one choice in, chunks out.
 struct Encoder {
     id: ResponseId,
-    with_usage: bool,
-    /// The chunk with the role was sent.
+    index: u32,
+    /// The chunk with its role was sent.
     opened: bool,
-    /// How the response failed.
-    failure: Option<Reject>,
 }
 
 impl Encoder {
-    fn new(id: ResponseId, with_usage: bool) -> Self {
-        Self { id, with_usage, opened: false, failure: None }
-    }
-
-    /// Adds the chunks of one event; true after the last.
-    fn encode(&mut self, state: &State, recorded: &Recorded, out: &mut VecDeque<Event>) -> bool {
-        let Some(response) = state.response(self.id) else {
-            return false;
-        };
+    /// Adds the chunks of one event. Gives, with the last one, what the choice took, or how it failed.
+    fn encode(
+        &mut self,
+        head: &mut Head,
+        state: &State,
+        recorded: &Recorded,
+        out: &mut VecDeque<Event>,
+    ) -> Option<Result<conversation::Usage, Reject>> {
+        if recorded.event.response_id() != Some(self.id) {
+            return None;
+        }
+        let response = state.response(self.id)?;
+        head.learn(response);
         match &recorded.event {
-            Fact::ResponseInProgress { .. } => self.open(state, out),
+            Fact::ResponseInProgress { .. } => self.open(head, out),
             Fact::OutputItemAdded { item, .. } => {
                 if let ItemBody::FunctionCall { call_id, name, .. } = &item.body {
                     let delta = CallDelta {
@@ -106,66 +185,46 @@ impl Encoder {
                         kind: Some("function"),
                         function: FunctionDelta { name: Some(name.clone()), arguments: String::new() },
                     };
-                    self.push_delta(state, call_delta(delta), out);
+                    self.push_delta(head, call_delta(delta), None, out);
                 }
             }
             Fact::OutputDelta { item_id, text, .. } if !text.is_empty() => {
                 if let Some(delta) = text_delta(response, *item_id, text) {
-                    self.push_delta(state, delta, out);
+                    self.push_delta(head, delta, None, out);
                 }
             }
-            Fact::ResponseEnded { ending, .. } => {
-                self.close(state, response, ending, out);
-                return true;
+            Fact::ResponseEnded { ending: Ending::Failed { error }, .. } => return Some(Err(failed(error, self.id))),
+            Fact::ResponseEnded { .. } => {
+                self.push_delta(head, Delta::default(), Some(finish_reason(response)), out);
+                return Some(Ok(response.usage));
             }
             _ => {}
         }
-        false
+        None
     }
 
-    fn open(&mut self, state: &State, out: &mut VecDeque<Event>) {
+    fn open(&mut self, head: &mut Head, out: &mut VecDeque<Event>) {
         if !self.opened {
-            self.opened = true;
+            (self.opened, head.opened) = (true, true);
             let delta = Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
-            out.push_back(data(&self.chunk(state, delta, None)));
+            self.push(head, delta, None, out);
         }
     }
 
-    fn push_delta(&mut self, state: &State, delta: Delta, out: &mut VecDeque<Event>) {
-        self.open(state, out);
-        out.push_back(data(&self.chunk(state, delta, None)));
+    fn push_delta(
+        &mut self,
+        head: &mut Head,
+        delta: Delta,
+        finish_reason: Option<&'static str>,
+        out: &mut VecDeque<Event>,
+    ) {
+        self.open(head, out);
+        self.push(head, delta, finish_reason, out);
     }
 
-    fn close(&mut self, state: &State, response: &conversation::Response, ending: &Ending, out: &mut VecDeque<Event>) {
-        if let Ending::Failed { error } = ending {
-            self.failure = Some(failed(error, self.id));
-            let error = object(failed(error, self.id));
-            out.push_back(data(&ErrorBody { error }));
-            return;
-        }
-        self.open(state, out);
-        out.push_back(data(&self.chunk(state, Delta::default(), Some(finish_reason(response)))));
-        if self.with_usage {
-            let mut chunk = self.chunk(state, Delta::default(), None);
-            chunk.choices.clear();
-            chunk.usage = Some(Some(usage(&response.usage)));
-            out.push_back(data(&chunk));
-        }
-        out.push_back(Event::default().data("[DONE]"));
-    }
-
-    fn chunk(&self, state: &State, delta: Delta, finish_reason: Option<&'static str>) -> Chunk {
-        let response = state.response(self.id);
-        let no_usage_yet: Option<Option<Usage>> = self.with_usage.then_some(None);
-        Chunk {
-            id: completion_id(self.id),
-            object: "chat.completion.chunk",
-            created: response.map_or(0, |response| response.created_ms / 1000),
-            model: response.map(|response| response.config.model.clone()).unwrap_or_default(),
-            system_fingerprint: response.map(|response| response.config.fingerprint.clone()).unwrap_or_default(),
-            choices: vec![ChunkChoice { index: 0, delta, logprobs: None, finish_reason }],
-            usage: no_usage_yet,
-        }
+    fn push(&self, head: &Head, delta: Delta, finish_reason: Option<&'static str>, out: &mut VecDeque<Event>) {
+        let choice = ChunkChoice { index: self.index, delta, logprobs: None, finish_reason };
+        out.push_back(data(&head.chunk(vec![choice])));
     }
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::limits::Limits;
 use super::report::median;
 use crate::clock::monotonic;
-use crate::engine::{Engine, EngineEvent, Generation, GenerationRequest, LocalEngine, Sampling, Work};
+use crate::engine::{Engine, EngineEvent, Generation, GenerationRequest, LocalEngine, Sampling, Standing, Work};
 
 /// Tokens of the prompt behind which decoding is measured.
 pub(super) const CONTEXT: usize = 128;
@@ -167,6 +167,7 @@ impl MeasuredEngine {
             stop_tokens: Arc::new([]),
             messages: Arc::new([]),
             cache_salt: salt,
+            standing: Standing::default(),
             channel_capacity: max_tokens,
         })?)
     }

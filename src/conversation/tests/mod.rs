@@ -160,6 +160,8 @@ fn config() -> ResponseConfig {
         strip_preamble: false,
         formats: None,
         prompt_end: PromptEnd::Answer,
+        priority: None,
+        choice: None,
     }
 }
 

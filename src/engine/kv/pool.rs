@@ -2,6 +2,10 @@
 //!
 //! A block is in exactly one state: free, held (by one or more sequences) or cached (held by nobody, but its
 //! content is in the prefix index). Only full blocks are in the index, and their content never changes.
+//!
+//! Which cached block is evicted follows from what it would cost to compute it again, how often it was used, and how
+//! long ago ("greedy dual"): every eviction raises the worth of whatever is let go later, so what nobody uses goes in
+//! the end, however dear it was.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,13 +33,41 @@ struct Content {
     parent: Option<BlockKey>,
     salt: u64,
     tokens: Box<[u32]>,
+    /// Blocks in front of it.
+    depth: u64,
+    /// How often it was computed or found, as far as that counts.
+    uses: u64,
+    /// Indexed blocks right behind it.
+    children: u32,
+}
+
+/// Uses beyond these add nothing: what was used a thousand times is not worth a thousand others.
+const USES_MAX: u64 = 8;
+/// Attention over so many blocks costs about as much as everything else that computes a block.
+const ATTENTION_BLOCKS: u64 = 128;
+
+impl Content {
+    /// What it would cost to compute the block again, as often as it was used.
+    fn cost(&self) -> u64 {
+        self.uses * (ATTENTION_BLOCKS + self.depth)
+    }
+}
+
+/// The place of a cached block in the order of eviction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    /// A prefix is of use without its end, an end not without its prefix: ends go first.
+    has_children: bool,
+    worth: u64,
+    /// Among equals the one that was let go first.
+    released_at: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Block {
     holders: u32,
-    /// When the block was last let go; its place in the eviction order while it is cached.
-    released_at: u64,
+    /// Its place in the order of eviction while it is cached.
+    rank: Rank,
     content: Option<Content>,
 }
 
@@ -47,10 +79,12 @@ pub(crate) struct BlockPool {
     blocks: Vec<Block>,
     free: Vec<BlockId>,
     index: HashMap<BlockKey, BlockId>,
-    /// Cached blocks, longest unused first.
-    cached: BTreeMap<u64, BlockId>,
+    /// Cached blocks, the next one to evict first.
+    cached: BTreeMap<Rank, BlockId>,
     /// Counts releases; the pool's own clock.
     releases: u64,
+    /// The worth of the dearest block that was evicted; whatever is let go from now on is worth more.
+    floor: u64,
 }
 
 impl BlockPool {
@@ -64,7 +98,7 @@ impl BlockPool {
         let blocks = vec![Block::default(); config.blocks];
         // Popped from the end: the lowest number is handed out first.
         let free = (0..config.blocks).rev().map(|number| BlockId(number as u32)).collect();
-        Self { config, key_of, blocks, free, index: HashMap::new(), cached: BTreeMap::new(), releases: 0 }
+        Self { config, key_of, blocks, free, index: HashMap::new(), cached: BTreeMap::new(), releases: 0, floor: 0 }
     }
 
     /// All blocks, in whatever state.
@@ -77,7 +111,7 @@ impl BlockPool {
         self.free.len() + self.cached.len()
     }
 
-    /// Takes a block for one holder, evicting the cached block that was unused for longest if none is free.
+    /// Takes a block for one holder, evicting the cached block that is worth least if none is free.
     pub(crate) fn allocate(&mut self) -> Option<BlockId> {
         let id = match self.free.pop() {
             Some(id) => id,
@@ -88,11 +122,31 @@ impl BlockPool {
     }
 
     fn evict(&mut self) -> Option<BlockId> {
-        let (_, id) = self.cached.pop_first()?;
+        let (rank, id) = self.cached.pop_first()?;
+        self.floor = self.floor.max(rank.worth);
         if let Some(content) = self.blocks[id.0 as usize].content.take() {
             self.index.remove(&content.key);
+            self.count_children(content.parent, -1);
         }
         Some(id)
+    }
+
+    /// Counts the indexed blocks right behind one, which says when it may be evicted.
+    fn count_children(&mut self, parent: Option<BlockKey>, change: i32) {
+        let Some(id) = parent.and_then(|key| self.index.get(&key).copied()) else {
+            return;
+        };
+        let block = &mut self.blocks[id.0 as usize];
+        let Some(content) = &mut block.content else {
+            return;
+        };
+        content.children = content.children.saturating_add_signed(change);
+        let has_children = content.children > 0;
+        if block.holders == 0 && block.rank.has_children != has_children {
+            self.cached.remove(&block.rank);
+            block.rank.has_children = has_children;
+            self.cached.insert(block.rank, id);
+        }
     }
 
     /// Finds the longest run of cached or held blocks that `tokens` begin with, and makes the caller a holder of
@@ -154,9 +208,12 @@ impl BlockPool {
     fn hold(&mut self, id: BlockId) {
         let block = &mut self.blocks[id.0 as usize];
         if block.holders == 0 {
-            self.cached.remove(&block.released_at);
+            self.cached.remove(&block.rank);
         }
         block.holders += 1;
+        if let Some(content) = &mut block.content {
+            content.uses = (content.uses + 1).min(USES_MAX);
+        }
     }
 
     /// Enters a full block into the index, so that later sequences can adopt it. Where the index knows the same
@@ -174,13 +231,16 @@ impl BlockPool {
         if self.index.contains_key(&key) {
             return self.lookup(key, salt, parent, tokens).map(|_| key);
         }
-        self.blocks[id.0 as usize].content = Some(Content { key, parent, salt, tokens: tokens.into() });
+        let before = parent.and_then(|key| self.index.get(&key)).map(|id| &self.blocks[id.0 as usize]);
+        let depth = before.and_then(|block| block.content.as_ref()).map_or(0, |content| content.depth + 1);
+        let content = Content { key, parent, salt, tokens: tokens.into(), depth, uses: 1, children: 0 };
+        self.blocks[id.0 as usize].content = Some(content);
         self.index.insert(key, id);
+        self.count_children(parent, 1);
         Some(key)
     }
 
-    /// Lets go of a sequence's blocks, given in the order of its tokens. The last ones are let go first: a
-    /// prefix is of use without its end, an end not without its prefix.
+    /// Lets go of a sequence's blocks, given in the order of its tokens. The last ones are let go first.
     pub(crate) fn release(&mut self, blocks: impl DoubleEndedIterator<Item = BlockId>) {
         for id in blocks.rev() {
             let block = &mut self.blocks[id.0 as usize];
@@ -189,10 +249,11 @@ impl BlockPool {
             if block.holders > 0 {
                 continue;
             }
-            if block.content.is_some() {
+            if let Some(content) = &block.content {
                 self.releases += 1;
-                block.released_at = self.releases;
-                self.cached.insert(self.releases, id);
+                let worth = self.floor + content.cost();
+                block.rank = Rank { has_children: content.children > 0, worth, released_at: self.releases };
+                self.cached.insert(block.rank, id);
             } else {
                 self.free.push(id);
             }
@@ -213,6 +274,7 @@ impl BlockPool {
                 assert_eq!(self.index.get(&content.key), Some(&BlockId(number as u32)));
             }
         }
+        assert!(self.cached.iter().all(|(rank, id)| *rank == self.blocks[id.0 as usize].rank));
         assert_eq!(self.index.len(), self.blocks.iter().filter(|block| block.content.is_some()).count());
         assert!(self.free.iter().all(|id| self.blocks[id.0 as usize].content.is_none()));
         self.blocks.iter().map(|block| block.holders).collect()
@@ -285,6 +347,58 @@ mod tests {
         assert!(adopt(&mut pool, 1, &numbers(17)).is_empty());
         let other = pool.allocate().unwrap();
         assert_eq!(pool.publish(other, 0, None, &[5; 16]), None);
+        pool.audit();
+    }
+
+    #[test]
+    fn a_long_prefix_that_many_share_outlives_many_short_ones_and_not_for_ever() {
+        let mut pool = BlockPool::new(config(96));
+        let shared = numbers(64 * BLOCK_TOKENS + 1);
+        fill(&mut pool, 0, &shared);
+        for _ in 0..2 {
+            let held = adopt(&mut pool, 0, &shared);
+            pool.release(held.into_iter());
+        }
+        let short = |number: u32| vec![100_000 + number; 4 * BLOCK_TOKENS];
+        // Each is used once; together they have three times as many blocks as there are beside the prefix.
+        for number in 0..24 {
+            fill(&mut pool, 0, &short(number));
+        }
+        assert_eq!(pool.probe(0, &shared).0, 64, "the prefix is whole");
+        assert_eq!(pool.probe(0, &short(0)), (0, 0), "what was used once made way");
+        for number in 24..400 {
+            fill(&mut pool, 0, &short(number));
+        }
+        assert_eq!(pool.probe(0, &shared).0, 0, "what nobody uses goes in the end");
+        pool.audit();
+    }
+
+    #[test]
+    fn of_two_prefixes_of_one_use_the_one_that_is_dearer_to_compute_stays_longer() {
+        let mut pool = BlockPool::new(config(32));
+        let (long, short) = (numbers(24 * BLOCK_TOKENS + 1), vec![7; 4 * BLOCK_TOKENS + 1]);
+        fill(&mut pool, 0, &long);
+        fill(&mut pool, 0, &short);
+        // Four blocks are free, the next four must be evicted.
+        let taken: Vec<_> = (0..8).map(|_| pool.allocate().unwrap()).collect();
+        assert_eq!((pool.probe(0, &long).0, pool.probe(0, &short).0), (24, 0));
+        pool.release(taken.into_iter());
+        pool.audit();
+    }
+
+    #[test]
+    fn a_block_is_not_evicted_before_what_is_cached_behind_it() {
+        let mut pool = BlockPool::new(config(8));
+        // Two continuations of one beginning; the beginning was let go last and used most.
+        let mut other = numbers(64);
+        other[40] = 999;
+        fill(&mut pool, 0, &numbers(64));
+        let held: Vec<_> = adopt(&mut pool, 0, &other);
+        assert_eq!(held.len(), 2);
+        pool.release(held.into_iter());
+        let taken: Vec<_> = (0..6).map(|_| pool.allocate().unwrap()).collect();
+        assert_eq!(pool.probe(0, &[numbers(64), vec![1]].concat()).0, 2);
+        pool.release(taken.into_iter());
         pool.audit();
     }
 

@@ -54,6 +54,8 @@ pub struct LoadOptions {
     pub step_sequences: usize,
     /// Most tokens in one step: a longer prompt is run in several, between which others go on.
     pub step_tokens: usize,
+    /// Milliseconds that should lie at most between two tokens of an answer while prompts are run.
+    pub token_gap_ms: u64,
     /// Most tokens that a step guesses from a sequence's own text; 0 turns guessing off. It changes no token.
     pub guessed_tokens: usize,
 }
@@ -71,7 +73,8 @@ impl Default for LoadOptions {
             kv_bytes: KV_BYTES_DEFAULT,
             sequences_max: 256,
             step_sequences: 32,
-            step_tokens: 128,
+            step_tokens: 512,
+            token_gap_ms: 100,
             guessed_tokens: 7,
         }
     }
@@ -171,10 +174,16 @@ pub(super) fn prepare(
         step_tokens: options.step_tokens.max(BLOCK_TOKENS),
         context_length: options.context_length.unwrap_or(made_for).min(made_for),
         // A wrong guess would leave its inputs in the place of those that a convolution still needs.
+        token_gap_ns: options.token_gap_ms.saturating_mul(1_000_000),
         guessed_tokens: if description.has_convolutions() { 0 } else { options.guessed_tokens },
     };
     let scheduler = Scheduler::new(limits, pool);
     let context_length = scheduler.context_length();
+    if context_length < limits.context_length {
+        let wanted = limits.context_length;
+        let text = "kv_bytes holds fewer tokens than the model's context; longer prompts are refused";
+        tracing::warn!(model = name(), holds = context_length, context = wanted, "{text}");
+    }
     let model = model_info(path, options, &gguf, tokenizer, template, context_length, fingerprint);
     let backend = CpuBackend::load(description, files, isa, team, blocks).map_err(refused)?;
     Ok((model, scheduler, backend))

@@ -14,7 +14,7 @@ use super::super::sampling::sample;
 use super::super::scheduler::{Chunk, Outcome, Plan, Scheduler};
 use super::kv::KvWork;
 use super::{Shared, Submission};
-use crate::crash;
+use crate::{clock, crash};
 
 /// Places a sequence's channel must have before it is planned: for a token, and for the end.
 const EVENTS_PER_STEP: usize = 2;
@@ -105,7 +105,7 @@ impl<B: Backend> Runner<B> {
             request.resumed.last().and_then(|last| live.end_behind(*last)).or_else(|| live.end_at_limit(usize::MAX))
         };
         let over = over.or_else(|| {
-            let refused = self.scheduler.add(id, tokens, request.cache_salt).is_err();
+            let refused = self.scheduler.add(id, tokens, request.cache_salt, request.standing).is_err();
             refused.then(|| FinishReason::Failed("prompt and answer do not fit into the KV cache".to_owned()))
         });
         self.live.insert(id, live);
@@ -139,7 +139,9 @@ impl<B: Backend> Runner<B> {
         let tokens = plan.chunks.iter().map(|chunk| chunk.tokens.len() - chunk.guessed().len()).sum();
         self.shared.counters.step(plan.chunks.len(), tokens, self.scheduler.preemptions());
         self.shared.begin_step();
+        let began = clock::monotonic();
         self.run_plan(&plan);
+        self.scheduler.measured(&plan, clock::monotonic().duration_since(began).as_nanos() as u64);
         self.shared.end_step();
         true
     }

@@ -1,7 +1,7 @@
 //! What a scripted engine promises, against the engine contract.
 
 use super::*;
-use crate::engine::Sampling;
+use crate::engine::{Sampling, Standing};
 use crate::prompt::{Message, Role};
 
 fn request(text: &str) -> GenerationRequest {
@@ -13,6 +13,7 @@ fn request(text: &str) -> GenerationRequest {
         stop_tokens: Arc::new([]),
         messages: Arc::new([Message::text(Role::User, text)]),
         cache_salt: 0,
+        standing: Standing::default(),
         channel_capacity: 4,
     }
 }

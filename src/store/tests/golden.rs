@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde_json::{Map, json};
 
 use crate::conversation::{
-    CallStatus, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy, Formats, Item,
-    ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, ResponseConfig,
+    CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy, Formats,
+    Item, ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, ResponseConfig,
     ResponseError, SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer, When,
 };
 use crate::error::Code;
@@ -168,6 +168,8 @@ fn config() -> ResponseConfig {
         strip_preamble: false,
         formats: None,
         prompt_end: PromptEnd::Answer,
+        priority: None,
+        choice: None,
     }
 }
 
@@ -214,8 +216,17 @@ fn samples() -> Vec<Event> {
     events.extend(copies());
     events.extend(native_ids());
     events.push(with_formats());
+    events.push(with_standing());
     events.push(going_on());
     events
+}
+
+/// One of several answers to an urgent request.
+fn with_standing() -> Event {
+    let (id, input) = (response(2), Vec::new());
+    let choice = Some(ChoiceOf { first: response(1), index: 1 });
+    let config = ResponseConfig { priority: Some(-5), choice, ..config() };
+    Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
 }
 
 /// A response that says how its answer is read.

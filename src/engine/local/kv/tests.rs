@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::super::super::backend::cpu::CpuBackend;
-use super::super::super::contract::{Engine, GenerationRequest, SequenceId};
+use super::super::super::contract::{Engine, GenerationRequest, SequenceId, Standing};
 use super::super::super::model::tiny::Tiny;
 use super::super::super::scheduler::{Chunk, Outcome, Plan};
 use super::super::tests::{KV_TOKEN_BYTES, engine, engine_of, generate, parts, prompt, request};
@@ -188,7 +188,7 @@ impl Bench {
 
     /// Runs a sequence until this many tokens are computed.
     fn run(&mut self, id: u64, tokens: &[u32], steps: usize) {
-        self.scheduler.add(SequenceId(id), tokens.to_vec(), 0).unwrap();
+        self.scheduler.add(SequenceId(id), tokens.to_vec(), 0, Standing::default()).unwrap();
         for _ in 0..steps {
             self.step();
         }
