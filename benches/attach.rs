@@ -97,14 +97,20 @@ async fn write(folder: &Path, id: ConversationId) -> Outcome<()> {
         let previous = log.state.responses.last().map(|last| last.id);
         let new = NewResponse { id: response_id, previous, input, config: config()?, enqueued: false };
         log.add(Event::ResponseCreated(Box::new(new)));
-        log.add(Event::ResponseInProgress { response_id, prompt_tokens: 9, cached_tokens: 0 });
+        log.add(Event::ResponseInProgress { response_id, prompt_tokens: 9, cached_tokens: 0, prompt: None });
         let body = ItemBody::Message { role: Role::Assistant, content: Vec::new() };
         let item = Item { id: ItemId::draw(fresh), status: ItemStatus::InProgress, body };
         let item_id = item.id;
         log.add(Event::OutputItemAdded { response_id, item, first_token: 0 });
         log.add(Event::ContentPartAdded { response_id, item_id });
         for token in 0..EVENTS_PER_RESPONSE as u32 {
-            log.add(Event::OutputDelta { response_id, item_id, text: " word".to_owned(), tokens: vec![token] });
+            log.add(Event::OutputDelta {
+                response_id,
+                item_id,
+                text: " word".to_owned(),
+                tokens: vec![token],
+                logprobs: Vec::new(),
+            });
         }
         log.add(Event::OutputDone { response_id, item_id });
         log.add(Event::ContentPartDone { response_id, item_id });

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout)] // its output is a table for people
 #![allow(missing_docs)]
 
+use midstream::engine::settings::Shaping;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -125,7 +126,17 @@ fn submit_tokens(
     Ok(engine.submit(GenerationRequest {
         prompt,
         resumed: Arc::new([]),
-        sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, choice: 0 },
+        sampling: Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 0,
+            choice: 0,
+            shaping: Shaping::NONE,
+        },
+        logprobs: None,
+        constraint: None,
         max_tokens,
         stop_tokens: Arc::new([]),
         messages: Arc::new([]),

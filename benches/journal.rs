@@ -76,6 +76,7 @@ fn delta(conversation: ConversationId, seq: u64, response_id: ResponseId, item_i
         item_id,
         text: "a few words of an answer ".into(),
         tokens: vec![1024, 2048, 4096, 8192, 16384],
+        logprobs: Vec::new(),
     };
     let at_ms = 1_764_000_000_000 + seq;
     Batch {

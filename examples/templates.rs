@@ -26,13 +26,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     for line in stdin().lock().lines() {
         let request: Request = serde_json::from_str(&line?)?;
         let same = last.take().filter(|(path, _)| *path == request.template);
-        let (path, template) = match same {
-            Some(same) => same,
-            None => {
-                let source = std::fs::read_to_string(&request.template)?;
-                let template = ChatTemplate::new(&source, "<s>", "</s>").map_err(|error| error.to_string());
-                (request.template.clone(), template)
-            }
+        let (path, template) = if let Some(same) = same {
+            same
+        } else {
+            let source = std::fs::read_to_string(&request.template)?;
+            let template = ChatTemplate::new(&source, "<s>", "</s>").map_err(|error| error.to_string());
+            (request.template.clone(), template)
         };
         writeln!(out, "{}", outcome(&template, &request))?;
         last = Some((path, template));

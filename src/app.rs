@@ -1,7 +1,8 @@
 //! Wiring and the order of shutting down: which parts exist, who is handed which, and who stops first.
 //!
-//! Start: listener, journal, engines, actors, recovery, then ready. Stop: no new requests, running responses get
-//! their time, then the conversations (what still runs stays in the journal), the sockets, and last the journal.
+//! Start: listener, engines and beside them the journal, actors, recovery, then ready. Stop: no new requests, running
+//! responses get their time, then the conversations (what still runs stays in the journal), the sockets, and last the
+//! journal.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -69,12 +70,13 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
     let listener = listen(config.listen)
         .await
         .with_context(|| format!("listening on {}; is another server running there?", config.listen))?;
-    let (journal, writer) = open_journal(&config)?;
-    crash::point("journal_opened");
+    // Beside the journal: each of both may take a while.
     let engines = tokio::task::spawn_blocking({
         let config = config.clone();
         move || load_engines(&config, &models)
     });
+    let (journal, writer) = open_journal(&config)?;
+    crash::point("journal_opened");
     let catalog = tokio::select! {
         engines = engines => Arc::new(Catalog::new(engines.context("loading the models")??)),
         signal = stops.told() => {
@@ -212,8 +214,11 @@ fn open_journal(config: &Config) -> anyhow::Result<(Arc<dyn Journal>, WriterHand
 
 fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow::Result<Vec<Arc<dyn Engine>>> {
     let mut engines: Vec<Arc<dyn Engine>> = Vec::new();
+    let mut promised_bytes = 0;
     for model in models {
-        engines.push(Arc::new(load_model(config, &model.id, &model.path)?));
+        let engine = load_model(config, &model.id, &model.path, promised_bytes)?;
+        promised_bytes += engine.promised_bytes();
+        engines.push(Arc::new(engine));
     }
     if let Some(path) = &config.scripted {
         engines.push(Arc::new(ScriptedEngine::from_file(path)?.with_bare_calls(config.bare_calls)));
@@ -221,9 +226,12 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
     Ok(engines)
 }
 
-fn load_model(config: &Config, id: &str, path: &Path) -> anyhow::Result<LocalEngine> {
-    let options = load_options(config, id)?;
-    let engine = LocalEngine::load(path, &options).with_context(|| format!("loading {}", path.display()))?;
+fn load_model(config: &Config, id: &str, path: &Path, promised_bytes: u64) -> anyhow::Result<LocalEngine> {
+    let options = LoadOptions { promised_bytes, ..load_options(config, id)? };
+    let engine = LocalEngine::load(path, &options).map_err(|error| {
+        let doing = format!("loading {} ({})", path.display(), error.code());
+        anyhow::Error::new(error).context(doing)
+    })?;
     for doubt in doubts(engine.model(), config) {
         tracing::warn!(model = id, "{doubt}");
     }

@@ -1,5 +1,6 @@
 //! midstream's side of the rows that need no server: the engine in this process.
 
+use midstream::engine::settings::Shaping;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -57,7 +58,17 @@ impl Own {
         Ok(self.engine.submit(GenerationRequest {
             prompt: (0..tokens).map(|index| ((index * 7_919 + 311) % vocabulary) as u32).collect(),
             resumed: Arc::new([]),
-            sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, choice: 0 },
+            sampling: Sampling {
+                temperature: 0.0,
+                top_k: 0,
+                top_p: 1.0,
+                min_p: 0.0,
+                seed: 0,
+                choice: 0,
+                shaping: Shaping::NONE,
+            },
+            logprobs: None,
+            constraint: None,
             max_tokens: max_tokens as u32,
             stop_tokens: Arc::new([]),
             messages: Arc::new([]),

@@ -29,10 +29,11 @@ impl ActivationBlock {
     }
 
     /// Four neighbouring values as one register element, as the dot product instructions take them.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline(always)]
     pub(crate) fn quad(&self, group: usize) -> i32 {
-        i32::from_le_bytes(self.values.as_chunks::<4>().0[group].map(i8::cast_unsigned))
+        let [a, b, c, d] = self.values.as_chunks::<4>().0[group];
+        i32::from_le_bytes([a.cast_unsigned(), b.cast_unsigned(), c.cast_unsigned(), d.cast_unsigned()])
     }
 }
 

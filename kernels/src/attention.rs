@@ -4,13 +4,16 @@
 //! threads.
 //!
 //! A block's keys lie value by value: one register holds the same value of all its positions, so that scores need no
-//! sums across lanes, and several queries share each register of keys and of values.
+//! sums across lanes, and several queries share each register of keys and of values. Where many queries see the same
+//! positions, keys and values are made f32 once for all of them.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::isa::for_each_isa;
 use crate::math::{LANES, exp, max};
 use crate::matmul::for_row_tiles;
+use crate::memory::prefetch;
 use crate::shared::SharedSlice;
 use crate::simd::{Simd, exp as exp_lanes, load_part, store_part};
 use crate::{Isa, Team};
@@ -29,7 +32,15 @@ const CHUNK: usize = 2 * KV_BLOCK;
 const SEGMENT: usize = 512;
 
 /// Rows with the same block table that are computed together: keys and values stay in the nearest cache for all.
-const TILE_ROWS_MAX: usize = 8;
+const TILE_ROWS_MAX: usize = 16;
+
+/// From so many queries on it pays to make keys and values f32 before.
+const WIDENED_QUERIES_MIN: usize = 8;
+
+thread_local! {
+    /// The keys, then the values of a chunk as f32.
+    static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
 
 /// What attention reads.
 #[derive(Clone, Copy)]
@@ -87,6 +98,17 @@ pub struct AttentionScratch {
     states: Vec<[f32; 2]>,
 }
 
+impl AttentionScratch {
+    /// Bytes that attention of `rows` with so many query heads takes at most where a row sees `len` positions.
+    pub fn bytes(rows: usize, heads: usize, head_dim: usize, len: usize) -> usize {
+        let segments = len.div_ceil(SEGMENT).max(1);
+        let states = rows.saturating_mul(heads).saturating_mul(segments).saturating_mul(size_of::<[f32; 2]>());
+        let values = if segments > 1 { (states / 2).saturating_mul(head_dim) } else { 0 };
+        let tiles = rows.saturating_mul(size_of::<(usize, usize)>());
+        states.saturating_add(values).saturating_add(tiles)
+    }
+}
+
 /// `out[row][head] = softmax(q k^T * scale) v` over the positions each row sees; `out` is laid out like `q`.
 ///
 /// Panics when a length does not fit the shape, a block number or position lies outside the pool or table, `n_heads`
@@ -110,7 +132,7 @@ pub fn attention(team: &Team, isa: Isa, args: &AttentionArgs<'_>, out: &mut [f32
         let (tile, kv_head, segment) =
             (index / segments / args.n_kv_heads, index / segments % args.n_kv_heads, index % segments);
         let piece = Piece { args, rows: tiles[tile], kv_head, segment, segments, values: &values, states: &states };
-        run_piece(isa, &piece);
+        WIDENED.with_borrow_mut(|widened| run_piece(isa, &piece, widened));
     });
     if segments > 1 {
         let values: &[f32] = &scratch.values;
@@ -228,15 +250,57 @@ struct Piece<'a> {
     states: &'a SharedSlice<'a, [f32; 2]>,
 }
 
-for_each_isa! { fn run_piece(piece: &Piece<'_>) = piece_body; }
+for_each_isa! { fn run_piece(piece: &Piece<'_>, widened: &mut Vec<f32>) = piece_body; }
+
+/// What keys and values are stored as: f16 bits, or f32 where they were widened before.
+trait Element: Copy + Default {
+    fn load<S: Simd>(elements: &[Self; LANES]) -> S::V;
+}
+
+impl Element for u16 {
+    #[inline(always)]
+    fn load<S: Simd>(elements: &[Self; LANES]) -> S::V {
+        S::widen(elements)
+    }
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    fn load<S: Simd>(elements: &[Self; LANES]) -> S::V {
+        S::load(elements)
+    }
+}
 
 /// One block's keys and values for one head.
 #[derive(Clone, Copy)]
-struct Block<'a> {
+struct Block<'a, E> {
     /// `[head_dim][KV_BLOCK]`
-    keys: &'a [[u16; KV_BLOCK]],
+    keys: &'a [[E; KV_BLOCK]],
     /// `[KV_BLOCK][head_dim]`
-    values: &'a [u16],
+    values: &'a [E],
+}
+
+impl<'a> Block<'a, u16> {
+    /// Asks for the block: it may lie anywhere, so the processor's own prefetching cannot.
+    #[inline(always)]
+    fn prefetch(self) {
+        prefetch(self.keys.as_flattened());
+        prefetch(self.values);
+    }
+
+    /// The block as f32, in that memory.
+    #[inline(always)]
+    fn widen<S: Simd>(self, memory: &'a mut [f32]) -> Block<'a, f32> {
+        let (keys, values) = memory.split_at_mut(self.values.len());
+        for (wide, keys) in keys.as_chunks_mut().0.iter_mut().zip(self.keys) {
+            S::store(S::widen(keys), wide);
+        }
+        // As many values as keys, so whole registers, wherever a position's values end.
+        for (wide, values) in values.as_chunks_mut().0.iter_mut().zip(self.values.as_chunks().0) {
+            S::store(S::widen(values), wide);
+        }
+        Block { keys: keys.as_chunks().0, values }
+    }
 }
 
 /// A row and a head, and what a chunk of positions adds to its result.
@@ -257,7 +321,7 @@ impl Piece<'_> {
         self.args.rows[row].len.min((self.segment + 1) * SEGMENT)
     }
 
-    fn block(&self, position: usize) -> Block<'_> {
+    fn block(&self, position: usize) -> Block<'_, u16> {
         let args = self.args;
         // The row that sees most sees this position; all rows of the piece share its table.
         let block = args.rows[self.rows.0].block_table[position / KV_BLOCK] as usize;
@@ -271,12 +335,11 @@ impl Piece<'_> {
         (row * self.args.n_kv_heads + self.kv_head) * self.segments + self.segment
     }
 
-    /// The query with that number: all heads of the first row, then those of the second. The caller must not have
-    /// the same one twice at a time.
-    fn query(&self, number: usize, start: usize) -> Query<'_> {
+    /// The query of a row and one of its heads. The caller must not have the same one twice at a time.
+    #[inline(always)]
+    fn query(&self, row: usize, head: usize, start: usize) -> Query<'_> {
         let args = self.args;
         let group = args.n_heads / args.n_kv_heads;
-        let (row, head) = (self.rows.0 + number / group, number % group);
         let (first, end) = (args.first(row).saturating_sub(start), self.end_of(row).saturating_sub(start).min(CHUNK));
         let at = self.place(row) * group + head;
         Query {
@@ -293,7 +356,7 @@ impl Piece<'_> {
 }
 
 #[inline(always)]
-fn piece_body<S: Simd>(piece: &Piece<'_>) {
+fn piece_body<S: Simd>(piece: &Piece<'_>, widened: &mut Vec<f32>) {
     let args = piece.args;
     let (head_dim, group) = (args.head_dim, args.n_heads / args.n_kv_heads);
     let rows = piece.rows.0..piece.rows.1;
@@ -308,14 +371,27 @@ fn piece_body<S: Simd>(piece: &Piece<'_>) {
         // SAFETY: as above.
         unsafe { piece.states.part(at, group) }.fill([f32::NEG_INFINITY, 0.0]);
     }
+    let is_widened = rows.len() * group >= WIDENED_QUERIES_MIN;
+    let block_len = 2 * head_dim * KV_BLOCK;
+    if is_widened {
+        grow(widened, 2 * block_len);
+    }
     for start in (begin..end).step_by(CHUNK) {
         let low = piece.block(start);
         // Nobody sees the second block where it would be behind the end.
         let high = if start + KV_BLOCK < end { piece.block(start + KV_BLOCK) } else { low };
-        for_row_tiles!(rows.len() * group, |at, COUNT| {
-            let queries: &mut [Query<'_>; COUNT] = &mut std::array::from_fn(|i| piece.query(at + i, start));
-            attend::<S, COUNT>(queries, &[low, high], args.scale);
-        }, 4 3 2 1);
+        for ahead in [start + CHUNK, start + CHUNK + KV_BLOCK] {
+            if ahead < end {
+                piece.block(ahead).prefetch();
+            }
+        }
+        if is_widened {
+            let (memory, rest) = widened.split_at_mut(block_len);
+            let blocks = [low.widen::<S>(memory), high.widen::<S>(&mut rest[..block_len])];
+            attend_all::<S, f32>(piece, &blocks, start);
+        } else {
+            attend_all::<S, u16>(piece, &[low, high], start);
+        }
     }
     if piece.segments == 1 {
         for row in rows {
@@ -329,31 +405,76 @@ fn piece_body<S: Simd>(piece: &Piece<'_>) {
     }
 }
 
-/// Adds a chunk of positions to the results of some queries.
+/// Adds a chunk of positions to the results of all queries of a piece.
 #[inline(always)]
-fn attend<S: Simd, const R: usize>(queries: &mut [Query<'_>; R], blocks: &[Block<'_>; 2], scale: f32) {
+fn attend_all<S: Simd, E: Element>(piece: &Piece<'_>, blocks: &[Block<'_, E>; 2], start: usize) {
+    let group = piece.args.n_heads / piece.args.n_kv_heads;
+    let queries = (piece.rows.1 - piece.rows.0) * group;
+    // All heads of the first row, then those of the second.
+    let (mut row, mut head) = (piece.rows.0, 0);
+    if S::REGISTERS >= 32 {
+        for_row_tiles!(queries, |at, COUNT| {
+            attend::<S, E, COUNT>(piece, &mut row, &mut head, blocks, start);
+        }, 8 4 3 2 1);
+    } else {
+        for_row_tiles!(queries, |at, COUNT| {
+            attend::<S, E, COUNT>(piece, &mut row, &mut head, blocks, start);
+        }, 4 3 2 1);
+    }
+}
+
+/// Adds a chunk of positions to the results of some queries, from that row and head on.
+#[inline(always)]
+fn attend<S: Simd, E: Element, const R: usize>(
+    piece: &Piece<'_>,
+    row: &mut usize,
+    head: &mut usize,
+    blocks: &[Block<'_, E>; 2],
+    start: usize,
+) {
+    let group = piece.args.n_heads / piece.args.n_kv_heads;
+    let queries: &mut [Query<'_>; R] = &mut std::array::from_fn(|_| {
+        let query = piece.query(*row, *head, start);
+        *head += 1;
+        if *head == group {
+            (*row, *head) = (*row + 1, 0);
+        }
+        query
+    });
     for (half, block) in blocks.iter().enumerate() {
         if queries.iter().any(|query| query.seen.end > half * KV_BLOCK) {
-            score::<S, R>(queries, half, block.keys, scale);
+            score::<S, E, R>(queries, half, block.keys, piece.args.scale);
         }
     }
-    for query in queries.iter_mut().filter(|query| !query.seen.is_empty()) {
-        weigh::<S>(query);
-    }
-    let seen = queries[0].seen.clone();
-    if queries.iter().all(|query| query.seen == seen) {
-        add_values::<S, R>(queries, blocks, &seen);
-    } else {
+    weigh::<S, R>(queries);
+    let begin = queries[0].seen.start;
+    if queries.iter().any(|query| query.seen.start != begin) {
         for query in queries {
             let seen = query.seen.clone();
-            add_values::<S, 1>(std::array::from_mut(query), blocks, &seen);
+            add_values::<S, E, 1>(std::array::from_mut(query), blocks, &seen);
+        }
+        return;
+    }
+    // What all of them see, then what only some see.
+    let end = queries.iter().map(|query| query.seen.end).min().unwrap_or(0);
+    add_values::<S, E, R>(queries, blocks, &(begin..end));
+    for query in queries {
+        if query.seen.end > end {
+            query.shrink = 1.0;
+            let rest = end..query.seen.end;
+            add_values::<S, E, 1>(std::array::from_mut(query), blocks, &rest);
         }
     }
 }
 
 /// Scores one block's keys: a lane for each position, values of the head in ascending order.
 #[inline(always)]
-fn score<S: Simd, const R: usize>(queries: &mut [Query<'_>; R], half: usize, keys: &[[u16; KV_BLOCK]], scale: f32) {
+fn score<S: Simd, E: Element, const R: usize>(
+    queries: &mut [Query<'_>; R],
+    half: usize,
+    keys: &[[E; KV_BLOCK]],
+    scale: f32,
+) {
     let mut rows = [&queries[0].values[..keys.len()]; R];
     for (row, query) in rows.iter_mut().zip(queries.iter()) {
         // Lets the compiler drop the bounds checks below.
@@ -361,7 +482,7 @@ fn score<S: Simd, const R: usize>(queries: &mut [Query<'_>; R], half: usize, key
     }
     let mut sums = [S::splat(0.0); R];
     for (d, keys) in keys.iter().enumerate() {
-        let keys = S::widen(keys);
+        let keys = E::load::<S>(keys);
         for r in 0..R {
             sums[r] = S::fma(S::splat(rows[r][d]), keys, sums[r]);
         }
@@ -371,20 +492,34 @@ fn score<S: Simd, const R: usize>(queries: &mut [Query<'_>; R], half: usize, key
     }
 }
 
-/// Turns scores into weights relative to the new maximum.
+/// Turns scores into weights relative to the new maximum. A query that sees nothing of the chunk stays as it is.
 #[inline(always)]
-fn weigh<S: Simd>(query: &mut Query<'_>) {
-    hide(query, f32::NEG_INFINITY);
-    let [low, high] = [S::load(&query.weights[0]), S::load(&query.weights[1])];
-    let [before, sum] = *query.state;
-    let greatest = max(before, S::greatest(S::max(low, high)));
-    query.shrink = exp(before - greatest);
-    for weights in &mut query.weights {
-        S::store(exp_lanes::<S>(S::sub(S::load(weights), S::splat(greatest))), weights);
+fn weigh<S: Simd, const R: usize>(queries: &mut [Query<'_>; R]) {
+    // What everything before shrinks by is computed for all queries at once.
+    let (mut greatest, mut shrinks) = ([0.0; R], [0.0; LANES]);
+    for (r, query) in queries.iter_mut().enumerate() {
+        if query.seen.is_empty() {
+            continue;
+        }
+        hide(query, f32::NEG_INFINITY);
+        let [low, high] = [S::load(&query.weights[0]), S::load(&query.weights[1])];
+        greatest[r] = max(query.state[0], S::greatest(S::max(low, high)));
+        shrinks[r] = query.state[0] - greatest[r];
     }
-    hide(query, 0.0);
-    let added = S::sum(S::add(S::load(&query.weights[0]), S::load(&query.weights[1])));
-    *query.state = [greatest, sum.mul_add(query.shrink, added)];
+    let shrunk = exp_lanes::<S>(S::load(&shrinks));
+    S::store(shrunk, &mut shrinks);
+    for (r, query) in queries.iter_mut().enumerate() {
+        if query.seen.is_empty() {
+            continue;
+        }
+        query.shrink = shrinks[r];
+        for weights in &mut query.weights {
+            S::store(exp_lanes::<S>(S::sub(S::load(weights), S::splat(greatest[r]))), weights);
+        }
+        hide(query, 0.0);
+        let added = S::sum(S::add(S::load(&query.weights[0]), S::load(&query.weights[1])));
+        *query.state = [greatest[r], query.state[1].mul_add(query.shrink, added)];
+    }
 }
 
 /// Gives what is not seen that weight.
@@ -401,22 +536,26 @@ fn hide(query: &mut Query<'_>, weight: f32) {
 
 /// `out = out * shrink + weights * values` for the positions that are seen, in ascending order.
 #[inline(always)]
-fn add_values<S: Simd, const R: usize>(queries: &mut [Query<'_>; R], blocks: &[Block<'_>; 2], seen: &Range<usize>) {
+fn add_values<S: Simd, E: Element, const R: usize>(
+    queries: &mut [Query<'_>; R],
+    blocks: &[Block<'_, E>; 2],
+    seen: &Range<usize>,
+) {
     let head_dim = queries[0].out.len();
     for from in (0..head_dim / LANES * LANES).step_by(LANES) {
-        add_part::<S, R, LANES>(queries, blocks, seen, from);
+        add_part::<S, E, R, LANES>(queries, blocks, seen, from);
     }
     // A head that does not fill its last register goes on value by value.
     for from in head_dim / LANES * LANES..head_dim {
-        add_part::<S, R, 1>(queries, blocks, seen, from);
+        add_part::<S, E, R, 1>(queries, blocks, seen, from);
     }
 }
 
 /// The same for `W` values of the head, one register or a single one.
 #[inline(always)]
-fn add_part<S: Simd, const R: usize, const W: usize>(
+fn add_part<S: Simd, E: Element, const R: usize, const W: usize>(
     queries: &mut [Query<'_>; R],
-    blocks: &[Block<'_>; 2],
+    blocks: &[Block<'_, E>; 2],
     seen: &Range<usize>,
     from: usize,
 ) {
@@ -429,8 +568,7 @@ fn add_part<S: Simd, const R: usize, const W: usize>(
         let start = seen.start.saturating_sub(half * KV_BLOCK);
         let end = seen.end.saturating_sub(half * KV_BLOCK).min(KV_BLOCK);
         for position in start..end {
-            let bits = &block.values[position * head_dim + from..][..W];
-            let values = widen_part::<S>(bits);
+            let values = widen_part::<S, E>(&block.values[position * head_dim + from..][..W]);
             for r in 0..R {
                 sums[r] = S::fma(S::splat(queries[r].weights[half][position]), values, sums[r]);
             }
@@ -443,11 +581,11 @@ fn add_part<S: Simd, const R: usize, const W: usize>(
 
 /// Up to sixteen values, filled up with zeros.
 #[inline(always)]
-fn widen_part<S: Simd>(bits: &[u16]) -> S::V {
-    if let Some(bits) = bits.first_chunk() {
-        return S::widen(bits);
+fn widen_part<S: Simd, E: Element>(elements: &[E]) -> S::V {
+    if let Some(elements) = elements.first_chunk() {
+        return E::load::<S>(elements);
     }
-    let mut padded = [0; LANES];
-    padded[..bits.len()].copy_from_slice(bits);
-    S::widen(&padded)
+    let mut padded = [E::default(); LANES];
+    padded[..elements.len()].copy_from_slice(elements);
+    E::load::<S>(&padded)
 }

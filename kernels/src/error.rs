@@ -7,7 +7,7 @@ use crate::Format;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The environment names an instruction set that does not exist.
-    #[error("MIDSTREAM_ISA is {0:?}: use scalar, avx2 or avx512, or leave it unset")]
+    #[error("MIDSTREAM_ISA is {0:?}: use scalar, avx2, avx512 or neon, or leave it unset")]
     UnknownIsa(String),
     /// The named instruction set exists, but this processor lacks it.
     #[error("this processor cannot run {wanted}: it can run {available}; leave MIDSTREAM_ISA unset to take the best")]
@@ -61,7 +61,7 @@ pub enum Error {
         /// Bytes asked for.
         bytes: usize,
     },
-    /// The operating system refused to map a file.
-    #[error("cannot map the file: {0}")]
-    Map(#[from] std::io::Error),
+    /// A file could not be read.
+    #[error("{0}")]
+    Read(std::io::Error),
 }

@@ -18,10 +18,16 @@ pub(crate) enum Kind {
     /// AVX-512 F, BW, VL, DQ and VNNI, with everything of `Avx2`.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// NEON with the dot product instructions.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
 }
 
 /// The variable that forces an instruction set.
 const VARIABLE: &str = "MIDSTREAM_ISA";
+
+/// The names of all instruction sets there are kernels for.
+const NAMES: [&str; 4] = ["scalar", "avx2", "avx512", "neon"];
 
 impl Isa {
     /// Plain Rust; every processor has it.
@@ -29,7 +35,7 @@ impl Isa {
 
     /// The instruction sets of this processor, slowest first. The first is always [`Isa::SCALAR`].
     pub fn available() -> Vec<Self> {
-        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
+        #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_mut))]
         let mut found = vec![Self::SCALAR];
         #[cfg(target_arch = "x86_64")]
         {
@@ -47,6 +53,10 @@ impl Isa {
                 found.push(Self(Kind::Avx512));
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("neon") && std::arch::is_aarch64_feature_detected!("dotprod") {
+            found.push(Self(Kind::Neon));
+        }
         found
     }
 
@@ -58,9 +68,9 @@ impl Isa {
         }
     }
 
-    /// The instruction set of that name (`scalar`, `avx2`, `avx512`), if this processor has it.
+    /// The instruction set of that name (`scalar`, `avx2`, `avx512`, `neon`), if this processor has it.
     pub fn named(name: &str) -> Result<Self, Error> {
-        let Some(wanted) = ["scalar", "avx2", "avx512"].into_iter().find(|known| *known == name) else {
+        let Some(wanted) = NAMES.into_iter().find(|known| *known == name) else {
             return Err(Error::UnknownIsa(name.to_owned()));
         };
         let available = Self::available();
@@ -78,6 +88,8 @@ impl Isa {
             Kind::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => "neon",
         }
     }
 
@@ -103,6 +115,11 @@ macro_rules! for_each_isa {
             fn avx512($($arg: $ty),*) {
                 $body::<$crate::simd::Avx512>($($arg),*);
             }
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon,dotprod")]
+            fn neon($($arg: $ty),*) {
+                $body::<$crate::simd::Neon>($($arg),*);
+            }
             match isa.kind() {
                 $crate::isa::Kind::Scalar => $body::<$crate::simd::Plain>($($arg),*),
                 #[cfg(target_arch = "x86_64")]
@@ -111,6 +128,9 @@ macro_rules! for_each_isa {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: an `Isa` of this kind exists only where the processor has these features.
                 $crate::isa::Kind::Avx512 => unsafe { avx512($($arg),*) },
+                #[cfg(target_arch = "aarch64")]
+                // SAFETY: an `Isa` of this kind exists only where the processor has these features.
+                $crate::isa::Kind::Neon => unsafe { neon($($arg),*) },
             }
         }
     };
@@ -136,6 +156,6 @@ mod tests {
     #[test]
     fn an_unknown_name_is_an_error_that_says_what_to_use() {
         let text = Isa::named("sse9").unwrap_err().to_string();
-        assert!(text.contains("sse9") && text.contains("avx512"), "{text}");
+        assert!(text.contains("sse9") && text.contains("avx512") && text.contains("neon"), "{text}");
     }
 }

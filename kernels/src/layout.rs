@@ -135,7 +135,7 @@ impl PackedLayout {
     }
 
     /// Whether values need all eight bits of a byte. Kernels may take them signed then, without the zero point.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) const fn is_wide(&self) -> bool {
         self.zero_point == 128
     }

@@ -8,8 +8,8 @@
 //! Three promises hold for every function that computes:
 //! * **Batch invariance**: a row's result has the same bits whatever other rows are computed with it.
 //! * **Team invariance**: results do not depend on the number of threads.
-//! * **ISA invariance**: scalar, AVX2 and AVX-512 give the same bits. All of them use one accumulation order, and the
-//!   fused multiply-add wherever one of them does. (Only a NaN's payload may differ.)
+//! * **ISA invariance**: scalar, AVX2, AVX-512 and NEON give the same bits. All of them use one accumulation order, and
+//!   the fused multiply-add wherever one of them does. (Only a NaN's payload may differ.)
 
 #![allow(clippy::inline_always, reason = "a body is compiled per instruction set only when it is inlined there")]
 #![allow(clippy::doc_markdown, reason = "Q4_1 and its like are names of formats, not of items")]
@@ -27,7 +27,6 @@ mod limits;
 mod math;
 mod matmul;
 mod memory;
-mod mmap;
 mod ops;
 mod pack;
 mod rope;
@@ -44,12 +43,12 @@ pub use half::{f16_to_f32, f16_to_f32_slice, f32_to_f16, f32_to_f16_slice};
 pub use isa::Isa;
 pub use limits::{Burst, ReadBuffer, multiply_burst};
 pub use matmul::{Product, Scratch, matmul, matmul_all};
-pub use mmap::{Advice, Mmap};
+pub use memory::WeightMemory;
 pub use ops::{
-    Activation, activate_rows, add_in_place, add_products_in_place, add_scaled_in_place, add_to_rows, argmax,
-    clamped_silu_mul, gelu_mul, mul_in_place, rms_norm, rms_norm_heads, rms_norm_rows, scale_in_place, silu_mul,
-    softmax_in_place,
+    Activation, Branch, activate_rows, add_branch, add_in_place, add_products_in_place, add_scaled_in_place,
+    add_to_rows, argmax, clamped_silu_mul, gelu_mul, mul_in_place, rms_norm, rms_norm_heads, rms_norm_rows,
+    scale_in_place, silu_mul, softmax_in_place,
 };
-pub use rope::{RopeStyle, rope, rope_angles};
+pub use rope::{RopeStyle, Rotation, rope, rope_angles};
 pub use team::Team;
-pub use weights::WeightMatrix;
+pub use weights::{WeightMatrix, WeightShape};

@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::isa::{Kind, for_each_isa};
-use crate::memory::AlignedBytes;
+use crate::memory::{WeightBytes, WeightMemory};
 use crate::simd::Simd;
 use crate::{Error, Isa, Team};
 
@@ -61,6 +61,9 @@ fn multiply(isa: Isa, weights: &[u8; WEIGHT_BYTES], rows: &[[i8; 4]; TILE], roun
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this kind exists only where the processor has these features.
         Kind::Avx512 => unsafe { multiply_avx512(weights, rows, rounds) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: an `Isa` of this kind exists only where the processor has these features.
+        Kind::Neon => unsafe { multiply_neon(weights, rows, rounds) },
     }
 }
 
@@ -143,20 +146,41 @@ fn multiply_avx512(weights: &[u8; WEIGHT_BYTES], rows: &[[i8; 4]; TILE], rounds:
     sums.into_iter().fold(0, |total: i32, sum| total.wrapping_add(_mm512_reduce_add_epi32(sum)))
 }
 
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod")]
+fn multiply_neon(weights: &[u8; WEIGHT_BYTES], rows: &[[i8; 4]; TILE], rounds: usize) -> i32 {
+    use std::arch::aarch64::{vaddvq_s32, vdupq_n_s32, vld1q_s8, vreinterpretq_s8_s32};
+    let mut values = [vreinterpretq_s8_s32(vdupq_n_s32(0)); TILE];
+    for r in 0..TILE {
+        values[r] = vreinterpretq_s8_s32(vdupq_n_s32(quad(rows[r])));
+    }
+    let mut sums = [vdupq_n_s32(0); TILE];
+    for _ in 0..rounds {
+        for bytes in weights.as_chunks::<16>().0 {
+            // SAFETY: 16 bytes; the load needs no alignment.
+            let loaded = unsafe { vld1q_s8(bytes.as_ptr().cast()) };
+            for r in 0..TILE {
+                sums[r] = crate::matmul::neon::add_dots(sums[r], loaded, values[r]);
+            }
+        }
+    }
+    sums.into_iter().fold(0, |total: i32, sum| total.wrapping_add(vaddvq_s32(sum)))
+}
+
 /// Four activations as the products take them.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn quad(values: [i8; 4]) -> i32 {
     i32::from_le_bytes(values.map(i8::cast_unsigned))
 }
 
 /// Anonymous memory, in huge pages where the system gives them, as weights lie in.
-pub struct ReadBuffer(AlignedBytes);
+pub struct ReadBuffer(WeightBytes);
 
 impl ReadBuffer {
     /// `bytes` of memory that is really there, rounded up to whole pieces of what one thread reads at a time.
     pub fn new(bytes: usize) -> Result<Self, Error> {
         let len = bytes.max(1).checked_next_multiple_of(PIECE_BYTES).ok_or(Error::OutOfMemory { bytes })?;
-        let mut memory = AlignedBytes::zeroed(len)?;
+        let mut memory = WeightMemory::default().take(len)?;
         memory.as_mut_slice().fill(1);
         Ok(Self(memory))
     }

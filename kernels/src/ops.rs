@@ -3,6 +3,7 @@
 
 use crate::isa::for_each_isa;
 use crate::math::{LANES, exp, max, max_lanes, sigmoid, sum_lanes};
+use crate::shared::SharedSlice;
 use crate::simd::Simd;
 use crate::{Isa, Team};
 
@@ -77,6 +78,44 @@ for_each_isa! {
     fn norm_heads(row: &mut [f32], weight: &[f32], eps: f32) = norm_heads_body;
 }
 
+/// What a branch adds to the stream it came from, and the norms around that.
+#[derive(Clone, Copy)]
+pub struct Branch<'a> {
+    /// Rows of what the branch computed.
+    pub values: &'a [f32],
+    /// A norm for these before they are added.
+    pub norm: Option<&'a [f32]>,
+    /// The norm with which the next branch begins, if there is one.
+    pub next_norm: Option<&'a [f32]>,
+    /// What is added to the mean squares.
+    pub epsilon: f32,
+}
+
+/// `stream += values`, the values normed before where there is a norm for them; then `normed` gets the stream, normed
+/// for the next branch. Rows have `cols` values. Without a next norm, what is in `normed` means nothing.
+///
+/// Panics when the lengths differ.
+pub fn add_branch(team: &Team, isa: Isa, branch: &Branch<'_>, stream: &mut [f32], normed: &mut [f32], cols: usize) {
+    let Branch { values, norm, next_norm, epsilon } = *branch;
+    assert!(values.len() == stream.len() && normed.len() == stream.len(), "as many values everywhere");
+    let stream = SharedSlice::new(stream);
+    for_rows(team, normed, cols, |row, normed| {
+        // SAFETY: each row is handed out once, rows do not overlap, and the borrow ends with this call.
+        let stream = unsafe { stream.part(row * cols, cols) };
+        let values = &values[row * cols..(row + 1) * cols];
+        match norm {
+            Some(weight) => {
+                rms_norm(isa, values, weight, epsilon, normed);
+                add_in_place(isa, stream, normed);
+            }
+            None => add_in_place(isa, stream, values),
+        }
+        if let Some(weight) = next_norm {
+            rms_norm(isa, stream, weight, epsilon, normed);
+        }
+    });
+}
+
 /// How a gate opens for the values behind it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
@@ -107,11 +146,8 @@ pub fn activate_rows(team: &Team, isa: Isa, activation: Activation, gate: &mut [
 }
 
 /// Adds `bias` to every row of `x`, rows being as long as `bias`.
-pub fn add_to_rows(isa: Isa, x: &mut [f32], bias: &[f32]) {
-    assert!(x.len().is_multiple_of(bias.len().max(1)), "whole rows");
-    for row in x.chunks_exact_mut(bias.len().max(1)) {
-        add_in_place(isa, row, bias);
-    }
+pub fn add_to_rows(team: &Team, isa: Isa, x: &mut [f32], bias: &[f32]) {
+    for_rows(team, x, bias.len().max(1), |_, row| add_in_place(isa, row, bias));
 }
 
 /// The index of the greatest value, the first one among equals. NaN are passed over; 0 when there is nothing else.
@@ -130,7 +166,8 @@ pub fn argmax(x: &[f32]) -> usize {
 /// Below that many values waking the team costs more than it saves.
 const ALONE_MAX: usize = 8192;
 
-fn for_rows(team: &Team, out: &mut [f32], cols: usize, job: impl Fn(usize, &mut [f32]) + Sync) {
+/// Calls `job(row, values)` for every row of `cols` values, by the team where there are many values.
+pub(crate) fn for_rows(team: &Team, out: &mut [f32], cols: usize, job: impl Fn(usize, &mut [f32]) + Sync) {
     assert!(out.len().is_multiple_of(cols), "whole rows");
     if out.len() <= ALONE_MAX {
         out.chunks_exact_mut(cols).enumerate().for_each(|(row, out)| job(row, out));

@@ -5,6 +5,8 @@
 use crate::half::{f16_to_f32, f32_to_f16};
 use crate::math::{EXP_MAX, EXP_MIN, EXP_TERMS, LANES, LN_2_HIGH, LN_2_LOW, ROUNDING, max, max_lanes, sum_lanes};
 
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::{Neon, widen_4};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
@@ -14,6 +16,8 @@ pub(crate) use x86::{Avx2, Avx512};
 pub(crate) trait Simd {
     /// Sixteen floats.
     type V: Copy;
+    /// How many vector registers there are; a `V` may take two.
+    const REGISTERS: usize;
 
     fn splat(value: f32) -> Self::V;
     fn load(values: &[f32; LANES]) -> Self::V;
@@ -89,6 +93,7 @@ fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; L
 
 impl Simd for Plain {
     type V = [f32; LANES];
+    const REGISTERS: usize = 16;
 
     #[inline(always)]
     fn splat(value: f32) -> Self::V {
@@ -161,6 +166,9 @@ impl Simd for Plain {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+#[path = "simd_neon.rs"]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 #[path = "simd_x86.rs"]
 mod x86;

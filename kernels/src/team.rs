@@ -5,15 +5,24 @@
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::shared::SharedSlice;
 
-/// How often a waiting thread looks again before it sleeps: some tens of microseconds, longer than the gaps between
-/// the products of one forward pass and much shorter than anything a person notices on an idle machine.
-const SPINS_MAX: usize = 600;
+/// How long a waiting thread looks again and again before it sleeps, in ticks of the processor's clock, which runs at 2
+/// to 4 GHz: some tens of microseconds. That is longer than the gaps between the products of one forward pass, and much
+/// shorter than anything a person notices on an idle machine.
+#[cfg(target_arch = "x86_64")]
+const SPIN_TICKS: u64 = 150_000;
+
+/// Looks between two glances at the clock.
+const SPINS: usize = 32;
+
+/// Rounds of looks where there is no such clock.
+#[cfg(not(target_arch = "x86_64"))]
+const SPIN_ROUNDS: usize = 60;
 
 /// A larger team than this is a mistake in the caller's arithmetic.
 const SIZE_MAX: usize = 1024;
@@ -26,28 +35,38 @@ pub struct Team {
     turn: Mutex<()>,
 }
 
-/// A job with its lifetime erased. Only valid between its publication and the moment `running` returns to 0.
+/// A job with its lifetime erased. Only valid between its publication and the moment its door is shut and nobody is
+/// inside.
 type Job = *const (dyn Fn(usize) + Sync);
+
+/// Low bits of the door: how many workers are inside.
+const INSIDE: u64 = 0xffff;
+/// Whether a worker may still come in.
+const OPEN: u64 = INSIDE + 1;
+/// From here on: the number of the job.
+const NEXT_JOB: u64 = 2 * OPEN;
 
 struct Shared {
     job: UnsafeCell<Option<Job>>,
-    /// Counts jobs; a change tells workers that `job` is new.
-    epoch: AtomicUsize,
-    /// Workers that have not finished the current job.
-    running: AtomicUsize,
+    /// The number of the last job, whether it takes workers, and how many of them are at work on it. A worker that
+    /// is late, because another program has its processor, finds the door shut: nobody waits for it.
+    door: AtomicU64,
+    /// Workers that have finished the last job.
+    finished: AtomicUsize,
     stop: AtomicBool,
     /// The first panic of a worker in the current job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    /// Threads asleep on `wake` (workers) and on `done` (the caller).
+    /// Workers asleep on `wake` that nobody has called yet.
     asleep: AtomicUsize,
+    /// Whether the caller sleeps on `done`.
     caller_asleep: AtomicBool,
     gate: Mutex<()>,
     wake: Condvar,
     done: Condvar,
 }
 
-// SAFETY: `job` is written only by the caller that holds `turn` while no worker runs, and read only by workers after
-// they saw the new `epoch`; the closure behind it is `Sync`.
+// SAFETY: `job` is written only by the caller that holds `turn`, while the door is shut and nobody inside, and read only
+// by workers inside; the closure behind it is `Sync`.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -63,8 +82,8 @@ impl Team {
     pub fn new(size: usize) -> Self {
         let shared = Arc::new(Shared {
             job: UnsafeCell::new(None),
-            epoch: AtomicUsize::new(0),
-            running: AtomicUsize::new(0),
+            door: AtomicU64::new(0),
+            finished: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
             asleep: AtomicUsize::new(0),
@@ -101,30 +120,18 @@ impl Team {
             (0..self.size()).for_each(job);
             return;
         }
-        let turn = lock(&self.turn);
-        let job: &(dyn Fn(usize) + Sync) = &job;
-        // SAFETY: only the lifetime changes. Workers use the job before they count `running` down, and this function
-        // does not return (or unwind) before `running` is 0.
-        let erased: Job =
-            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(job) };
-        self.shared.publish(erased, self.workers.len());
-        let own = as_job(|| job(0));
-        self.shared.wait_until_done();
-        let theirs = lock(&self.shared.panic).take();
-        drop(turn);
-        if let Some(payload) = own.err().or(theirs) {
-            resume_unwind(payload);
-        }
+        self.publish_and_help(&job, true);
     }
 
-    /// Calls `job` once with every index below `count`; threads take the next index when they are free.
+    /// Calls `job` once with every index below `count`; threads take the next index when they are free. A thread that
+    /// comes when all are taken is not waited for.
     pub fn run_each(&self, count: usize, job: impl Fn(usize) + Sync) {
-        if count <= 1 || self.workers.is_empty() {
+        if count <= 1 || self.workers.is_empty() || IN_JOB.get() {
             (0..count).for_each(job);
             return;
         }
         let next = AtomicUsize::new(0);
-        self.run(|_| {
+        let share = |_| {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 if index >= count {
@@ -132,7 +139,31 @@ impl Team {
                 }
                 job(index);
             }
-        });
+        };
+        self.publish_and_help(&share, false);
+    }
+
+    /// Opens the door to a job, does the caller's own share, and shuts it: when all workers have done theirs, or else
+    /// at once. Returns when nobody is inside.
+    fn publish_and_help(&self, job: &(dyn Fn(usize) + Sync), wants_everybody: bool) {
+        let turn = lock(&self.turn);
+        // SAFETY: only the lifetime changes. Workers use the job inside the door only, and this function does not
+        // return (or unwind) before the door is shut and nobody inside.
+        let erased: Job =
+            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(job) };
+        self.shared.publish(erased);
+        let own = as_job(|| job(0));
+        if wants_everybody {
+            let workers = self.workers.len();
+            self.shared.wait_until(|shared| shared.finished.load(Ordering::SeqCst) == workers);
+        }
+        self.shared.door.fetch_and(!OPEN, Ordering::SeqCst);
+        self.shared.wait_until(|shared| shared.door.load(Ordering::SeqCst) & INSIDE == 0);
+        let theirs = lock(&self.shared.panic).take();
+        drop(turn);
+        if let Some(payload) = own.err().or(theirs) {
+            resume_unwind(payload);
+        }
     }
 
     /// Cuts `out` into chunks of `chunk_len` (the last may be shorter) and calls `job(chunk_index, chunk)` for each;
@@ -152,7 +183,7 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        self.shared.door.fetch_add(NEXT_JOB, Ordering::SeqCst);
         {
             let _gate = lock(&self.shared.gate);
             self.shared.wake.notify_all();
@@ -165,27 +196,29 @@ impl Drop for Team {
 }
 
 impl Shared {
-    fn publish(&self, job: Job, workers: usize) {
-        // SAFETY: the caller holds `turn` and the last job is over: no worker looks at `job` now.
+    fn publish(&self, job: Job) {
+        // SAFETY: the caller holds `turn` and the last job's door is shut with nobody inside: no worker looks at `job`.
         unsafe { *self.job.get() = Some(job) };
-        self.running.store(workers, Ordering::Relaxed);
-        // Sequentially consistent together with `asleep`: either a worker going to sleep sees the new epoch, or we see
-        // that it sleeps. The same holds for `running` and `caller_asleep`.
-        self.epoch.fetch_add(1, Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) > 0 {
+        self.finished.store(0, Ordering::Relaxed);
+        let last = self.door.load(Ordering::Relaxed);
+        // Sequentially consistent together with `asleep`: either a worker going to sleep sees the new job, or we see
+        // that it sleeps. The same holds for what the caller waits for and `caller_asleep`.
+        self.door.store((last & !OPEN) + NEXT_JOB + OPEN, Ordering::SeqCst);
+        // Workers that are called are on their way, and need not be called for the next job too.
+        if self.asleep.swap(0, Ordering::SeqCst) > 0 {
             let _gate = lock(&self.gate);
             self.wake.notify_all();
         }
     }
 
-    fn wait_until_done(&self) {
-        let is_done = || self.running.load(Ordering::SeqCst) == 0;
-        if spin_until(is_done) {
+    /// Waits on the caller's side.
+    fn wait_until(&self, is_done: impl Fn(&Self) -> bool) {
+        if spin_until(|| is_done(self)) {
             return;
         }
         let mut gate = lock(&self.gate);
         self.caller_asleep.store(true, Ordering::SeqCst);
-        while !is_done() {
+        while !is_done(self) {
             gate = self.done.wait(gate).unwrap_or_else(PoisonError::into_inner);
         }
         self.caller_asleep.store(false, Ordering::SeqCst);
@@ -194,39 +227,51 @@ impl Shared {
     fn work(&self, index: usize) {
         let mut seen = 0;
         loop {
-            self.wait_for_epoch_after(seen);
-            seen = seen.wrapping_add(1);
+            self.wait_for_job_after(seen);
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
-            // SAFETY: the new epoch was published after `job`, which stays unchanged until this worker counts down.
+            seen = self.door.load(Ordering::SeqCst) / NEXT_JOB;
+            if !self.enter(seen) {
+                continue;
+            }
+            // SAFETY: `job` does not change while somebody is inside.
             let job = unsafe { *self.job.get() };
             if let Some(job) = job {
-                // SAFETY: the closure lives until `running` is 0 (`Team::run`).
+                // SAFETY: the closure lives until nobody is inside (`Team::publish_and_help`).
                 let job = unsafe { &*job };
                 if let Err(payload) = as_job(|| job(index)) {
                     lock(&self.panic).get_or_insert(payload);
                 }
             }
-            if self.running.fetch_sub(1, Ordering::SeqCst) == 1 && self.caller_asleep.load(Ordering::SeqCst) {
+            self.finished.fetch_add(1, Ordering::SeqCst);
+            self.door.fetch_sub(1, Ordering::SeqCst);
+            if self.caller_asleep.load(Ordering::SeqCst) {
                 let _gate = lock(&self.gate);
                 self.done.notify_all();
             }
         }
     }
 
-    /// Workers take part in every job, so the next epoch is always the last seen one plus 1.
-    fn wait_for_epoch_after(&self, seen: usize) {
-        let is_new = || self.epoch.load(Ordering::SeqCst) != seen;
+    /// Goes in to the job with that number, if its door is open still.
+    fn enter(&self, number: u64) -> bool {
+        let may_enter = |door| (door / NEXT_JOB == number && door & OPEN != 0).then_some(door + 1);
+        self.door.fetch_update(Ordering::SeqCst, Ordering::SeqCst, may_enter).is_ok()
+    }
+
+    fn wait_for_job_after(&self, seen: u64) {
+        let is_new = || self.door.load(Ordering::SeqCst) / NEXT_JOB != seen;
         if spin_until(is_new) {
             return;
         }
         let mut gate = lock(&self.gate);
-        self.asleep.fetch_add(1, Ordering::SeqCst);
-        while !is_new() {
+        loop {
+            self.asleep.fetch_add(1, Ordering::SeqCst);
+            if is_new() {
+                return;
+            }
             gate = self.wake.wait(gate).unwrap_or_else(PoisonError::into_inner);
         }
-        self.asleep.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -240,13 +285,32 @@ fn as_job(share: impl FnOnce()) -> std::thread::Result<()> {
 
 /// Looks at `condition` again and again for a short while. Returns whether it became true.
 fn spin_until(condition: impl Fn() -> bool) -> bool {
-    for _ in 0..SPINS_MAX {
-        if condition() {
-            return true;
+    let look = || {
+        (0..SPINS).any(|_| {
+            let is_true = condition();
+            if !is_true {
+                std::hint::spin_loop();
+            }
+            is_true
+        })
+    };
+    #[cfg(target_arch = "x86_64")]
+    {
+        // One pause takes 3 cycles on one processor and 140 on another, so time is counted, not pauses.
+        // SAFETY: every x86-64 processor has the counter.
+        let ticks = || unsafe { std::arch::x86_64::_rdtsc() };
+        let begin = ticks();
+        while ticks().wrapping_sub(begin) < SPIN_TICKS {
+            if look() {
+                return true;
+            }
         }
-        std::hint::spin_loop();
+        condition()
     }
-    condition()
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        (0..SPIN_ROUNDS).any(|_| look()) || condition()
+    }
 }
 
 /// A panic never leaves the small critical sections here half done, so poison means nothing.

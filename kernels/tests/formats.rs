@@ -5,8 +5,10 @@
 
 mod common;
 
+use std::sync::Mutex;
+
 use common::{Numbers, file_bytes};
-use midstream_kernels::{Error, Format, Isa, WeightMatrix, dequantise};
+use midstream_kernels::{Error, Format, Isa, Team, WeightMatrix, WeightMemory, WeightShape, dequantise};
 
 const ONE: [u8; 2] = [0x00, 0x3c];
 const TWO: [u8; 2] = [0x00, 0x40];
@@ -246,6 +248,40 @@ fn a_packed_matrix_gives_back_the_files_values_bit_for_bit() {
             }
         }
     }
+}
+
+#[test]
+fn weights_are_read_piece_by_piece_on_any_team_each_byte_once_and_lie_in_the_memory_given() {
+    // More than one piece, and a last one that is not full.
+    let shape = WeightShape { format: Format::Q4_1, rows: 1003, cols: 576 };
+    let bytes = file_bytes(shape.format, shape.rows * shape.cols, &mut Numbers::new(3));
+    let whole = WeightMatrix::new(Isa::SCALAR, shape.format, shape.rows, shape.cols, &bytes).unwrap();
+    assert!(shape.memory_bytes().unwrap() >= whole.packed_bytes());
+    for threads in [1, 3] {
+        let seen = Mutex::new(vec![0; bytes.len()]);
+        let read = |at: usize, into: &mut [u8]| {
+            into.copy_from_slice(&bytes[at..at + into.len()]);
+            seen.lock().unwrap()[at..at + into.len()].iter_mut().for_each(|count| *count += 1);
+            Ok(())
+        };
+        let mut memory = WeightMemory::new(shape.memory_bytes().unwrap()).unwrap();
+        let matrix = WeightMatrix::read(Isa::SCALAR, shape, &mut memory, &Team::new(threads), &read).unwrap();
+        assert!(seen.lock().unwrap().iter().all(|count| *count == 1));
+        let (mut found, mut expected) = (vec![0.0; shape.cols], vec![0.0; shape.cols]);
+        for row in 0..shape.rows {
+            matrix.dequantise_row(row, &mut found).unwrap();
+            whole.dequantise_row(row, &mut expected).unwrap();
+            assert_eq!(found, expected, "row {row}");
+        }
+    }
+}
+
+#[test]
+fn weights_that_cannot_be_read_are_an_error() {
+    let shape = WeightShape { format: Format::F32, rows: 5000, cols: 64 };
+    let cut = |at: usize, _: &mut [u8]| if at > 0 { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) };
+    let refused = WeightMatrix::read(Isa::SCALAR, shape, &mut WeightMemory::default(), &Team::new(2), &cut);
+    assert!(matches!(refused, Err(Error::Read(_))));
 }
 
 #[test]

@@ -115,6 +115,23 @@ fn every_isa_gives_the_same_bits() {
 }
 
 #[test]
+fn more_rows_than_a_strip_give_scalars_bits_on_every_isa() {
+    let team = Team::new(1);
+    for format in Format::ALL {
+        let (rows, cols, m) = (17, 256, 70);
+        let mut numbers = Numbers::new(17);
+        let bytes = file_bytes(format, rows * cols, &mut numbers);
+        let x = numbers.units(m * cols);
+        let scalar = WeightMatrix::new(Isa::SCALAR, format, rows, cols, &bytes).unwrap();
+        let expected: Vec<u32> = x.chunks(cols).flat_map(|row| bits(&product(&team, &scalar, row, 1))).collect();
+        for isa in Isa::available() {
+            let matrix = WeightMatrix::new(isa, format, rows, cols, &bytes).unwrap();
+            assert!(bits(&product(&team, &matrix, &x, m)) == expected, "{matrix:?}");
+        }
+    }
+}
+
+#[test]
 fn extreme_quants_do_not_saturate() {
     // All bits set and all bits clear, against activations that all quantise to 127 or -127 in runs.
     let team = Team::new(1);

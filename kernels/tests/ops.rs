@@ -4,9 +4,9 @@ mod common;
 
 use common::Numbers;
 use midstream_kernels::{
-    Activation, Isa, RopeStyle, Team, activate_rows, add_in_place, add_products_in_place, add_scaled_in_place,
-    add_to_rows, argmax, clamped_silu_mul, gelu_mul, mul_in_place, rms_norm, rms_norm_heads, rms_norm_rows, rope,
-    rope_angles, scale_in_place, silu_mul, softmax_in_place,
+    Activation, Branch, Isa, RopeStyle, Rotation, Team, activate_rows, add_branch, add_in_place, add_products_in_place,
+    add_scaled_in_place, add_to_rows, argmax, clamped_silu_mul, gelu_mul, mul_in_place, rms_norm, rms_norm_heads,
+    rms_norm_rows, rope, rope_angles, scale_in_place, silu_mul, softmax_in_place,
 };
 
 const LENGTHS: [usize; 8] = [1, 7, 8, 15, 16, 17, 576, 1001];
@@ -85,7 +85,7 @@ fn sums_and_scales_are_exact() {
         assert!(product.iter().zip(x.iter().zip(&y)).all(|(product, (x, y))| product.to_bits() == (x * y).to_bits()));
         let scaled = on_every_isa(&x, |isa, x| scale_in_place(isa, x, 1.7));
         assert!(scaled.iter().zip(&x).all(|(scaled, x)| scaled.to_bits() == (x * 1.7).to_bits()));
-        let doubled = on_every_isa(&[&x[..], &x[..]].concat(), |isa, rows| add_to_rows(isa, rows, &y));
+        let doubled = on_every_isa(&[&x[..], &x[..]].concat(), |isa, rows| add_to_rows(&Team::new(1), isa, rows, &y));
         assert!(doubled[..len] == sum && doubled[len..] == sum);
     }
 }
@@ -120,7 +120,8 @@ fn rope_turns_each_pair_by_its_angle_and_leaves_the_rest() {
         for (row, (cos, sin)) in cos.chunks_mut(pairs).zip(sin.chunks_mut(pairs)).enumerate() {
             rope_angles(100.0 * row as f64, &frequencies, 1.0, cos, sin);
         }
-        let found = on_every_isa(&x, |isa, x| rope(isa, style, x, rows, head_dim, &cos, &sin));
+        let rotation = Rotation { style, head_dim, cos: &cos, sin: &sin };
+        let found = on_every_isa(&x, |isa, x| rope(&Team::new(1), isa, &rotation, x, rows));
         let expected = (0..x.len()).map(|at| {
             let (start, i, row) = (at / head_dim * head_dim, at % head_dim, at / head_dim / heads);
             if i >= n_rot {
@@ -185,6 +186,59 @@ fn rows_by_a_team_have_the_bits_of_single_rows() {
                     }
                     assert!(one == gates);
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_branch_by_a_team_has_the_bits_of_its_single_steps() {
+    let (rows, cols) = (70, 200);
+    let mut numbers = Numbers::new(2);
+    let [stream, values] = [(); 2].map(|()| numbers.units(rows * cols));
+    let [first, second] = [(); 2].map(|()| numbers.units(cols));
+    for isa in Isa::available() {
+        for (size, norm, next_norm) in
+            [(1, None, None), (2, Some(&first), None), (2, None, Some(&second)), (3, Some(&first), Some(&second))]
+        {
+            let (norm, next_norm) = (norm.map(Vec::as_slice), next_norm.map(Vec::as_slice));
+            let branch = Branch { values: &values, norm, next_norm, epsilon: 1e-6 };
+            let (mut sums, mut normed) = (stream.clone(), vec![0.0; stream.len()]);
+            add_branch(&Team::new(size), isa, &branch, &mut sums, &mut normed, cols);
+            for row in 0..rows {
+                let span = row * cols..(row + 1) * cols;
+                let mut added = values[span.clone()].to_vec();
+                if let Some(weight) = norm {
+                    rms_norm(isa, &values[span.clone()], weight, 1e-6, &mut added);
+                }
+                let mut sum = stream[span.clone()].to_vec();
+                add_in_place(isa, &mut sum, &added);
+                assert!(sums[span.clone()] == sum);
+                if let Some(weight) = next_norm {
+                    rms_norm(isa, &sum, weight, 1e-6, &mut added);
+                    assert!(normed[span] == added);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_turned_by_a_team_have_the_bits_of_single_rows() {
+    let (rows, heads, head_dim, pairs) = (70, 3, 64, 32);
+    let mut numbers = Numbers::new(4);
+    let x = numbers.units(rows * heads * head_dim);
+    let [cos, sin] = [(); 2].map(|()| numbers.units(rows * pairs));
+    for isa in Isa::available() {
+        for style in [RopeStyle::Norm, RopeStyle::Neox] {
+            let mut all = x.clone();
+            rope(&Team::new(3), isa, &Rotation { style, head_dim, cos: &cos, sin: &sin }, &mut all, rows);
+            let row_len = heads * head_dim;
+            for row in 0..rows {
+                let (cos, sin) = (&cos[row * pairs..(row + 1) * pairs], &sin[row * pairs..(row + 1) * pairs]);
+                let mut one = x[row * row_len..(row + 1) * row_len].to_vec();
+                rope(&Team::new(1), isa, &Rotation { style, head_dim, cos, sin }, &mut one, 1);
+                assert!(all[row * row_len..(row + 1) * row_len] == one);
             }
         }
     }

@@ -19,19 +19,19 @@ use crate::prompt::ChatTemplate;
 use crate::store::MemoryJournal;
 
 /// The day and the second stand in front, as some models' templates have them.
-const TEMPLATE: &str = "{{ strftime_now('%Y-%m-%dT%H:%M:%S') }}\
+pub(super) const TEMPLATE: &str = "{{ strftime_now('%Y-%m-%dT%H:%M:%S') }}\
     {% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
     <|im_start|>assistant{{ '\n' }}";
 const END: u32 = 257;
 /// "hihi", a letter each.
-const SAID: [u32; 5] = [258, 259, 258, 259, END];
+pub(super) const SAID: [u32; 5] = [258, 259, 258, 259, END];
 
 /// A conversation and the ids of its responses.
-struct Parent {
+pub(super) struct Parent {
     directory: DirectoryHandle,
-    parts: Parts,
-    handle: ConversationHandle,
-    responses: Vec<ResponseId>,
+    pub(super) parts: Parts,
+    pub(super) handle: ConversationHandle,
+    pub(super) responses: Vec<ResponseId>,
 }
 
 impl Parent {
@@ -50,7 +50,7 @@ impl Parent {
     }
 
     /// A fork behind the response of this number: its conversation and what it came to.
-    async fn fork(&self, number: usize, store: bool) -> (ConversationHandle, Arc<State>, ResponseId) {
+    pub(super) async fn fork(&self, number: usize, store: bool) -> (ConversationHandle, Arc<State>, ResponseId) {
         let create = turn(&self.parts, store);
         let id = create.response_id;
         let (handle, _reader) = self.directory.fork("", self.responses[number], create, None).await.unwrap();
@@ -59,21 +59,21 @@ impl Parent {
     }
 }
 
-fn turn(parts: &Parts, store: bool) -> Create {
+pub(super) fn turn(parts: &Parts, store: bool) -> Create {
     let mut create = create(parts, &[]);
     create.config.store = store;
     create.config.max_output_tokens = Some(40);
     create
 }
 
-async fn ended(handle: &ConversationHandle, create: Create) -> Arc<State> {
+pub(super) async fn ended(handle: &ConversationHandle, create: Create) -> Arc<State> {
     let id = create.response_id;
     drop(handle.create(create, None).await.unwrap());
     soon(handle.ended(id)).await.unwrap()
 }
 
 /// A conversation of three turns with the engine that spells, and the time.
-async fn spelled() -> (Parent, Arc<Teller>, Arc<AtomicU64>) {
+pub(super) async fn spelled() -> (Parent, Arc<Teller>, Arc<AtomicU64>) {
     let journal = Arc::new(MemoryJournal::new());
     let now = Arc::new(AtomicU64::new(1_764_000_000_000));
     let mut parts = parts(&journal, &json!([{"deltas": ["unused"]}]), Config::default());

@@ -28,6 +28,8 @@ mod fork_tests;
 #[cfg(test)]
 mod native_id_tests;
 #[cfg(test)]
+mod prompt_tests;
+#[cfg(test)]
 mod reading_tests;
 #[cfg(test)]
 mod retention_tests;
@@ -40,6 +42,7 @@ pub use directory::{DirectoryHandle, Open};
 pub use handle::{AnsweredCall, Cancelled, Claimed, ConversationHandle};
 pub use keys::{Claim, KeyClaim, Keys};
 pub use kv::KvKeeper;
+pub(crate) use offload::offload;
 pub use preview::preview_prompt;
 pub use reader::{Cursor, Reader};
 pub use root::{RootHandle, start};

@@ -65,5 +65,6 @@ fn refusal(unrendered: Unrendered) -> Reject {
     match unrendered {
         Unrendered::Template(message) => Reject::new(Code::InvalidInput, message).param("messages"),
         Unrendered::TooLong(message) => Reject::new(Code::ContextLengthExceeded, message),
+        Unrendered::Constraint(message) => Reject::new(Code::InvalidInput, message),
     }
 }

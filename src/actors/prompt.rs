@@ -1,14 +1,17 @@
 //! The prompt of a response: the tokens of the turns before it, and what is new.
 //!
-//! A turn's prompt is a pure function of the transcript: rendering turn after turn, each on the tokens of the
-//! one before, gives the same tokens in a running process and after a restart. What was built last is kept, so
-//! that a running conversation renders only the new turn.
+//! A turn's prompt is a pure function of the transcript: rendering turn after turn, each on the tokens of the one
+//! before, gives the same tokens in a running process and after a restart. What was built last is kept, and what was
+//! run is recorded: only the new turn is rendered. Turns of older journals, and of other models, are rendered again.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::reading::Reading;
 use crate::config::Config;
-use crate::conversation::{Create, Event, NewResponse, Response, State, messages_with_answer, messages_within, turns};
+use crate::conversation::{
+    Create, Event, HeldTokens, NewResponse, RecordedPrompt, Response, State, held_tokens, messages_with_answer,
+    messages_within, recorded_prompt, turns,
+};
 use crate::engine::ModelInfo;
 use crate::ids::ResponseId;
 use crate::parse::{ends_in_reasoning, text_ends_in_reasoning};
@@ -47,6 +50,8 @@ pub(super) enum Unrendered {
     Template(String),
     /// It cannot fit into the model's context, however it is cut into tokens.
     TooLong(String),
+    /// The answer cannot be held to its form.
+    Constraint(String),
 }
 
 /// A prompt, ready for an engine.
@@ -55,10 +60,12 @@ pub(super) struct Rendered {
     pub(super) messages: Vec<Message>,
     /// Whether the answer begins inside reasoning, if the prompt's end says.
     pub(super) starts_in_reasoning: Option<bool>,
+    /// What is to be recorded of it, unless that was done.
+    pub(super) record: Option<RecordedPrompt>,
 }
 
 impl HeldPrompt {
-    /// Builds the prompt of a response.
+    /// Builds the prompt of a response, or gives the one that it began with.
     pub(super) fn render(
         &self,
         state: &State,
@@ -67,38 +74,64 @@ impl HeldPrompt {
         settings: PromptSettings,
     ) -> Result<Rendered, Unrendered> {
         let turns: Vec<&Response> = turns(state, id).collect();
-        let (mut held, first) = self.begin(&turns, model);
-        let mut rendered = Err(Unrendered::Template(format!("no response {id}")));
-        for turn in &turns[first..] {
-            let (messages, built) = build_turn(state, turn, model, settings, held.as_deref())?;
-            let mut tokens = built.tokens.clone();
-            tokens.extend(turn.kept_tokens());
-            held = Some(tokens);
-            let reasoning = Reading::of(&turn.config, model).reasoning;
-            let starts_in_reasoning = match turn.config.prompt_end.continued(&messages) {
-                Some(text) => Some(text_ends_in_reasoning(reasoning, text)),
-                None => ends_in_reasoning(reasoning, &built.text),
-            };
-            rendered = Ok(Rendered { tokens: built.tokens, messages, starts_in_reasoning });
-        }
-        if let Ok(Rendered { tokens, .. }) = &rendered {
-            let held = Held { response_id: id, model: model.id.clone(), tokens: tokens.clone() };
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
-        }
-        rendered
+        let Some((turn, before)) = turns.split_last() else {
+            return Err(Unrendered::Template(format!("no response {id}")));
+        };
+        let rendered = match recorded_prompt(&turns, &model.fingerprint) {
+            Some(tokens) => {
+                let messages = messages_within(state, turn, settings.reasoning_cleared_after_ms);
+                let prompt = model.tokenizer.spell(&tokens);
+                let starts_in_reasoning = starts_in_reasoning(turn, model, &messages, &prompt);
+                Rendered { tokens, messages, starts_in_reasoning, record: None }
+            }
+            None => self.build(state, turn, before, model, settings)?,
+        };
+        let held = Held { response_id: id, model: model.id.clone(), tokens: rendered.tokens.clone() };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        Ok(rendered)
     }
 
-    /// The tokens of the last turn that was built, with its answer, and the turn to go on with.
-    fn begin(&self, turns: &[&Response], model: &ModelInfo) -> (Option<Vec<u32>>, usize) {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(held) = held.as_ref().filter(|held| held.model == model.id) else { return (None, 0) };
-        let Some(place) = turns.iter().position(|turn| turn.id == held.response_id) else { return (None, 0) };
-        if place + 1 >= turns.len() {
-            return (None, 0);
+    /// Builds the prompts of the turns behind the last one whose tokens are held, each on the one before it.
+    fn build(
+        &self,
+        state: &State,
+        turn: &Response,
+        before: &[&Response],
+        model: &ModelInfo,
+        settings: PromptSettings,
+    ) -> Result<Rendered, Unrendered> {
+        let begin = self.begin(before, model).or_else(|| held_tokens(before, &model.fingerprint));
+        let (mut held, first) = begin.map_or((None, 0), |held| (Some(held.tokens), held.place + 1));
+        for turn in &before[first..] {
+            let (_, built) = build_turn(state, turn, model, settings, held.as_deref())?;
+            let mut tokens = built.tokens;
+            tokens.extend(turn.kept_tokens());
+            held = Some(tokens);
         }
+        let (messages, built) = build_turn(state, turn, model, settings, held.as_deref())?;
+        let starts_in_reasoning = starts_in_reasoning(turn, model, &messages, &built.text);
+        let is_new = turn.prompt.is_none() && turn.config.store;
+        let record = is_new.then(|| RecordedPrompt::of(&built.tokens, turn, before, &model.fingerprint));
+        Ok(Rendered { tokens: built.tokens, messages, starts_in_reasoning, record })
+    }
+
+    /// The tokens of the turn that was built last, with its answer.
+    fn begin(&self, before: &[&Response], model: &ModelInfo) -> Option<HeldTokens> {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = held.as_ref().filter(|held| held.model == model.id)?;
+        let place = before.iter().position(|turn| turn.id == held.response_id)?;
         let mut tokens = held.tokens.clone();
-        tokens.extend(turns[place].kept_tokens());
-        (Some(tokens), place + 1)
+        tokens.extend(before[place].kept_tokens());
+        Some(HeldTokens { place, tokens })
+    }
+}
+
+/// Whether the answer begins inside reasoning, if the message that it goes on with or the text of its prompt says.
+fn starts_in_reasoning(turn: &Response, model: &ModelInfo, messages: &[Message], prompt: &str) -> Option<bool> {
+    let reasoning = Reading::of(&turn.config, model).reasoning;
+    match turn.config.prompt_end.continued(messages) {
+        Some(text) => Some(text_ends_in_reasoning(reasoning, text)),
+        None => ends_in_reasoning(reasoning, prompt),
     }
 }
 

@@ -18,11 +18,11 @@ use super::offload::offload;
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
 use super::reading::Reading;
 use super::shared::{Parts, RunningGuard};
-use crate::conversation::{GenerationEnd, Input, Output, ResponseConfig, State};
+use crate::conversation::{GenerationEnd, Input, Output, RecordedPrompt, ResponseConfig, State, TokenLogprob};
 use crate::crash;
 use crate::engine::{
-    AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo, Sampling,
-    Standing,
+    AbortHandle, Compiled, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo,
+    Sampling, Standing, Surroundings, TokenLogprobs, tokenizer::Tokenizer,
 };
 use crate::error::Code;
 use crate::ids::{ConversationId, ResponseId};
@@ -126,7 +126,7 @@ async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
     let Job { generation, response_id, state, held, kv, control, running } = job;
     let mut courier = Courier { generation, to, outstanding: None, gone: false };
     let end = match begin(&parts, state, response_id, held, &kv, &control).await {
-        Ok(Begun { pump, prompt_tokens }) => pump.carry(&mut courier, prompt_tokens).await,
+        Ok(Begun { pump, prompt }) => pump.carry(&mut courier, prompt).await,
         Err(end) => Some(Ended { outputs: Vec::new(), tail_tokens: Vec::new(), end }),
     };
     if let Some(Ended { outputs, tail_tokens, end }) = end {
@@ -137,7 +137,13 @@ async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
 
 struct Begun {
     pump: Pump,
-    prompt_tokens: u32,
+    prompt: Prompt,
+}
+
+/// What is told of the prompt when the engine begins.
+struct Prompt {
+    tokens: u32,
+    record: Option<RecordedPrompt>,
 }
 
 /// How a generation ended, and what was gathered last.
@@ -172,9 +178,11 @@ async fn begin(
         () = control.aborted() => return Err(GenerationEnd::Aborted),
     };
     let settings = parts.config.as_ref().into();
+    let own = config.clone();
     let rendering = offload(move || {
         let _permit = permit;
-        held.render(&state, response_id, &model, settings)
+        let rendered = held.render(&state, response_id, &model, settings)?;
+        Ok((rendered, compiled(&own, &model)?))
     });
     let rendered = tokio::select! {
         biased;
@@ -182,9 +190,11 @@ async fn begin(
         // The thread goes on to its end; nobody waits for it.
         () = control.aborted() => return Err(GenerationEnd::Aborted),
     };
-    let rendered = match rendered {
+    let (mut rendered, constraint) = match rendered {
         Ok(Ok(rendered)) => rendered,
-        Ok(Err(Unrendered::Template(message))) => return Err(failed(Code::InvalidInput, message)),
+        Ok(Err(Unrendered::Template(message) | Unrendered::Constraint(message))) => {
+            return Err(failed(Code::InvalidInput, message));
+        }
         Ok(Err(Unrendered::TooLong(message))) => return Err(failed(Code::ContextLengthExceeded, message)),
         Err(_) => return Err(failed(Code::Internal, "rendering the prompt failed".to_owned())),
     };
@@ -197,7 +207,7 @@ async fn begin(
         // The stop string is durable, only the end was not: nothing is left to generate.
         return Err(GenerationEnd::Stop);
     }
-    let prompt_tokens = rendered.tokens.len() as u32;
+    let prompt = Prompt { tokens: rendered.tokens.len() as u32, record: rendered.record.take() };
     let recorder = match home {
         Some(home) => {
             let tokens = rendered.tokens.iter().chain(&resumed).copied().collect();
@@ -209,9 +219,19 @@ async fn begin(
         None => None,
     };
     let stop_tokens = engine.model().tokenizer.end_of_generation();
-    let request = request(&config, owner, rendered, stop_tokens, parts.config.token_channel_capacity);
+    let request = request(&config, owner, rendered, constraint, stop_tokens, parts.config.token_channel_capacity);
     let source = Source { engine, request, tokens: resumed, control: control.clone() };
-    Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt_tokens })
+    Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt })
+}
+
+/// The response's constraint for this model, where it has one.
+fn compiled(config: &ResponseConfig, model: &ModelInfo) -> Result<Option<Compiled>, Unrendered> {
+    let Some(constraint) = &config.constraint else { return Ok(None) };
+    let Reading { tool_format, reasoning, .. } = Reading::of(config, model);
+    let surroundings = Surroundings { tools: &config.tools, tool_format, reasoning };
+    let grammars = model.grammars.as_ref();
+    let grammars = grammars.ok_or_else(|| Unrendered::Constraint(format!("{} takes no constraint now", model.id)))?;
+    grammars.compile(constraint, &surroundings).map(Some).map_err(|error| Unrendered::Constraint(error.to_string()))
 }
 
 /// Whose a generation is: its conversation's, or that of all choices of one request. It is a name, no more.
@@ -227,6 +247,7 @@ fn request(
     config: &ResponseConfig,
     owner: u64,
     rendered: Rendered,
+    constraint: Option<Compiled>,
     stop_tokens: &[u32],
     channel_capacity: usize,
 ) -> GenerationRequest {
@@ -241,7 +262,10 @@ fn request(
             min_p: sampling.min_p,
             seed: sampling.seed,
             choice: config.choice.map_or(0, |choice| choice.index),
+            shaping: sampling.shaping.clone(),
         },
+        logprobs: config.logprobs,
+        constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
         max_tokens: config.max_output_tokens.unwrap_or(u32::MAX),
         stop_tokens: stop_tokens.into(),
         messages: rendered.messages.into(),
@@ -326,6 +350,20 @@ fn declared(tool: &ToolDefinition) -> DeclaredTool {
     DeclaredTool { name: tool.name.clone(), parameters: tool.parameters.clone() }
 }
 
+/// How likely a token was, in terms of text. One that was set and not sampled was certain.
+fn logprob(tokenizer: &Tokenizer, token: u32, weighed: Option<&TokenLogprobs>) -> TokenLogprob {
+    let bytes = |token: u32| match tokenizer.special_text(token) {
+        Some(text) => text.as_bytes().to_vec(),
+        None => tokenizer.token_bytes(token).to_vec(),
+    };
+    let top = weighed.map(|weighed| &weighed.top[..]).unwrap_or_default();
+    TokenLogprob {
+        bytes: bytes(token),
+        logprob: weighed.map_or(0.0, |weighed| weighed.logprob),
+        top: top.iter().map(|(token, logprob)| (bytes(*token), *logprob)).collect(),
+    }
+}
+
 /// What was read of an answer and is not told yet.
 struct Gathered {
     source: Source,
@@ -338,11 +376,18 @@ struct Gathered {
     count: usize,
     /// Tokens of the group that is still held back.
     tokens: Vec<u32>,
+    /// How likely they were, where the response asks for it.
+    logprobs: Vec<TokenLogprob>,
     pieces: Vec<Piece>,
 }
 
 impl Gathered {
-    fn read(&mut self, token: u32) {
+    /// Reads a token, and how likely it was where that is told.
+    fn read(&mut self, token: u32, weighed: Option<&TokenLogprobs>) {
+        if self.source.request.logprobs.is_some() {
+            let logprob = logprob(&self.source.engine.model().tokenizer, token, weighed);
+            self.logprobs.push(logprob);
+        }
         if let Some(recorder) = &self.recorder {
             recorder.push(token);
         }
@@ -358,7 +403,8 @@ impl Gathered {
     fn close_group(&mut self) {
         self.count += self.tokens.len();
         let (tokens, pieces) = (std::mem::take(&mut self.tokens), std::mem::take(&mut self.pieces));
-        self.groups.push(Output { tokens, pieces });
+        let logprobs = std::mem::take(&mut self.logprobs);
+        self.groups.push(Output { tokens, logprobs, pieces });
     }
 
     /// Whether the model has thought enough; then the answer goes on as if it had closed its reasoning here.
@@ -366,7 +412,7 @@ impl Gathered {
         let is_over = self.parsed.is_over(self.source.control.thinking_tokens());
         if is_over {
             for token in self.parsed.closing.clone() {
-                self.read(token);
+                self.read(token, None);
             }
         }
         is_over
@@ -393,15 +439,16 @@ enum Dropping {
 impl Pump {
     /// Submits the sequence. A model that may not think at all begins behind its reasoning.
     fn begin(source: Source, parsed: Parsed, recorder: Option<Recorder>) -> Result<Self, GenerationEnd> {
-        let (groups, tokens, pieces) = (Vec::new(), Vec::new(), Vec::new());
-        let mut gathered = Gathered { source, parsed, recorder, groups, count: 0, tokens, pieces };
+        let (groups, tokens, logprobs, pieces) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut gathered = Gathered { source, parsed, recorder, groups, count: 0, tokens, logprobs, pieces };
         gathered.close_reasoning();
         let sequence = gathered.source.submit()?;
         Ok(Self { gathered, sequence, dropping: None })
     }
 
     /// Carries tokens until the sequence has ended. `None`: the conversation takes no news any more.
-    async fn carry(mut self, courier: &mut Courier, prompt_tokens: u32) -> Option<Ended> {
+    async fn carry(mut self, courier: &mut Courier, prompt: Prompt) -> Option<Ended> {
+        let Prompt { tokens: prompt_tokens, record: mut prompt } = prompt;
         loop {
             let may_gather = self.gathered.count < GATHERED_TOKENS_MAX;
             tokio::select! {
@@ -410,10 +457,12 @@ impl Pump {
                 event = self.sequence.events.recv(), if may_gather => match event {
                     Some(EngineEvent::Started { cached_tokens }) => {
                         crash::point("prefill_started");
-                        let generation = courier.generation;
-                        courier.send(Input::GenerationStarted { generation, prompt_tokens, cached_tokens }).await;
+                        let (generation, prompt) = (courier.generation, prompt.take());
+                        let started = Input::GenerationStarted { generation, prompt_tokens, cached_tokens, prompt };
+                        courier.send(started).await;
                     }
-                    Some(EngineEvent::Token(token)) => self.take(token),
+                    Some(EngineEvent::Token(token)) => self.take(token, None),
+                    Some(EngineEvent::Weighed(token, weighed)) => self.take(token, Some(&weighed)),
                     Some(EngineEvent::Finished(reason)) => if let Err(end) = self.finished(reason) {
                         return self.end(courier, end).await;
                     },
@@ -435,12 +484,12 @@ impl Pump {
         }
     }
 
-    fn take(&mut self, token: u32) {
+    fn take(&mut self, token: u32, weighed: Option<&TokenLogprobs>) {
         if self.dropping.is_some() {
             return;
         }
         crash::point("token_sampled");
-        self.gathered.read(token);
+        self.gathered.read(token, weighed);
         if self.gathered.parsed.pipeline.stopped() {
             self.drop_rest(Dropping::Stopped);
         } else if self.gathered.close_reasoning() {

@@ -1,6 +1,7 @@
 //! The shells against an engine that plays a script and a journal in memory: what must hold when an actor sleeps, the
 //! journal refuses or the process starts again.
 
+use crate::engine::settings::Shaping;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +53,14 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         fingerprint: model.fingerprint.clone(),
         instructions: None,
         tools: vec![],
-        sampling: SamplingConfig { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 },
+        sampling: SamplingConfig {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 1,
+            shaping: Shaping::NONE,
+        },
         max_output_tokens: None,
         stop: stop.iter().map(|text| (*text).to_owned()).collect(),
         template_kwargs: Map::new(),
@@ -66,6 +74,8 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
+        constraint: None,
         prompt_end: crate::prompt::PromptEnd::Answer,
         priority: None,
         choice: None,

@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_field_of_the_wrong_type_is_named_by_its_path() {
-        assert_eq!(fault(r#"{"temperature": "hot"}"#).param.unwrap(), "temperature");
+        assert_eq!(fault(r#"{"background": "hot"}"#).param.unwrap(), "background");
         assert_eq!(fault(r#"{"input": [{"role": 3}]}"#).param.unwrap(), "input[0].role");
         assert_eq!(fault(r#"{"stop": ["a", 1]}"#).param.unwrap(), "stop[1]");
         assert_eq!(fault(r#"{"input": 7}"#).param.unwrap(), "input");

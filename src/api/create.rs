@@ -6,15 +6,17 @@ use super::App;
 use super::body::decode;
 use super::errors::invalid;
 use super::idempotency::fingerprint;
-use super::input::{self, Knobs};
+use super::input;
 use super::unserved;
-use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader};
+use super::{constraint, sampling};
+use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader, offload};
 use crate::conversation::{Create, Item, Policy, Reject, ResponseConfig};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
 use crate::prompt::PromptEnd;
 use crate::protocol::responses::CreateResponse;
+use crate::protocol::sampling::GenerationParams;
 use crate::protocol::tokenize::Tokenize;
 use crate::store::{KeyScope, KeyedAnswer, Operation};
 
@@ -96,13 +98,7 @@ pub(crate) fn check(request: &CreateResponse, body: &Value) -> Result<(), Reject
 /// The core's request, with everything checked that needs no conversation.
 pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) -> Result<Create, Reject> {
     let fresh = &mut FreshIds::random();
-    let knobs = Knobs {
-        temperature: request.temperature,
-        top_p: request.top_p,
-        top_k: request.top_k,
-        min_p: request.min_p,
-        seed: request.seed,
-    };
+    let params: GenerationParams = decode(body)?;
     let tools = input::tools(request.tools.as_deref(), request.tool_choice.as_ref())?;
     let mut echo: Map<String, Value> = ECHOED
         .into_iter()
@@ -113,12 +109,13 @@ pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) 
         echo.insert("tools".to_owned(), all.clone().into());
     }
     let thinking = input::effort(body.get("reasoning"));
+    let constraint = constraint::constraint(&params, &tools, model)?;
     let config = ResponseConfig {
         model: model.id.clone(),
         fingerprint: model.fingerprint.clone(),
         instructions: request.instructions.clone(),
         tools,
-        sampling: knobs.sampling(model.sampling, fresh)?,
+        sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: input::token_limit(request.max_output_tokens, "max_output_tokens")?,
         stop: input::stops(request.stop.as_ref())?,
         template_kwargs: input::template_kwargs(request.chat_template_kwargs.as_ref(), thinking.as_ref()),
@@ -131,7 +128,9 @@ pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) 
         max_parallel_tool_calls: input::parallel_limit(body)?,
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
-        formats: Some(input::formats(model)),
+        formats: Some(input::formats(model, constraint.as_ref())),
+        logprobs: sampling::logprobs(&params)?,
+        constraint,
         prompt_end: PromptEnd::Answer,
         priority: input::priority(body)?,
         choice: None,
@@ -171,6 +170,17 @@ pub(crate) fn open(principal: &str, items: Vec<Item>) -> Open {
     Open { principal: principal.to_owned(), items, ..Open::default() }
 }
 
+/// Refuses what its answer cannot be held to, away from the async threads.
+pub(crate) async fn check_constraint(app: &App, create: &Create, body: &Value) -> Result<(), Reject> {
+    if create.config.constraint.is_none() {
+        return Ok(());
+    }
+    let model = app.engine(Some(&create.config.model))?.model().clone();
+    let (config, params) = (create.config.clone(), decode::<GenerationParams>(body)?);
+    let checked = offload(move || constraint::check(&model, &config, &params)).await;
+    checked.unwrap_or_else(|_| Err(Reject::new(Code::Internal, "checking the answer's form failed")))
+}
+
 /// What came of a request for a response.
 pub(crate) enum Done {
     /// It was created; the reader stands in front of it.
@@ -196,6 +206,7 @@ pub(crate) async fn perform(
         Claimed::Replay(answer) => return Ok(Done::Replay(answer)),
     };
     let create = create(app.engine(request.model.as_deref())?.model(), request, body)?;
+    check_constraint(app, &create, body).await?;
     let id = create.response_id;
     let (handle, reader) = place(app, principal, request, create, key.as_ref(), claim).await?;
     Ok(Done::Created { id, handle, reader: Box::new(reader) })

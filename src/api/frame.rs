@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::object;
-use crate::conversation::{CopiedTurn, FlushPolicy};
+use crate::conversation::{CopiedTurn, FlushPolicy, TokenLogprob};
 use crate::conversation::{Ending, Event, Item, ItemBody, OutputItem, Recorded, Response, ResponseStatus, State};
 use crate::ids::{InterventionId, ItemId, ResponseId};
 use crate::protocol::items::Part;
@@ -53,12 +53,12 @@ pub(crate) fn openai(state: &State, recorded: &Recorded) -> Option<StreamEvent> 
         }
         Event::OutputItemDone { item_id, .. } => {
             let (output_index, output) = response.output_item(*item_id)?;
-            let item = object::item(&output.item);
+            let item = object::output(output);
             StreamBody::OutputItemDone { output_index, item }
         }
         Event::ContentPartAdded { item_id, .. } => content_part(response, *item_id, false)?,
         Event::ContentPartDone { item_id, .. } => content_part(response, *item_id, true)?,
-        Event::OutputDelta { item_id, text, .. } => delta(response, *item_id, text)?,
+        Event::OutputDelta { item_id, text, logprobs, .. } => delta(response, *item_id, text, logprobs)?,
         Event::OutputDone { item_id, .. } => done(response, *item_id)?,
         _ => return None,
     };
@@ -66,10 +66,12 @@ pub(crate) fn openai(state: &State, recorded: &Recorded) -> Option<StreamEvent> 
 }
 
 fn content_part(response: &Response, item_id: ItemId, done: bool) -> Option<StreamBody> {
-    let (output_index, OutputItem { item, .. }) = response.output_item(item_id)?;
+    let (output_index, output) = response.output_item(item_id)?;
+    let item = &output.item;
     let text = if done { item.text() } else { String::new() };
     let part = match &item.body {
         ItemBody::Reasoning { .. } => Part::ReasoningText { text },
+        _ if done => Part::OutputText { text, annotations: [], logprobs: object::logprobs(&output.logprobs) },
         _ => Part::output(text),
     };
     let (item_id, content_index) = (item.wire_id(), 0);
@@ -80,25 +82,31 @@ fn content_part(response: &Response, item_id: ItemId, done: bool) -> Option<Stre
     })
 }
 
-fn delta(response: &Response, item_id: ItemId, text: &str) -> Option<StreamBody> {
+fn delta(response: &Response, item_id: ItemId, text: &str, logprobs: &[TokenLogprob]) -> Option<StreamBody> {
     let (output_index, OutputItem { item, .. }) = response.output_item(item_id)?;
     let (item_id, content_index, delta) = (item.wire_id(), 0, text.to_owned());
     Some(match &item.body {
         ItemBody::Reasoning { .. } => StreamBody::ReasoningTextDelta { item_id, output_index, content_index, delta },
         ItemBody::FunctionCall { .. } => StreamBody::FunctionCallArgumentsDelta { item_id, output_index, delta },
-        _ => StreamBody::OutputTextDelta { item_id, output_index, content_index, delta, logprobs: [] },
+        _ => {
+            let logprobs = object::logprobs(logprobs);
+            StreamBody::OutputTextDelta { item_id, output_index, content_index, delta, logprobs }
+        }
     })
 }
 
 fn done(response: &Response, item_id: ItemId) -> Option<StreamBody> {
-    let (output_index, OutputItem { item, .. }) = response.output_item(item_id)?;
+    let (output_index, OutputItem { item, logprobs, .. }) = response.output_item(item_id)?;
     let (item_id, content_index, text) = (item.wire_id(), 0, item.text());
     Some(match &item.body {
         ItemBody::Reasoning { .. } => StreamBody::ReasoningTextDone { item_id, output_index, content_index, text },
         ItemBody::FunctionCall { name, .. } => {
             StreamBody::FunctionCallArgumentsDone { item_id, output_index, name: name.clone(), arguments: text }
         }
-        _ => StreamBody::OutputTextDone { item_id, output_index, content_index, text, logprobs: [] },
+        _ => {
+            let logprobs = object::logprobs(logprobs);
+            StreamBody::OutputTextDone { item_id, output_index, content_index, text, logprobs }
+        }
     })
 }
 

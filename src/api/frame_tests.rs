@@ -1,5 +1,6 @@
 //! Both encodings of a whole conversation, against golden files: clients rely on every byte of these shapes.
 
+use crate::engine::settings::Shaping;
 use serde_json::{Map, Value, json};
 
 use super::frame::{frame, openai};
@@ -51,7 +52,7 @@ impl Play {
         let response_id = ResponseId::from_bytes([number; 16]);
         self.input(Input::Create(Box::new(Create::new(response_id, input, config()))));
         let generation = self.state.last_seq;
-        self.input(Input::GenerationStarted { generation, prompt_tokens: 12, cached_tokens: 4 });
+        self.input(Input::GenerationStarted { generation, prompt_tokens: 12, cached_tokens: 4, prompt: None });
         response_id
     }
 
@@ -60,7 +61,7 @@ impl Play {
     }
 
     pub(super) fn say(&mut self, tokens: &[u32], pieces: Vec<Piece>) {
-        let outputs = vec![Output { tokens: tokens.to_vec(), pieces }];
+        let outputs = vec![Output { tokens: tokens.to_vec(), pieces, logprobs: Vec::new() }];
         self.input(Input::Generated { generation: self.generation(), outputs });
     }
 
@@ -86,7 +87,14 @@ fn config() -> ResponseConfig {
             description: None,
             parameters: json!({"type": "object"}),
         }],
-        sampling: SamplingConfig { temperature: 0.7, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 },
+        sampling: SamplingConfig {
+            temperature: 0.7,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 1,
+            shaping: Shaping::NONE,
+        },
         max_output_tokens: Some(100),
         stop: Vec::new(),
         template_kwargs: Map::new(),
@@ -100,6 +108,8 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
+        constraint: None,
         prompt_end: crate::prompt::PromptEnd::Answer,
         priority: None,
         choice: None,
@@ -127,7 +137,7 @@ fn whole_conversation() -> Play {
     let intervention_id = InterventionId::from_bytes([4; 16]);
     play.input(Input::Intervene(Intervene::now(intervention_id, second, items)));
     let generation = play.generation();
-    play.input(Input::GenerationStarted { generation, prompt_tokens: 20, cached_tokens: 16 });
+    play.input(Input::GenerationStarted { generation, prompt_tokens: 20, cached_tokens: 16, prompt: None });
     play.say(&[8], vec![Piece::Text("Il".to_owned())]);
     play.input(Input::Silence);
     play.input(Input::Restarted { fingerprint: Some("f".to_owned()) });

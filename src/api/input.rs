@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::body::decode;
+use super::constraint;
 use super::errors::invalid;
-use crate::conversation::{
-    Content, Formats, Item, ItemBody, ItemStatus, Policies, Reject, SamplingConfig, Thinking, ToolPolicy,
-};
-use crate::engine::{ModelInfo, SamplingDefaults};
+use crate::conversation::{Content, Formats, Item, ItemBody, ItemStatus, Policies, Reject, Thinking, ToolPolicy};
+use crate::engine::ModelInfo;
+use crate::engine::settings::Constraint;
 use crate::ids::{CallId, FreshIds, ItemId};
 use crate::prompt::{PromptEnd, Role, ToolDefinition, with_thinking};
 use crate::protocol::TextOr;
@@ -192,10 +192,10 @@ fn assistant_bodies(message: &ChatMessage, text: String, path: &str) -> Result<V
     Ok(bodies)
 }
 
-/// How this model's answers are read now.
-pub(crate) fn formats(model: &ModelInfo) -> Formats {
+/// How the answer is read: as this model's are now.
+pub(crate) fn formats(model: &ModelInfo, constraint: Option<&Constraint>) -> Formats {
     let (tool, reasoning) = (model.tool_format.name().to_owned(), model.reasoning.name().to_owned());
-    Formats { tool, reasoning, bare_calls: model.bare_calls }
+    Formats { tool, reasoning, bare_calls: constraint::bare_calls(constraint, model) }
 }
 
 /// What the request asks for beyond the answer.
@@ -357,35 +357,6 @@ pub(crate) fn priority(body: &Value) -> Result<Option<i8>, Reject> {
             Some(level) => Ok(Some(level.clamp(i8::MIN.into(), i8::MAX.into()) as i8)),
             None => Err(invalid(HINT, format!("{HINT} is {hint}, but must be a whole number"))),
         },
-    }
-}
-
-/// The sampling fields of a request, as they came.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Knobs {
-    pub(crate) temperature: Option<f32>,
-    pub(crate) top_p: Option<f32>,
-    pub(crate) top_k: Option<i64>,
-    pub(crate) min_p: Option<f32>,
-    pub(crate) seed: Option<i64>,
-}
-
-impl Knobs {
-    /// Checks the ranges and fills in the model's defaults; a seed is drawn where none was given.
-    pub(crate) fn sampling(self, defaults: SamplingDefaults, fresh: &mut FreshIds) -> Result<SamplingConfig, Reject> {
-        let within = |value: Option<f32>, default: f32, most: f32, name: &str| match value.unwrap_or(default) {
-            value if (0.0..=most).contains(&value) => Ok(value),
-            value => Err(invalid(name, format!("{name} is {value}, but must be between 0 and {most}"))),
-        };
-        // Some clients send -1 for "keep all".
-        let top_k = self.top_k.map_or(defaults.top_k, |top_k| u32::try_from(top_k.max(0)).unwrap_or(0));
-        Ok(SamplingConfig {
-            temperature: within(self.temperature, defaults.temperature, 2.0, "temperature")?,
-            top_p: within(self.top_p, defaults.top_p, 1.0, "top_p")?,
-            min_p: within(self.min_p, defaults.min_p, 1.0, "min_p")?,
-            top_k,
-            seed: self.seed.map_or_else(|| fresh.next_u64(), |seed| seed as u64),
-        })
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod auth;
 mod body;
+mod constraint;
 mod conversations;
 mod create;
 mod dialect;
@@ -19,6 +20,7 @@ mod input;
 mod object;
 mod openai;
 mod operations;
+mod sampling;
 mod socket;
 mod stream;
 mod types;

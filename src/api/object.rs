@@ -4,11 +4,12 @@ use serde_json::{Map, Value, json};
 
 use crate::conversation::CallStatus;
 use crate::conversation::{Content, Ending, Intervention, InterventionStatus, Item, ItemBody, Response, State, Usage};
-use crate::conversation::{ResponseStatus, SamplingConfig};
+use crate::conversation::{OutputItem, ResponseStatus, SamplingConfig, TokenLogprob};
 use crate::ids::InterventionId;
 use crate::prompt::{Role, ToolDefinition};
 use crate::protocol::conversations as wire_conversation;
 use crate::protocol::items::{Item as WireItem, Part};
+use crate::protocol::logprobs::{Logprob, TopLogprob};
 use crate::protocol::responses as wire;
 
 /// A response as it stands in this state.
@@ -37,7 +38,7 @@ pub(crate) fn response(state: &State, response: &Response) -> wire::Response {
         max_output_tokens: config.max_output_tokens,
         metadata: config.metadata.clone(),
         model: config.model.clone(),
-        output: response.output.iter().filter(|output| !output.discarded).map(|output| item(&output.item)).collect(),
+        output: response.output.iter().filter(|output| !output.discarded).map(output).collect(),
         previous_response_id: response.previous.map(|id| id.to_string()),
         successor_id: response.successor.map(|id| id.to_string()),
         conversation: state.id.filter(|_| config.store).map(|id| wire::ConversationRef { id: id.to_string() }),
@@ -101,6 +102,34 @@ fn usage(usage: &Usage) -> wire::Usage {
         output_tokens_details: wire::OutputDetails { reasoning_tokens: usage.reasoning_tokens },
         total_tokens: usage.input_tokens + usage.output_tokens,
     }
+}
+
+/// An item of an answer, with what was asked for of its tokens.
+pub(crate) fn output(output: &OutputItem) -> WireItem {
+    let mut item = item(&output.item);
+    if let WireItem::Message { content, .. } = &mut item
+        && let [Part::OutputText { logprobs, .. }] = &mut content[..]
+    {
+        *logprobs = self::logprobs(&output.logprobs);
+    }
+    item
+}
+
+/// How likely tokens were.
+pub(crate) fn logprobs(logprobs: &[TokenLogprob]) -> Vec<Logprob> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let top = |(bytes, logprob): &(Vec<u8>, f32)| TopLogprob {
+        token: text(bytes),
+        logprob: widened(*logprob),
+        bytes: bytes.clone(),
+    };
+    let one = |it: &TokenLogprob| Logprob {
+        token: text(&it.bytes),
+        logprob: widened(it.logprob),
+        bytes: it.bytes.clone(),
+        top_logprobs: it.top.iter().map(top).collect(),
+    };
+    logprobs.iter().map(one).collect()
 }
 
 /// An item.

@@ -5,31 +5,15 @@ use serde_json::Value;
 use super::errors::invalid;
 use crate::conversation::Reject;
 
-/// Fields, where they stand in a body, and the values that say what is done anyway.
-const UNSERVED: [(&str, &[&str]); 9] = [
-    ("/text/format/type", &["text"]),
-    ("/response_format/type", &["text"]),
-    ("/tool_choice", &["auto", "none"]),
-    ("/logprobs", &[]),
-    ("/top_logprobs", &[]),
-    ("/logit_bias", &[]),
-    ("/frequency_penalty", &[]),
-    ("/presence_penalty", &[]),
-    ("/prompt", &[]),
-];
+/// Fields that name what is not there.
+const UNSERVED: [&str; 1] = ["prompt"];
 
 /// Refuses a body that asks for something that would not happen.
 pub(crate) fn refuse(body: &Value) -> Result<(), Reject> {
-    for (pointer, served) in UNSERVED {
-        if let Some(value) = body.pointer(pointer).filter(|value| asks(value))
-            && !value.as_str().is_some_and(|text| served.contains(&text))
-        {
-            let name = pointer[1..].replace('/', ".");
-            let instead = match served {
-                [] => "leave it out".to_owned(),
-                served => format!("leave it out, or use {}", served.join(" or ")),
-            };
-            return Err(invalid(&name, format!("{name}: {value} is not supported by this version; {instead}")));
+    for name in UNSERVED {
+        if let Some(value) = body.get(name).filter(|value| asks(value)) {
+            let text = format!("{name}: {value} is not supported by this version; leave it out");
+            return Err(invalid(name, text));
         }
     }
     Ok(())
@@ -54,25 +38,15 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_refused_by_its_name() {
-        for (body, name) in [
-            (json!({"text": {"format": {"type": "json_schema", "schema": {}}}}), "text.format.type"),
-            (json!({"response_format": {"type": "json_object"}}), "response_format.type"),
-            (json!({"tool_choice": "required"}), "tool_choice"),
-            (json!({"tool_choice": {"type": "function", "name": "f"}}), "tool_choice"),
-            (json!({"logprobs": true}), "logprobs"),
-            (json!({"frequency_penalty": 0.5}), "frequency_penalty"),
-        ] {
-            let reject = refuse(&body).unwrap_err();
-            assert_eq!(reject.param.as_deref(), Some(name), "{body}");
-            assert!(reject.message.contains("not supported"), "{reject:?}");
-        }
+        let reject = refuse(&json!({"prompt": {"id": "p"}})).unwrap_err();
+        assert_eq!(reject.param.as_deref(), Some("prompt"));
+        assert!(reject.message.contains("not supported"), "{reject:?}");
     }
 
     #[test]
     fn what_means_nothing_or_happens_anyway_is_taken() {
         let body = json!({
-            "text": {"verbosity": "low", "format": {"type": "text"}},
-            "tool_choice": "auto", "logprobs": false, "top_logprobs": 0, "logit_bias": {}, "presence_penalty": 0.0,
+            "text": {"verbosity": "low"},
             "reasoning": {"effort": "low"}, "include": [],
         });
         assert!(refuse(&body).is_ok());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::event::{Event, NewResponse, Recorded};
+use super::event::{Event, NewResponse, Recorded, TokenLogprob};
 use super::item::{Content, Item, ItemBody, ItemStatus};
 use super::state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
@@ -240,8 +240,12 @@ impl State {
             return;
         };
         match event {
-            Event::ResponseInProgress { prompt_tokens, cached_tokens, .. } => {
+            Event::ResponseInProgress { prompt_tokens, cached_tokens, prompt, .. } => {
                 response.status = ResponseStatus::InProgress;
+                // A sign of life says nothing of it.
+                if prompt.is_some() {
+                    response.prompt.clone_from(prompt);
+                }
                 response.usage.input_tokens = *prompt_tokens;
                 response.usage.cached_tokens = *cached_tokens;
             }
@@ -260,9 +264,12 @@ impl State {
             }
             Event::OutputItemAdded { item, first_token, .. } => {
                 let (item, first_token) = (item.clone(), *first_token);
-                response.output.push(OutputItem { item, first_token, tokens: Vec::new(), discarded: false });
+                let (tokens, logprobs) = (Vec::new(), Vec::new());
+                response.output.push(OutputItem { item, first_token, tokens, logprobs, discarded: false });
             }
-            Event::OutputDelta { item_id, text, tokens, .. } => response.apply_delta(*item_id, text, tokens),
+            Event::OutputDelta { item_id, text, tokens, logprobs, .. } => {
+                response.apply_delta(*item_id, text, tokens, logprobs);
+            }
             Event::OutputItemDone { item_id, status, native_id: behind, .. } => {
                 if let Some(output) = response.output_mut(*item_id) {
                     output.item.status = *status;
@@ -306,11 +313,12 @@ impl Response {
         self.output.iter_mut().rev().find(|output| output.item.id == id)
     }
 
-    fn apply_delta(&mut self, item_id: ItemId, delta: &str, tokens: &[u32]) {
+    fn apply_delta(&mut self, item_id: ItemId, delta: &str, tokens: &[u32], logprobs: &[TokenLogprob]) {
         self.attempts = if tokens.is_empty() { self.attempts } else { 0 };
         self.usage.output_tokens += tokens.len() as u32;
         let Some(output) = self.output_mut(item_id) else { return };
         output.tokens.extend_from_slice(tokens);
+        output.logprobs.extend_from_slice(logprobs);
         match &mut output.item.body {
             ItemBody::Message { content, .. } => match content.last_mut() {
                 Some(Content::Text { text }) => text.push_str(delta),

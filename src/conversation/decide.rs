@@ -66,8 +66,8 @@ impl Draft {
             Input::AnswerCalls { response_id, results } => return self.answer_calls(response_id, results),
             Input::Attendance { present, fingerprint } => self.attendance(present, fingerprint.as_deref()),
             Input::Tick => self.tick(),
-            Input::GenerationStarted { generation, prompt_tokens, cached_tokens } => {
-                self.generation_started(generation, prompt_tokens, cached_tokens);
+            Input::GenerationStarted { generation, prompt_tokens, cached_tokens, prompt } => {
+                self.generation_started(generation, prompt_tokens, cached_tokens, prompt);
             }
             Input::Generated { generation, outputs } => self.generated(generation, outputs),
             Input::GenerationEnded { generation, outputs, tail_tokens, end } => {

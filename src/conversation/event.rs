@@ -12,6 +12,8 @@ use serde_json::{Map, Value};
 use super::fork::CopiedTurn;
 use super::item::{Item, ItemStatus};
 use super::policy::{Policies, Policy, Thinking, ToolPolicy, ToolsOnSteer, When};
+use super::prompts::RecordedPrompt;
+use crate::engine::settings::{Constraint, Shaping};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 use crate::prompt::{PromptEnd, ToolDefinition};
@@ -133,6 +135,9 @@ pub enum Event {
         prompt_tokens: u32,
         /// Prompt tokens that came from the KV cache.
         cached_tokens: u32,
+        /// The prompt itself, where the response begins with this event and is stored.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prompt: Option<RecordedPrompt>,
     },
     /// The server stops in good order: the response goes on after the restart, and that is no attempt.
     ResponseSuspended {
@@ -174,6 +179,9 @@ pub enum Event {
         text: String,
         /// The tokens it was made from; a token is in exactly one event.
         tokens: Vec<u32>,
+        /// How likely they were, one for each, where the response asks for it; else none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        logprobs: Vec<TokenLogprob>,
     },
     /// The text of a message, reasoning or argument text is whole, or cut for good.
     OutputDone {
@@ -420,6 +428,12 @@ pub struct ResponseConfig {
     /// Where its prompt ends. One that ends inside the last message of the input makes the answer part of it.
     #[serde(default, skip_serializing_if = "PromptEnd::is_answer")]
     pub prompt_end: PromptEnd,
+    /// Whether to tell how likely each token of a message was, and of how many of the likeliest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<u8>,
+    /// What the answer must look like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<Constraint>,
     /// How urgent it is: higher ones come sooner. Absent, it is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i8>,
@@ -461,6 +475,21 @@ pub struct SamplingConfig {
     pub min_p: f32,
     /// Draws follow from it and the token's index.
     pub seed: u64,
+    /// What else shapes the choice.
+    #[serde(default, skip_serializing_if = "Shaping::is_none")]
+    pub shaping: Shaping,
+}
+
+/// How likely a token was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    /// What the token says; bytes, since it may be a part of a character.
+    pub bytes: Vec<u8>,
+    /// The natural logarithm of its probability.
+    pub logprob: f32,
+    /// The likeliest tokens in its place with theirs, the likeliest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top: Vec<(Vec<u8>, f32)>,
 }
 
 /// How a response ended.

@@ -14,6 +14,7 @@ use super::event::{Ending, Event, NewResponse, Recorded, ResponseConfig};
 use super::input::{Create, Reject};
 use super::item::Item;
 use super::policy::ToolPolicy;
+use super::prompts::RecordedPrompt;
 use super::state::{Call, CallStatus, OutputItem, Response, ResponseStatus, State};
 use crate::error::Code;
 use crate::ids::{CallId, FreshIds, ItemId, ResponseId};
@@ -53,6 +54,9 @@ pub struct CopiedTurn {
     /// Its tokens behind the last shown text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tail_tokens: Vec<u32>,
+    /// The prompt that it began with, where that is recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<RecordedPrompt>,
     /// The calls that it made for the client.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CopiedCall>,
@@ -114,6 +118,7 @@ pub fn fork(parent: &State, from: ResponseId, create: &Create, fresh: &mut Fresh
             input: response.input.iter().map(|item| again(item, fresh)).collect(),
             output: kept_output(response, fresh),
             tail_tokens: if is_whole(response) { response.tail_tokens.clone() } else { Vec::new() },
+            prompt: response.prompt.clone(),
             calls: copied_calls(parent, response.id, |_| None),
         });
         before = Some(config);
@@ -204,7 +209,8 @@ impl CopiedTurn {
             512 + tools + config.instructions.as_ref().map_or(0, String::len)
         });
         let output = self.output.iter().map(|output| item(&output.item) + 6 * output.tokens.len()).sum::<usize>();
-        config + output + self.input.iter().map(item).sum::<usize>()
+        let prompt = self.prompt.as_ref().map_or(0, |prompt| 6 * prompt.tokens.len());
+        config + output + prompt + self.input.iter().map(item).sum::<usize>()
     }
 }
 
@@ -240,10 +246,13 @@ impl State {
             for CopiedOutput { item, tokens } in &turn.output {
                 let (item, tokens) = (item.clone(), tokens.clone());
                 let count = tokens.len() as u32;
-                response.output.push(OutputItem { item, first_token, tokens, discarded: false });
+                // How likely they were is with the response that they were generated for.
+                let logprobs = Vec::new();
+                response.output.push(OutputItem { item, first_token, tokens, logprobs, discarded: false });
                 first_token += count;
             }
             response.tail_tokens.clone_from(&turn.tail_tokens);
+            response.prompt.clone_from(&turn.prompt);
             response.status = ResponseStatus::Ended(Ending::Completed);
             (response.created_ms, response.ended_ms) = (turn.created_ms, turn.ended_ms);
             response.ended_seq = Some(recorded.seq);

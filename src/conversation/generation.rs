@@ -4,16 +4,23 @@ use super::decide::{Draft, failed};
 use super::event::{Ending, Event};
 use super::input::{GenerationEnd, Output};
 use super::item::ItemStatus;
+use super::prompts::RecordedPrompt;
 use super::state::ResponseStatus;
 
 impl Draft {
-    pub(super) fn generation_started(&mut self, generation: u64, prompt_tokens: u32, cached_tokens: u32) {
+    pub(super) fn generation_started(
+        &mut self,
+        generation: u64,
+        prompt_tokens: u32,
+        cached_tokens: u32,
+        prompt: Option<RecordedPrompt>,
+    ) {
         if let Some(active) = self.generating(generation)
             && active.status == ResponseStatus::Queued
             && !active.cancel_requested
         {
             let response_id = active.id;
-            self.push(Event::ResponseInProgress { response_id, prompt_tokens, cached_tokens });
+            self.push(Event::ResponseInProgress { response_id, prompt_tokens, cached_tokens, prompt });
         }
     }
 
@@ -65,7 +72,7 @@ impl Draft {
         self.push(if active.status == ResponseStatus::Queued {
             Event::ResponseQueued { response_id }
         } else {
-            Event::ResponseInProgress { response_id, prompt_tokens, cached_tokens }
+            Event::ResponseInProgress { response_id, prompt_tokens, cached_tokens, prompt: None }
         });
     }
 }

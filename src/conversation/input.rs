@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use super::event::ResponseConfig;
+use super::event::{ResponseConfig, TokenLogprob};
 use super::fork::Fork;
 use super::item::Item;
 use super::policy::{OnLate, OnMultiple, Policies, Thinking, ToolsOnSteer, When};
+use super::prompts::RecordedPrompt;
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use crate::parse::Piece;
@@ -125,6 +126,8 @@ pub enum Input {
         prompt_tokens: u32,
         /// Prompt tokens that came from the KV cache.
         cached_tokens: u32,
+        /// The prompt itself, where it is to be recorded.
+        prompt: Option<RecordedPrompt>,
     },
     /// Whole tokens were generated, and all their text can be shown.
     Generated {
@@ -156,10 +159,12 @@ pub enum Input {
 }
 
 /// A group of whole tokens and the pieces they became. Nothing of it is held back.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     /// The tokens.
     pub tokens: Vec<u32>,
+    /// How likely they were, one for each, where the response asks for it; else none.
+    pub logprobs: Vec<TokenLogprob>,
     /// What they say, in order.
     pub pieces: Vec<Piece>,
 }

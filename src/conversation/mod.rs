@@ -22,6 +22,7 @@ mod input;
 mod item;
 mod output;
 mod policy;
+mod prompts;
 mod restart;
 mod state;
 mod steer;
@@ -36,7 +37,7 @@ pub use decide::decide;
 pub use effect::{Effect, Step};
 pub use event::{
     ChoiceOf, Cut, EVENT_VERSION, Ending, Event, Formats, NewResponse, Recorded, ResponseConfig, ResponseError,
-    SamplingConfig, Usage,
+    SamplingConfig, TokenLogprob, Usage,
 };
 pub use fork::{CopiedCall, CopiedOutput, CopiedTurn, Fork, fork};
 pub use input::{
@@ -47,6 +48,7 @@ pub use policy::{
     FlushPolicy, IfBusy, OnDisconnect, OnLate, OnMultiple, OnRestart, Policies, Policy, Thinking, ToolPolicy,
     ToolsOnSteer, When,
 };
+pub use prompts::{HeldTokens, RecordedPrompt, held_tokens, recorded_prompt};
 pub use state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
 };

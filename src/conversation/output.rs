@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 
 use super::decide::Draft;
-use super::event::Event;
+use super::event::{Event, TokenLogprob};
 use super::input::Output;
 use super::item::{Item, ItemBody, ItemStatus};
 use super::state::Response;
@@ -36,7 +36,7 @@ impl Draft {
     pub(super) fn record_outputs(&mut self, response_id: ResponseId, outputs: Vec<Output>) -> ControlFlow<()> {
         let mut grown = Grown::default();
         for output in outputs {
-            grown.begin_group(output.tokens);
+            grown.begin_group(output.tokens, output.logprobs);
             for piece in output.pieces {
                 self.record_piece(response_id, piece, &mut grown)?;
             }
@@ -110,12 +110,13 @@ impl Draft {
 
     /// Writes what has grown as one delta of the open item.
     fn flush(&mut self, response_id: ResponseId, grown: &mut Grown) {
-        let (text, tokens) = (std::mem::take(&mut grown.text), std::mem::take(&mut grown.tokens));
+        let Grown { text, tokens, logprobs, .. } = grown;
+        let (text, tokens, logprobs) = (std::mem::take(text), std::mem::take(tokens), std::mem::take(logprobs));
         let open = self.state.response(response_id).and_then(Response::open_item);
         if let Some(item_id) = open.map(|output| output.item.id)
             && !(text.is_empty() && tokens.is_empty())
         {
-            self.push(Event::OutputDelta { response_id, item_id, text, tokens });
+            self.push(Event::OutputDelta { response_id, item_id, text, tokens, logprobs });
         }
     }
 
@@ -158,19 +159,22 @@ struct Grown {
     text: String,
     /// Tokens that belong to the open item.
     tokens: Vec<u32>,
-    /// Tokens of the group at hand, until it is clear which item they belong to.
-    group: Vec<u32>,
+    /// How likely they were, where that is told.
+    logprobs: Vec<TokenLogprob>,
+    /// Tokens of the group at hand, until it is clear which item they belong to; and how likely they were.
+    group: (Vec<u32>, Vec<TokenLogprob>),
 }
 
 impl Grown {
     /// A group that said nothing belongs to the item that is open.
-    fn begin_group(&mut self, tokens: Vec<u32>) {
+    fn begin_group(&mut self, tokens: Vec<u32>, logprobs: Vec<TokenLogprob>) {
         self.own_group();
-        self.group = tokens;
+        self.group = (tokens, logprobs);
     }
 
     fn own_group(&mut self) {
-        self.tokens.append(&mut self.group);
+        self.tokens.append(&mut self.group.0);
+        self.logprobs.append(&mut self.group.1);
     }
 
     fn push(&mut self, text: &str) {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::event::{Cut, Ending, NewResponse, Recorded, ResponseConfig, ResponseError, Usage};
+use super::event::{Cut, Ending, NewResponse, Recorded, ResponseConfig, ResponseError, TokenLogprob, Usage};
 use super::item::{Item, ItemBody, ItemStatus};
 use super::policy::{FlushPolicy, OnDisconnect, Policies, Thinking, ToolPolicy, ToolsOnSteer, When};
+use super::prompts::RecordedPrompt;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 
 /// A conversation. Cheap to clone: responses are shared until they change.
@@ -123,6 +124,8 @@ pub struct Response {
     pub input: Vec<Item>,
     /// What was generated.
     pub output: Vec<OutputItem>,
+    /// The prompt that it began with, where that is recorded.
+    pub prompt: Option<RecordedPrompt>,
     /// Where it stands.
     pub status: ResponseStatus,
     /// A cancel is recorded.
@@ -191,7 +194,7 @@ impl ResponseStatus {
 }
 
 /// An item of a response's output with the tokens it was made from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct OutputItem {
     /// The item.
     pub item: Item,
@@ -199,6 +202,8 @@ pub struct OutputItem {
     pub first_token: u32,
     /// Its tokens, in order.
     pub tokens: Vec<u32>,
+    /// How likely they were, one for each, where the response asks for it; else none.
+    pub logprobs: Vec<TokenLogprob>,
     /// An interrupt threw it away.
     pub discarded: bool,
 }
@@ -389,6 +394,7 @@ impl Response {
             config: new.config.clone(),
             input: new.input.clone(),
             output: Vec::new(),
+            prompt: None,
             status: ResponseStatus::Queued,
             cancel_requested: false,
             generation: None,

@@ -38,8 +38,10 @@ fn traceless(events: &[Recorded]) -> Vec<bool> {
             | Event::ContentPartAdded { .. }
             | Event::OutputDone { .. }
             | Event::ContentPartDone { .. } => true,
-            // The last one counts; the others were signs of life.
-            Event::ResponseInProgress { response_id, .. } => !progressed.insert(response_id),
+            // The last one counts, and the one that says the prompt; the others were signs of life.
+            Event::ResponseInProgress { response_id, ref prompt, .. } => {
+                !progressed.insert(response_id) && prompt.is_none()
+            }
             _ => false,
         })
         .collect();
@@ -49,13 +51,16 @@ fn traceless(events: &[Recorded]) -> Vec<bool> {
 
 /// Adds a delta to the delta before it, if it belongs to the same item.
 fn grow(last: &mut Recorded, next: &Recorded) -> bool {
-    let Event::OutputDelta { item_id: next_item, text: more, tokens: next_tokens, .. } = &next.event else {
+    let Event::OutputDelta { item_id: next_item, text: more, tokens: next_tokens, logprobs: next_logprobs, .. } =
+        &next.event
+    else {
         return false;
     };
     match &mut last.event {
-        Event::OutputDelta { item_id, text, tokens, .. } if item_id == next_item => {
+        Event::OutputDelta { item_id, text, tokens, logprobs, .. } if item_id == next_item => {
             text.push_str(more);
             tokens.extend_from_slice(next_tokens);
+            logprobs.extend_from_slice(next_logprobs);
             (last.seq, last.number, last.at_ms) = (next.seq, next.number, next.at_ms);
             true
         }

@@ -7,42 +7,15 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::grammar::{Compiled, Grammars};
+use super::sampling::TokenLogprobs;
+use super::settings::{Sampling, SamplingDefaults};
 use super::tokenizer::Tokenizer;
 use crate::prompt::{ChatTemplate, Message};
 
 /// Names one sequence inside one engine; unique for the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub u64);
-
-/// How the next token is chosen from the logits.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
-    /// 0 means greedy.
-    pub temperature: f32,
-    /// Keep the k most likely tokens; 0 keeps all.
-    pub top_k: u32,
-    /// Keep the smallest set of tokens whose probability reaches this; 1 keeps all.
-    pub top_p: f32,
-    /// Drop tokens less likely than this share of the most likely one; 0 drops none.
-    pub min_p: f32,
-    /// Draws are a pure function of (seed, choice index, token index in the response).
-    pub seed: u64,
-    /// Which of several choices of one request this is.
-    pub choice: u32,
-}
-
-/// How tokens are chosen where a client leaves it open.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SamplingDefaults {
-    /// See [`Sampling::temperature`].
-    pub temperature: f32,
-    /// See [`Sampling::top_k`].
-    pub top_k: u32,
-    /// See [`Sampling::top_p`].
-    pub top_p: f32,
-    /// See [`Sampling::min_p`].
-    pub min_p: f32,
-}
 
 /// Whose a sequence is, and how urgent. It decides when tokens are computed, never which.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +36,10 @@ pub struct GenerationRequest {
     pub resumed: Arc<[u32]>,
     /// How to choose tokens.
     pub sampling: Sampling,
+    /// Whether to tell how likely each token was, and of how many of the likeliest.
+    pub logprobs: Option<u8>,
+    /// What the answer must look like; and whether the prompt ends inside reasoning, as far as it says.
+    pub constraint: Option<(Compiled, Option<bool>)>,
     /// The most tokens the whole answer may have, the resumed ones included.
     pub max_tokens: u32,
     /// Tokens that end the answer; such a token is delivered before `Finished(Stop)`.
@@ -88,6 +65,8 @@ pub enum EngineEvent {
     },
     /// One sampled token.
     Token(u32),
+    /// One sampled token, and how likely it was: where [`GenerationRequest::logprobs`] asks for it.
+    Weighed(u32, Box<TokenLogprobs>),
     /// The sequence is out of the scheduler and holds no KV block.
     Finished(FinishReason),
 }
@@ -162,6 +141,8 @@ pub struct ModelInfo {
     pub reasoning: crate::parse::ReasoningFormat,
     /// Whether an answer that is nothing but a call of a declared tool, without markers, is a call.
     pub bare_calls: bool,
+    /// Compiles what an answer must look like; absent where the engine cannot be held to anything.
+    pub grammars: Option<Arc<Grammars>>,
     /// Whether equal tokens after a resume are guaranteed (own engine) or not (upstream).
     pub exact_resume: bool,
 }

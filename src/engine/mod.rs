@@ -14,6 +14,8 @@ mod catalog;
 #[cfg(feature = "server")]
 mod contract;
 #[cfg(feature = "server")]
+mod grammar;
+#[cfg(feature = "server")]
 mod kv;
 #[cfg(feature = "server")]
 mod local;
@@ -27,21 +29,32 @@ mod scheduler;
 mod score;
 #[cfg(feature = "server")]
 mod scripted;
+#[cfg(feature = "server")]
+pub mod settings;
 
 #[cfg(feature = "server")]
 pub use catalog::Catalog;
 #[cfg(feature = "server")]
 pub use contract::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, KvImage, KvRefused,
-    ModelInfo, Sampling, SamplingDefaults, SequenceId, Standing,
+    ModelInfo, SequenceId, Standing,
 };
 #[cfg(feature = "server")]
-pub use local::{EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, read_file_facts, read_model_info};
+pub use grammar::{Compiled, Grammars, Guide, Lost, Surroundings, TokenSet, Uncompilable, calls_are_bare};
+#[cfg(feature = "server")]
+pub use local::{
+    Bound, EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, Needs, Room, Shortage, read_file_facts,
+    read_model_info,
+};
 #[cfg(all(test, feature = "server"))]
 pub(crate) use model::tiny;
 #[cfg(feature = "server")]
 pub use model::{ModelError, Work};
 #[cfg(feature = "server")]
+pub use sampling::TokenLogprobs;
+#[cfg(feature = "server")]
 pub use score::{Perplexity, ScoreError, Scorer};
 #[cfg(feature = "server")]
 pub use scripted::{ScriptError, ScriptedEngine};
+#[cfg(feature = "server")]
+pub use settings::{Sampling, SamplingDefaults};

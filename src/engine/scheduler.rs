@@ -108,6 +108,8 @@ struct Sequence {
     /// Tokens that the planned step guesses.
     guessed: usize,
     lookup: Lookup,
+    /// The tokens that will be sampled next, whatever the logits say, as far as that is known.
+    certain: Vec<u32>,
     blocks: Vec<BlockId>,
     /// The keys of the first full blocks, as far as they are in the index.
     keys: Vec<BlockKey>,
@@ -211,6 +213,7 @@ impl Scheduler {
             planned: 0,
             guessed: 0,
             lookup: Lookup::default(),
+            certain: Vec::new(),
             blocks: Vec::new(),
             keys: Vec::new(),
             unshareable: false,
@@ -227,6 +230,13 @@ impl Scheduler {
     pub(crate) fn abort(&mut self, id: SequenceId) {
         if let Some(sequence) = self.turns_of.get(&id).and_then(|turn| self.sequences.get_mut(turn)) {
             sequence.aborted = true;
+        }
+    }
+
+    /// Says which tokens will be sampled next, whatever the logits: they are run in one step with the last one.
+    pub(crate) fn foresee(&mut self, id: SequenceId, certain: Vec<u32>) {
+        if let Some(sequence) = self.turns_of.get(&id).and_then(|turn| self.sequences.get_mut(turn)) {
+            sequence.certain = certain;
         }
     }
 
@@ -259,8 +269,8 @@ impl Scheduler {
             let wanted = share.unwrap_or(1);
             plan.prompt_tokens += share.unwrap_or(0);
             if wanted > 0 {
-                let guesses = guesses.min(room(self.sequences[&turn].id) - 1);
-                plan.chunks.push(self.chunk(turn, wanted, guesses));
+                let room = room(self.sequences[&turn].id) - 1;
+                plan.chunks.push(self.chunk(turn, wanted, guesses, room));
             }
         }
         plan
@@ -297,7 +307,7 @@ impl Scheduler {
     /// How many tokens of each prompt the step runs, beside so many decoding sequences.
     fn shares(&self, prompts: &[Turn], decoding: usize) -> BTreeMap<Turn, usize> {
         let most = self.limits.step_tokens.saturating_sub(decoding).max(BLOCK_TOKENS);
-        let mut left = self.pace.prompt_tokens(decoding > 0).min(most);
+        let mut left = self.pace.prompt_tokens(decoding).min(most);
         let half = left.div_ceil(2);
         let mut shares: BTreeMap<Turn, usize> = BTreeMap::new();
         let mut give = |turn: &Turn, most: usize| {
@@ -439,8 +449,9 @@ impl Scheduler {
         true
     }
 
-    /// The next `wanted` tokens, for which there are blocks, and `guesses` guessed ones at most.
-    fn chunk(&mut self, turn: Turn, wanted: usize, guesses: usize) -> Chunk {
+    /// The next `wanted` tokens, for which there are blocks, and as many guessed ones as there is room for: at most
+    /// `guesses`, where they are not certain.
+    fn chunk(&mut self, turn: Turn, wanted: usize, guesses: usize, room: usize) -> Chunk {
         let Some(sequence) = self.sequences.get_mut(&turn) else {
             unreachable!("only sequences that were just looked at are planned");
         };
@@ -450,13 +461,20 @@ impl Scheduler {
         let is_whole = end == sequence.tokens.len();
         // Behind the last position nothing is sampled, so no guess needs it.
         let left = self.limits.context_length.saturating_sub(end + 1);
-        let mut guess = if is_whole { sequence.lookup.guess(&sequence.tokens, guesses.min(left)) } else { Vec::new() };
+        let certain = std::mem::take(&mut sequence.certain);
+        let is_certain = !certain.is_empty();
+        let mut guess = match is_whole {
+            true if is_certain => certain.into_iter().take(room.min(left).min(GUESSED_MAX)).collect(),
+            true => sequence.lookup.guess(&sequence.tokens, guesses.min(room).min(left)),
+            false => Vec::new(),
+        };
         if sequence.blocks.len() < blocks_for(end + guess.len()) {
             // Nobody gives way to a guess.
             sequence.blocks.extend(self.pool.allocate());
             guess.truncate(sequence.blocks.len() * BLOCK_TOKENS - end);
         }
-        sequence.guessed = guess.len();
+        // What was certain proves nothing about guessing.
+        sequence.guessed = if is_certain { 0 } else { guess.len() };
         tokens.extend(&guess);
         Chunk {
             sequence: sequence.id,

@@ -149,6 +149,7 @@ impl From<StepError> for ScoreError {
 
 #[cfg(test)]
 mod tests {
+    use crate::engine::settings::Shaping;
     use std::sync::Arc;
 
     use super::*;
@@ -208,7 +209,17 @@ mod tests {
         let request = GenerationRequest {
             prompt: tokens().into(),
             resumed: Arc::new([]),
-            sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, choice: 0 },
+            sampling: Sampling {
+                temperature: 0.0,
+                top_k: 0,
+                top_p: 1.0,
+                min_p: 0.0,
+                seed: 0,
+                choice: 0,
+                shaping: Shaping::NONE,
+            },
+            logprobs: None,
+            constraint: None,
             max_tokens: 5,
             stop_tokens: Arc::new([]),
             messages: Arc::new([]),

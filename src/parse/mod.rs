@@ -55,6 +55,23 @@ pub fn text_ends_in_reasoning(format: ReasoningFormat, text: &str) -> bool {
     format.format().is_some_and(|format| last(format.open) > last(format.close))
 }
 
+/// How reasoning is marked inside an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReasoningMarks {
+    /// What may open it.
+    pub open: &'static [&'static str],
+    /// What may close it.
+    pub close: &'static [&'static str],
+    /// Whether an answer begins inside it where the prompt does not say otherwise.
+    pub starts_inside: bool,
+}
+
+/// The marks of a format; absent where nothing is reasoning, and where reasoning is a channel of its own.
+pub fn reasoning_marks(format: ReasoningFormat) -> Option<ReasoningMarks> {
+    let format = format.format().filter(|format| format.stream.is_none())?;
+    Some(ReasoningMarks { open: format.open, close: format.close, starts_inside: format.starts_inside })
+}
+
 /// Whether a prompt ends inside reasoning, as far as its end says.
 pub fn ends_in_reasoning(format: ReasoningFormat, prompt: &str) -> Option<bool> {
     let format = format.format()?;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::TextOr;
 use super::items::ContentPart;
+use super::logprobs::ChoiceLogprobs;
 
 /// `POST /v1/chat/completions`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -23,16 +24,6 @@ pub struct ChatRequest {
     pub tools: Option<Vec<Value>>,
     /// Whether tools may be used.
     pub tool_choice: Option<Value>,
-    /// 0 is greedy.
-    pub temperature: Option<f32>,
-    /// Keep the smallest set of tokens that reaches this probability.
-    pub top_p: Option<f32>,
-    /// Keep the k most likely tokens.
-    pub top_k: Option<i64>,
-    /// Drop tokens less likely than this share of the most likely one.
-    pub min_p: Option<f32>,
-    /// Equal seeds give equal answers.
-    pub seed: Option<i64>,
     /// Texts that end the answer.
     pub stop: Option<TextOr<String>>,
     /// The most tokens of the answer, by its old name.
@@ -121,8 +112,8 @@ pub struct Choice {
     pub index: u32,
     /// What was said.
     pub message: AnswerMessage,
-    /// Always absent.
-    pub logprobs: Option<Value>,
+    /// How likely its tokens were, where the request asked for it.
+    pub logprobs: Option<ChoiceLogprobs>,
     /// Why it ended.
     pub finish_reason: &'static str,
 }
@@ -183,8 +174,8 @@ pub struct ChunkChoice {
     pub index: u32,
     /// What is new.
     pub delta: Delta,
-    /// Always absent.
-    pub logprobs: Option<Value>,
+    /// How likely its tokens were, where the request asked for it.
+    pub logprobs: Option<ChoiceLogprobs>,
     /// Why it ended, in its last chunk.
     pub finish_reason: Option<&'static str>,
 }

@@ -1,5 +1,6 @@
 //! Items of the Responses and Conversations APIs.
 
+use super::logprobs::Logprob;
 use serde::{Deserialize, Serialize};
 
 use super::TextOr;
@@ -103,8 +104,8 @@ pub enum Part {
         text: String,
         /// Always empty.
         annotations: [(); 0],
-        /// Always empty.
-        logprobs: [(); 0],
+        /// How likely its tokens were, where the request asked for it.
+        logprobs: Vec<Logprob>,
     },
     /// Text by anybody else.
     InputText {
@@ -121,6 +122,6 @@ pub enum Part {
 impl Part {
     /// Text by the model.
     pub fn output(text: impl Into<String>) -> Self {
-        Self::OutputText { text: text.into(), annotations: [], logprobs: [] }
+        Self::OutputText { text: text.into(), annotations: [], logprobs: Vec::new() }
     }
 }

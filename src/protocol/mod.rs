@@ -7,8 +7,10 @@ pub mod chat;
 pub mod conversations;
 pub mod error;
 pub mod items;
+pub mod logprobs;
 pub mod models;
 pub mod responses;
+pub mod sampling;
 mod text_or;
 pub mod tokenize;
 

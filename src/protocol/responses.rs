@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::TextOr;
 use super::items::{InputItem, Item, Part};
+use super::logprobs::Logprob;
 
 /// `POST /v1/responses`, and `response.create`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -33,16 +34,6 @@ pub struct CreateResponse {
     pub tool_choice: Option<Value>,
     /// Whether several calls may be made.
     pub parallel_tool_calls: Option<bool>,
-    /// 0 is greedy.
-    pub temperature: Option<f32>,
-    /// Keep the smallest set of tokens that reaches this probability.
-    pub top_p: Option<f32>,
-    /// Keep the k most likely tokens.
-    pub top_k: Option<i64>,
-    /// Drop tokens less likely than this share of the most likely one.
-    pub min_p: Option<f32>,
-    /// Equal seeds give equal answers.
-    pub seed: Option<i64>,
     /// Texts that end the answer.
     pub stop: Option<TextOr<String>>,
     /// The most tokens of the answer.
@@ -243,9 +234,15 @@ pub enum StreamBody {
     #[serde(rename = "response.content_part.done")]
     ContentPartDone { item_id: String, output_index: usize, content_index: usize, part: Part },
     #[serde(rename = "response.output_text.delta")]
-    OutputTextDelta { item_id: String, output_index: usize, content_index: usize, delta: String, logprobs: [(); 0] },
+    OutputTextDelta {
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        delta: String,
+        logprobs: Vec<Logprob>,
+    },
     #[serde(rename = "response.output_text.done")]
-    OutputTextDone { item_id: String, output_index: usize, content_index: usize, text: String, logprobs: [(); 0] },
+    OutputTextDone { item_id: String, output_index: usize, content_index: usize, text: String, logprobs: Vec<Logprob> },
     #[serde(rename = "response.reasoning_text.delta")]
     ReasoningTextDelta { item_id: String, output_index: usize, content_index: usize, delta: String },
     #[serde(rename = "response.reasoning_text.done")]

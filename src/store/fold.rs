@@ -75,7 +75,8 @@ struct Delta<'a> {
 
 fn delta(recorded: &Recorded) -> Option<Delta<'_>> {
     match &recorded.event {
-        Event::OutputDelta { response_id, item_id, text, tokens } => {
+        // How likely tokens were is seldom asked for, and not folded.
+        Event::OutputDelta { response_id, item_id, text, tokens, logprobs } if logprobs.is_empty() => {
             Some(Delta { response: *response_id, item: *item_id, text, tokens })
         }
         _ => None,
@@ -111,7 +112,13 @@ fn read(mut bytes: &[u8]) -> Option<Vec<Recorded>> {
             seq: first_seq.checked_add(index)?,
             number,
             at_ms,
-            event: Event::OutputDelta { response_id, item_id, text: own_text.to_owned(), tokens: own_tokens.to_vec() },
+            event: Event::OutputDelta {
+                response_id,
+                item_id,
+                text: own_text.to_owned(),
+                tokens: own_tokens.to_vec(),
+                logprobs: Vec::new(),
+            },
         });
         before = (number.map_or(before.0, |number| number.wrapping_add(1)), at_ms);
     }

@@ -6,7 +6,7 @@
 //! JSON lines and back.
 //!
 //! **Invariant:** an append that returned is on disk; nothing that is not on disk can be read; and one damaged
-//! conversation never keeps the others from being read. A store that lost acknowledged writes is not opened.
+//! conversation never keeps the others from being read or written. A store that lost acknowledged writes is not opened.
 
 mod acknowledged;
 mod codec;

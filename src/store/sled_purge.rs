@@ -17,11 +17,15 @@ use super::writes::Writes;
 use crate::crash;
 use crate::ids::ConversationId;
 
-/// Rows of journals removed in one part: few enough that an append which comes meanwhile hardly waits.
-const PART_ROWS: usize = 512;
+/// Rows removed in one part: few enough that an append which comes meanwhile hardly waits. It bounds memory, too: for
+/// each row of a batch sled copies the leaf that it lies in, and frees none of the copies in front of the batch's end.
+pub(super) const PART_ROWS: usize = 512;
 
 /// Rows of the index looked at in one part.
 const PART_INDEX_ROWS: usize = 4096;
+
+/// Conversations of one part of which nothing but their names is left to be removed.
+const PART_CONVERSATIONS: usize = PART_ROWS / 2;
 
 /// The kinds whose rows name a conversation in their value.
 const SWEPT: [u8; 3] = [keys::RESPONSE, keys::INTERVENTION, keys::IDEMPOTENCY];
@@ -103,11 +107,9 @@ impl SledJournal {
 
     fn purge_next(&self, purge: &mut Purge) -> Result<(), Error> {
         if let Some(sweep) = &mut purge.sweep {
-            if self.sweep_part(sweep)? {
-                return Ok(());
+            if !self.sweep_part(sweep)? && !self.bury_part(&mut sweep.gone)? {
+                purge.sweep = None;
             }
-            self.bury(&sweep.gone)?;
-            purge.sweep = None;
             return Ok(());
         }
         if let Some(conversation) = purge.trimmed.first().copied() {
@@ -122,7 +124,8 @@ impl SledJournal {
             }
             return Ok(());
         }
-        while let Some(conversation) = purge.pending.first().copied() {
+        for _ in 0..PART_CONVERSATIONS {
+            let Some(conversation) = purge.pending.first().copied() else { break };
             for kind in [keys::JOURNAL, keys::KEPT] {
                 match self.remove_rows_of(kind, conversation, u64::MAX) {
                     Ok(true) => return Ok(()),
@@ -138,7 +141,7 @@ impl SledJournal {
             purge.pending.remove(&conversation);
             purge.emptied.insert(conversation);
         }
-        if !purge.emptied.is_empty() {
+        if purge.pending.is_empty() && !purge.emptied.is_empty() {
             let (gone, after) = (std::mem::take(&mut purge.emptied), vec![SWEPT[0]]);
             purge.sweep = Some(Sweep { gone, kind: 0, after });
         }
@@ -174,7 +177,7 @@ impl SledJournal {
             return Ok(false);
         };
         let mut writes = Writes::default();
-        let mut seen = 0;
+        let (mut seen, mut is_full) = (0, false);
         let end = vec![kind + 1];
         let mut rows = self.db.range((Bound::Excluded(sweep.after.clone()), Bound::Excluded(end)));
         while let Some((key, value)) = self.access.next(&mut rows)? {
@@ -185,12 +188,13 @@ impl SledJournal {
                 writes.remove(key.to_vec());
             }
             seen += 1;
-            if seen == PART_INDEX_ROWS {
+            is_full = seen == PART_INDEX_ROWS || writes.index.len() == PART_ROWS;
+            if is_full {
                 sweep.after = key.to_vec();
                 break;
             }
         }
-        if seen < PART_INDEX_ROWS {
+        if !is_full {
             sweep.kind += 1;
             sweep.after = SWEPT.get(sweep.kind).map_or_else(Vec::new, |kind| vec![*kind]);
         }
@@ -200,19 +204,24 @@ impl SledJournal {
         Ok(true)
     }
 
-    /// Removes the tombstones, since nothing is left, and makes all of it durable.
-    fn bury(&self, gone: &BTreeSet<ConversationId>) -> Result<(), Error> {
+    /// Removes some tombstones, since nothing is left, and makes all of it durable. Whether there are more.
+    fn bury_part(&self, gone: &mut BTreeSet<ConversationId>) -> Result<bool, Error> {
         crash::point("purge_burying");
         let mut writes = Writes::default();
+        let part: Vec<_> = gone.iter().take(PART_CONVERSATIONS).copied().collect();
         let mut buried = self.buried.write().unwrap_or_else(PoisonError::into_inner);
-        for conversation in gone {
+        for conversation in &part {
             buried.add(*conversation);
             writes.journal.push((keys::folded(*conversation), None));
             writes.remove(keys::deleted(*conversation));
         }
         drop(buried);
         self.write_unseen(writes)?;
-        self.flush()
+        self.flush()?;
+        for conversation in &part {
+            gone.remove(conversation);
+        }
+        Ok(!gone.is_empty())
     }
 
     fn purging(&self) -> MutexGuard<'_, Purge> {

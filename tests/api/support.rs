@@ -25,7 +25,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// `muse` does not either but thinks first, `typhoon` writes a long call.
 fn script() -> Value {
     let endless: Vec<String> = (0..4000).map(|number| format!("{number} ")).collect();
-    let mut ponder: Vec<String> = (0..400).map(|number| format!("{number}? ")).collect();
+    let mut ponder: Vec<String> = (0..2_000).map(|number| format!("{number}? ")).collect();
     ponder.insert(0, "<think>".to_owned());
     ponder.push("</think>Done".to_owned());
     let call =

@@ -59,6 +59,14 @@ pub(crate) const BUGS: &[Bug] = &[
         let trimmed = run.history.observations.remove(place);
         run.history.observations.insert(0, trimmed);
     }),
+    bug("a prompt keeps more than was held", "I9", |run| {
+        let place = run.find("response_in_progress", 1);
+        run.lines[place]["event"]["event"]["prompt"]["kept"] = json!(1_000);
+    }),
+    bug("a prompt lacks a token", "I9", |run| {
+        let place = run.find("response_in_progress", 0);
+        run.lines[place]["event"]["event"]["prompt"]["tokens"].as_array_mut().unwrap().pop();
+    }),
     bug("what was seen is gone after a restart", "I2", |run| run.cut_behind("intervention_committed", 0)),
     bug("a response ends twice", "I3", |run| run.repeat("response_ended", 0)),
     bug("a token behind the terminal", "I3", |run| run.copy_behind("output_delta", 0, "response_ended", 0)),

@@ -1,12 +1,14 @@
 //! A good run, recorded: two principals' conversations that are answered, steered, cancelled and asked for tools,
 //! and what their clients saw. Made by the core itself, so that it is always in the form that is stored today.
 
+use midstream::engine::settings::Shaping;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use midstream::conversation::{
     Answer, CancelOutcome, Create, Effect, Event, Fork, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus,
-    Now, Output, Policies, Policy, Reject, ResponseConfig, SamplingConfig, State, decide, fork, messages,
+    Now, Output, Policies, Policy, RecordedPrompt, Reject, ResponseConfig, SamplingConfig, State, decide, fork,
+    held_tokens, messages, turns,
 };
 use midstream::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use midstream::parse::Piece;
@@ -280,12 +282,20 @@ impl<'a> Talk<'a> {
     fn started(&mut self) {
         self.world.tokens = 0;
         let generation = self.generation();
-        self.decide(Input::GenerationStarted { generation, prompt_tokens: 9, cached_tokens: 0 }, None).unwrap();
+        let id = self.state.active().unwrap().id;
+        let all: Vec<_> = turns(&self.state, id).collect();
+        let (own, before) = all.split_last().unwrap();
+        let fingerprint = &own.config.fingerprint;
+        let held = held_tokens(before, fingerprint).map(|held| held.tokens).unwrap_or_default();
+        let prompt: Vec<u32> = held.into_iter().chain(900..909).collect();
+        let (prompt_tokens, record) = (prompt.len() as u32, RecordedPrompt::of(&prompt, own, before, fingerprint));
+        let prompt = Some(record);
+        self.decide(Input::GenerationStarted { generation, prompt_tokens, cached_tokens: 0, prompt }, None).unwrap();
     }
 
     fn output(&mut self, piece: Piece) -> Output {
         self.world.tokens += 1;
-        Output { tokens: vec![self.world.tokens], pieces: vec![piece] }
+        Output { tokens: vec![self.world.tokens], pieces: vec![piece], logprobs: Vec::new() }
     }
 
     fn says(&mut self, text: &str) {
@@ -360,7 +370,14 @@ fn config() -> ResponseConfig {
         fingerprint: "f1".to_owned(),
         instructions: None,
         tools: vec![],
-        sampling: SamplingConfig { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 },
+        sampling: SamplingConfig {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 1,
+            shaping: Shaping::NONE,
+        },
         max_output_tokens: None,
         stop: vec![],
         template_kwargs: Map::new(),
@@ -374,6 +391,8 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
+        constraint: None,
         prompt_end: midstream::prompt::PromptEnd::Answer,
         priority: None,
         choice: None,

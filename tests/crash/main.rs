@@ -4,6 +4,7 @@
 
 #[path = "../support/audit/mod.rs"]
 mod audit;
+mod constrained;
 mod kills;
 mod kv;
 mod model;

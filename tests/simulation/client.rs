@@ -1,5 +1,6 @@
 //! Clients: requests with keys as the API makes them, and readers that are quick, slow, or gone.
 
+use midstream::engine::settings::Shaping;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -165,7 +166,14 @@ impl Client {
             fingerprint: self.model.1.clone(),
             instructions: None,
             tools: vec![],
-            sampling: SamplingConfig { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 },
+            sampling: SamplingConfig {
+                temperature: 0.0,
+                top_k: 0,
+                top_p: 1.0,
+                min_p: 0.0,
+                seed: 1,
+                shaping: Shaping::NONE,
+            },
             max_output_tokens,
             stop: vec![],
             template_kwargs: Map::new(),
@@ -179,6 +187,9 @@ impl Client {
             thinking: None,
             strip_preamble: false,
             formats: None,
+            logprobs: None,
+            constraint: None,
+            prompt_end: midstream::prompt::PromptEnd::Answer,
             priority: None,
             choice: None,
         };

@@ -38,7 +38,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         crates: &["minijinja", "minijinja_contrib", "serde", "serde_json", "thiserror"], pure: true,
     },
     Layer {
-        path: "src/conversation/", modules: &["error", "ids", "parse", "prompt"],
+        path: "src/conversation/", modules: &["engine::settings", "error", "ids", "parse", "prompt"],
         crates: &["serde", "serde_json", "thiserror"], pure: true,
     },
     Layer {
@@ -53,11 +53,13 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer {
         path: "src/engine/", modules: &["clock", "config", "crash", "parse", "prompt"],
         crates: &[
-            "futures_util", "midstream_kernels", "serde", "serde_json", "sha2", "thiserror", "tokenizers", "tokio",
-            "tracing",
+            "futures_util", "llguidance", "midstream_kernels", "serde", "serde_json", "sha2", "thiserror", "tokenizers",
+            "tokio", "tracing",
         ],
         pure: false,
     },
+    Layer { path: "src/engine/settings", modules: &[], crates: &["serde", "serde_json"], pure: true },
+    Layer { path: "src/engine/sampling", modules: &["engine"], crates: &["thiserror"], pure: true },
     Layer { path: "src/engine/scheduler", modules: &["engine"], crates: &["thiserror"], pure: true },
     Layer {
         path: "src/engine/tokenizer", modules: &["engine::gguf"],

@@ -8,7 +8,7 @@
 use std::arch::x86_64::{
     __m256, __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32,
     _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_castsi256_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
-    _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_si256, _mm256_madd_epi16,
+    _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16,
     _mm256_maddubs_epi16, _mm256_max_epi32, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16,
     _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sign_epi8,
     _mm256_slli_epi16, _mm256_slli_epi32, _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_epi32,
@@ -19,24 +19,30 @@ use super::{Packed, PanelOut, for_row_tiles, prefetch, row_blocks};
 use crate::activation::ActivationBlock;
 use crate::layout::{PackedLayout, Scales};
 
+/// More rows than that are computed in strips.
+const TILE_ROWS_MAX: usize = 4;
+
+/// Rows of a strip: they share each unpacking of weights, and their sums stay in the first cache.
+const STRIP: usize = 32;
+
 /// Multiplies one panel with all activation rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], blocks: usize, out: &PanelOut<'_>) {
     let rows = activations.len() / blocks;
+    if rows > TILE_ROWS_MAX {
+        return strips::<P>(panel, activations, blocks, out);
+    }
     for_row_tiles!(rows, |at, COUNT| {
         for first in [0, 8] {
-            let sums = tile::<P, COUNT>(panel, first, row_blocks(activations, at, blocks), at == 0 && first == 0);
+            let sums = tile::<P, COUNT>(panel, first, row_blocks(activations, at, blocks), first == 0);
             for (r, sum) in sums.into_iter().enumerate() {
-                let mut lanes = [0.0; 8];
-                // SAFETY: the array has eight elements.
-                unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), sum) };
-                out.put(at + r, first, &lanes);
+                out.put(at + r, first, &lanes(sum));
             }
         }
     }, 4 3 2 1);
 }
 
-/// The sums of rows `first..first + 8` of the panel.
+/// The sums of rows `first..first + 8` of the panel, for as few activation rows as there are registers for.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile<P: Packed, const R: usize>(
     panel: &[u8],
@@ -57,14 +63,76 @@ fn tile<P: Packed, const R: usize>(
             if fetch {
                 prefetch(packed);
             }
-            let weights = weights::<P>(packed, first);
-            let factors = factors::<P>(header, &packed[layout.low_bytes + layout.high_bytes..], first);
+            let sub_block = SubBlock::new::<P>(header, packed, first);
+            let mut tile = [&rows[0][index * layout.subs + sub]; R];
             for r in 0..R {
-                sums[r] = add_block::<P>(sums[r], &weights, &factors, &rows[r][index * layout.subs + sub]);
+                tile[r] = &rows[r][index * layout.subs + sub];
             }
+            add_blocks::<P, R>(&mut sums, &sub_block, tile);
         }
     }
     sums
+}
+
+/// Multiplies one panel with many rows, strip by strip.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn strips<P: Packed>(panel: &[u8], activations: &[ActivationBlock], blocks: usize, out: &PanelOut<'_>) {
+    let layout = const { P::LAYOUT };
+    let mut memory = [[0.0; 8]; STRIP];
+    for (strip, activations) in activations.chunks(STRIP * blocks).enumerate() {
+        let sums = &mut memory[..activations.len() / blocks];
+        for first in [0, 8] {
+            sums.fill([0.0; 8]);
+            for (index, block) in panel.chunks_exact(layout.block_bytes()).enumerate() {
+                let (header, subs) = block.split_at(layout.header_bytes);
+                for (sub, packed) in subs.chunks_exact(layout.sub_bytes).enumerate() {
+                    if strip == 0 && first == 0 {
+                        prefetch(packed);
+                    }
+                    let sub_block = SubBlock::new::<P>(header, packed, first);
+                    add_strip::<P>(sums, &sub_block, &activations[index * layout.subs + sub..], blocks);
+                }
+            }
+            for (row, sums) in sums.iter().enumerate() {
+                out.put(STRIP * strip + row, first, sums);
+            }
+        }
+    }
+}
+
+/// Adds one sub-block to the sums of a strip. The rows' activations are `blocks` apart.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_strip<P: Packed>(sums: &mut [[f32; 8]], sub_block: &SubBlock, activations: &[ActivationBlock], blocks: usize) {
+    for_row_tiles!(sums.len(), |at, COUNT| {
+        let mut tile = [&activations[at * blocks]; COUNT];
+        let mut totals = [_mm256_setzero_ps(); COUNT];
+        for r in 0..COUNT {
+            tile[r] = &activations[(at + r) * blocks];
+            // SAFETY: eight elements; the load needs no alignment.
+            totals[r] = unsafe { _mm256_loadu_ps(sums[at + r].as_ptr()) };
+        }
+        add_blocks::<P, COUNT>(&mut totals, sub_block, tile);
+        for r in 0..COUNT {
+            sums[at + r] = lanes(totals[r]);
+        }
+    }, 4 2 1);
+}
+
+/// Eight rows of a sub-block.
+struct SubBlock {
+    weights: [__m256i; 8],
+    factors: Factors,
+}
+
+impl SubBlock {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn new<P: Packed>(header: &[u8], packed: &[u8], first: usize) -> Self {
+        let layout = const { P::LAYOUT };
+        let factors = factors::<P>(header, &packed[layout.low_bytes + layout.high_bytes..], first);
+        Self { weights: weights::<P>(packed, first), factors }
+    }
 }
 
 /// For the first and the last 16 columns.
@@ -205,33 +273,31 @@ fn powers_of_two(exponents: __m256i) -> __m256 {
     _mm256_castsi256_ps(_mm256_max_epi32(normal, subnormal))
 }
 
+/// Adds a sub-block to the sums of some activation rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add_block<P: Packed>(sum: __m256, weights: &[__m256i; 8], factors: &Factors, row: &ActivationBlock) -> __m256 {
+fn add_blocks<P: Packed, const R: usize>(sums: &mut [__m256; R], sub_block: &SubBlock, rows: [&ActivationBlock; R]) {
     let layout = const { P::LAYOUT };
-    let scale = _mm256_set1_ps(row.scale);
-    let mut sum = sum;
-    if layout.scales.differ_by_half() {
-        for half in 0..2 {
-            let product = dot::<P>(weights, row, 4 * half, 4);
-            let product = _mm256_add_epi32(product, zero_point::<P>(row.half_sums[half]));
-            sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), _mm256_mul_ps(factors.scales[half], scale), sum);
+    let SubBlock { weights, factors } = sub_block;
+    let parts = if layout.scales.differ_by_half() { 2 } else { 1 };
+    for part in 0..parts {
+        let products = dot::<P, R>(weights, rows, 8 / parts * part, 8 / parts);
+        for r in 0..R {
+            let row = rows[r];
+            let sum = if parts == 2 { row.half_sums[part] } else { row.half_sums[0] + row.half_sums[1] };
+            let product = _mm256_cvtepi32_ps(_mm256_add_epi32(products[r], zero_point::<P>(sum)));
+            let scale = _mm256_mul_ps(factors.scales[part], _mm256_set1_ps(row.scale));
+            sums[r] = _mm256_fmadd_ps(product, scale, sums[r]);
         }
-    } else {
-        let product = dot::<P>(weights, row, 0, 8);
-        let product = _mm256_add_epi32(product, zero_point::<P>(row.half_sums[0] + row.half_sums[1]));
-        sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), _mm256_mul_ps(factors.scales[0], scale), sum);
     }
     if layout.scales.have_min() {
-        if layout.scales.differ_by_half() {
-            for half in 0..2 {
-                sum = _mm256_fmadd_ps(factors.mins[half], _mm256_set1_ps(row.scaled_half_sum(half)), sum);
+        for part in 0..parts {
+            for r in 0..R {
+                let sum = if parts == 2 { rows[r].scaled_half_sum(part) } else { rows[r].scaled_sum };
+                sums[r] = _mm256_fmadd_ps(factors.mins[part], _mm256_set1_ps(sum), sums[r]);
             }
-        } else {
-            sum = _mm256_fmadd_ps(factors.mins[0], _mm256_set1_ps(row.scaled_sum), sum);
         }
     }
-    sum
 }
 
 /// What takes the zero point out again. Wide values are signed here and have none.
@@ -251,26 +317,41 @@ const fn groups_per_i16(layout: &PackedLayout) -> usize {
     groups
 }
 
-/// The exact integer products of groups `first..first + count`.
+/// The exact integer products of groups `first..first + count` with some rows, which share each load of weights.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn dot<P: Packed>(weights: &[__m256i; 8], row: &ActivationBlock, first: usize, count: usize) -> __m256i {
-    let value = |g: usize| _mm256_set1_epi32(row.quad(g));
+fn dot<P: Packed, const R: usize>(
+    weights: &[__m256i; 8],
+    rows: [&ActivationBlock; R],
+    first: usize,
+    count: usize,
+) -> [__m256i; R] {
     let run = const { groups_per_i16(&P::LAYOUT) }.min(count);
-    let mut total = _mm256_setzero_si256();
+    let mut totals = [_mm256_setzero_si256(); R];
     for start in (first..first + count).step_by(run) {
-        let mut pairs = _mm256_setzero_si256();
+        let mut pairs = [_mm256_setzero_si256(); R];
         for g in start..start + run {
-            let products = if const { P::LAYOUT.is_wide() } {
-                _mm256_maddubs_epi16(_mm256_abs_epi8(weights[g]), _mm256_sign_epi8(value(g), weights[g]))
-            } else {
-                _mm256_maddubs_epi16(weights[g], value(g))
-            };
-            pairs = _mm256_add_epi16(pairs, products);
+            let magnitudes = if const { P::LAYOUT.is_wide() } { _mm256_abs_epi8(weights[g]) } else { weights[g] };
+            for r in 0..R {
+                let value = _mm256_set1_epi32(rows[r].quad(g));
+                let value = if const { P::LAYOUT.is_wide() } { _mm256_sign_epi8(value, weights[g]) } else { value };
+                pairs[r] = _mm256_add_epi16(pairs[r], _mm256_maddubs_epi16(magnitudes, value));
+            }
         }
-        total = _mm256_add_epi32(total, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        for r in 0..R {
+            totals[r] = _mm256_add_epi32(totals[r], _mm256_madd_epi16(pairs[r], _mm256_set1_epi16(1)));
+        }
     }
-    total
+    totals
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn lanes(sums: __m256) -> [f32; 8] {
+    let mut lanes = [0.0; 8];
+    // SAFETY: the array has eight elements; the store needs no alignment.
+    unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), sums) };
+    lanes
 }
 
 #[inline]

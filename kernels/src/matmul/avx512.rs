@@ -4,31 +4,38 @@
 use std::arch::x86_64::{
     __m512, __m512i, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcast_i32x4,
     _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps,
-    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_max_epi32, _mm512_mul_ps, _mm512_set1_epi8,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi16,
-    _mm512_slli_epi32, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_sub_ps,
-    _mm512_ternarylogic_epi32,
+    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_max_epi32, _mm512_mul_ps,
+    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_epi8,
+    _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_epi32,
+    _mm512_sub_ps, _mm512_ternarylogic_epi32,
 };
 
 use super::{Packed, PanelOut, for_row_tiles, prefetch, row_blocks};
 use crate::activation::ActivationBlock;
 use crate::layout::Scales;
 
+/// More rows than that are computed in strips.
+const TILE_ROWS_MAX: usize = 8;
+
+/// Rows of a strip: they share each unpacking of weights, and their sums stay in the first cache.
+const STRIP: usize = 64;
+
 /// Multiplies one panel with all activation rows.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 pub(super) fn panel<P: Packed>(panel: &[u8], activations: &[ActivationBlock], blocks: usize, out: &PanelOut<'_>) {
     let rows = activations.len() / blocks;
+    if rows > TILE_ROWS_MAX {
+        return strips::<P>(panel, activations, blocks, out);
+    }
     for_row_tiles!(rows, |at, COUNT| {
         let sums = tile::<P, COUNT>(panel, row_blocks(activations, at, blocks), at == 0);
         for (r, sum) in sums.into_iter().enumerate() {
-            let mut lanes = [0.0; 16];
-            // SAFETY: the array has sixteen elements.
-            unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sum) };
-            out.put(at + r, 0, &lanes);
+            out.put(at + r, 0, &lanes(sum));
         }
     }, 8 4 3 2 1);
 }
 
+/// The sums of the panel for as few activation rows as there are registers for.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 fn tile<P: Packed, const R: usize>(panel: &[u8], mut rows: [&[ActivationBlock]; R], fetch: bool) -> [__m512; R] {
     let layout = const { P::LAYOUT };
@@ -52,6 +59,37 @@ fn tile<P: Packed, const R: usize>(panel: &[u8], mut rows: [&[ActivationBlock]; 
         }
     }
     sums
+}
+
+/// Multiplies one panel with many rows, strip by strip: a strip's weights are unpacked once into registers and stay
+/// there for all its rows, so that only products, sums and their scales are left.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn strips<P: Packed>(panel: &[u8], activations: &[ActivationBlock], blocks: usize, out: &PanelOut<'_>) {
+    let layout = const { P::LAYOUT };
+    let mut memory = [[0.0; 16]; STRIP];
+    for (strip, activations) in activations.chunks(STRIP * blocks).enumerate() {
+        let sums = &mut memory[..activations.len() / blocks];
+        sums.fill([0.0; 16]);
+        for (index, block) in panel.chunks_exact(layout.block_bytes()).enumerate() {
+            let (header, subs) = block.split_at(layout.header_bytes);
+            for (sub, packed) in subs.chunks_exact(layout.sub_bytes).enumerate() {
+                if strip == 0 {
+                    prefetch(packed);
+                }
+                let weights = weights::<P>(packed);
+                let factors = factors::<P>(header, &packed[layout.low_bytes + layout.high_bytes..]);
+                let column = activations[index * layout.subs + sub..].iter().step_by(blocks);
+                for (sums, activation) in sums.iter_mut().zip(column) {
+                    // SAFETY: sixteen elements; the load needs no alignment.
+                    let sum = unsafe { _mm512_loadu_ps(sums.as_ptr()) };
+                    *sums = lanes(add_block::<P>(sum, &weights, &factors, activation));
+                }
+            }
+        }
+        for (row, sums) in sums.iter().enumerate() {
+            out.put(STRIP * strip + row, 0, sums);
+        }
+    }
 }
 
 /// For the first and the last 16 columns.
@@ -227,6 +265,15 @@ fn add_block<P: Packed>(sum: __m512, weights: &[__m512i; 8], factors: &Factors, 
         }
     }
     sum
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn lanes(sums: __m512) -> [f32; 16] {
+    let mut lanes = [0.0; 16];
+    // SAFETY: the array has sixteen elements; the store needs no alignment.
+    unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sums) };
+    lanes
 }
 
 #[inline]

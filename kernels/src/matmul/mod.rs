@@ -8,6 +8,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod float;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 mod scalar;
 
 use crate::activation::{ActivationBlock, BLOCK, quantise_row};
@@ -20,6 +22,13 @@ use crate::{Format, Isa, Team, WeightMatrix};
 #[derive(Default)]
 pub struct Scratch {
     activations: Vec<ActivationBlock>,
+}
+
+impl Scratch {
+    /// Bytes that products of `m` rows of `cols` activations take at most.
+    pub fn bytes(m: usize, cols: usize) -> usize {
+        m.saturating_mul(cols.div_ceil(BLOCK)).saturating_mul(size_of::<ActivationBlock>())
+    }
 }
 
 /// One matrix to multiply with and where its result goes.
@@ -153,6 +162,9 @@ fn panel_quantised<P: Packed>(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` of this kind exists only where the processor has these features.
         Kind::Avx512 => unsafe { avx512::panel::<P>(panel, activations, blocks, out) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: an `Isa` of this kind exists only where the processor has these features.
+        Kind::Neon => unsafe { neon::panel::<P>(panel, activations, blocks, out) },
     }
 }
 

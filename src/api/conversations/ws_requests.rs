@@ -125,6 +125,7 @@ async fn create(
         Claimed::Replay(_) => return Err(wrong_operation()),
     };
     let mut create = create::create(session.app.engine(request.model.as_deref())?.model(), &request, frame)?;
+    create::check_constraint(&session.app, &create, frame).await?;
     if let Some(previous) = &request.previous_response_id {
         let id: ResponseId = previous.parse().map_err(|_| create::unknown_previous(previous))?;
         if session.handle.state().await?.response(id).is_none() {

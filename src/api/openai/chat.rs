@@ -20,9 +20,11 @@ use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
 use crate::api::idempotency;
-use crate::api::input::{self, Knobs};
+use crate::api::input;
+use crate::api::object;
 use crate::api::stream::{finish, kept_end};
 use crate::api::unserved;
+use crate::api::{constraint, sampling};
 use crate::conversation::ResponseStatus;
 use crate::conversation::{self, ChoiceOf, Create, Ending, ItemBody, ItemStatus, Policy, Reject, ResponseConfig};
 use crate::engine::ModelInfo;
@@ -31,6 +33,8 @@ use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
 };
+use crate::protocol::logprobs::ChoiceLogprobs;
+use crate::protocol::sampling::GenerationParams;
 use crate::store::{KeyedAnswer, Operation};
 
 /// Most choices of one request.
@@ -66,6 +70,7 @@ pub(crate) async fn create(
         Claimed::Replay(answer) => return replay(&app, &principal, answer, &request, permit).await,
     };
     let create = core_request(app.engine(request.model.as_deref())?.model(), &request, &body)?;
+    create::check_constraint(&app, &create, &body).await?;
     let mut asked = Vec::new();
     for create in choices(create, request.n.unwrap_or(1)) {
         let id = create.response_id;
@@ -119,23 +124,19 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     }
     let fresh = &mut FreshIds::random();
     let input = input::chat_items(messages, fresh)?;
-    let knobs = Knobs {
-        temperature: request.temperature,
-        top_p: request.top_p,
-        top_k: request.top_k,
-        min_p: request.min_p,
-        seed: request.seed,
-    };
+    let params: GenerationParams = decode(body)?;
     let thinking =
         request.reasoning_effort.as_ref().and_then(|word| input::effort(Some(&serde_json::json!({"effort": word}))));
     let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
     let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
+    let tools = input::tools(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    let constraint = constraint::constraint(&params, &tools, model)?;
     let config = ResponseConfig {
         model: model.id.clone(),
         fingerprint: model.fingerprint.clone(),
         instructions: None,
-        tools: input::tools(request.tools.as_deref(), request.tool_choice.as_ref())?,
-        sampling: knobs.sampling(model.sampling, fresh)?,
+        tools,
+        sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: limit.or(old_limit),
         stop: input::stops(request.stop.as_ref())?,
         template_kwargs: input::template_kwargs(request.chat_template_kwargs.as_ref(), thinking.as_ref()),
@@ -148,7 +149,9 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         max_parallel_tool_calls: None,
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
-        formats: Some(input::formats(model)),
+        formats: Some(input::formats(model, constraint.as_ref())),
+        logprobs: sampling::logprobs(&params)?,
+        constraint,
         prompt_end: input::prompt_end(request.add_generation_prompt, request.continue_final_message, &input)?,
         priority: input::priority(body)?,
         choice: None,
@@ -241,6 +244,7 @@ fn completion(first: &conversation::Response, choices: &[conversation::Response]
 }
 
 fn choice(index: u32, response: &conversation::Response) -> Choice {
+    let mut logprobs = Vec::new();
     let mut message = AnswerMessage {
         role: "assistant",
         content: None,
@@ -257,13 +261,17 @@ fn choice(index: u32, response: &conversation::Response) -> Choice {
                 kind: "function",
                 function: ChatFunction { name: name.clone(), arguments: text },
             }),
-            _ => message.content.get_or_insert_default().push_str(&text),
+            _ => {
+                message.content.get_or_insert_default().push_str(&text);
+                logprobs.extend(object::logprobs(&output.logprobs));
+            }
         }
     }
     if message.tool_calls.is_empty() {
         message.content.get_or_insert_default();
     }
-    Choice { index, message, logprobs: None, finish_reason: finish_reason(response) }
+    let logprobs = response.config.logprobs.map(|_| ChoiceLogprobs { content: logprobs, refusal: None });
+    Choice { index, message, logprobs, finish_reason: finish_reason(response) }
 }
 
 /// Why the answer ended, in the words of Chat.

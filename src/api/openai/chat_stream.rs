@@ -14,11 +14,13 @@ use tokio::time::timeout;
 use super::chat::{Asked, completion_id, finish_reason, usage};
 use crate::actors::Reader;
 use crate::api::errors::{failed, object};
+use crate::api::object;
 use crate::api::stream::{data, interrupted, sse};
 use crate::conversation::{self, Ending, Event as Fact, ItemBody, Recorded, Reject, State};
 use crate::ids::{ItemId, ResponseId};
 use crate::protocol::chat::{CallDelta, Chunk, ChunkChoice, Delta, FunctionDelta, Usage};
 use crate::protocol::error::ErrorBody;
+use crate::protocol::logprobs::{ChoiceLogprobs, Logprob};
 
 /// Turns the events of a request's choices into chunks.
 pub(super) struct ChatStream {
@@ -43,7 +45,7 @@ impl ChatStream {
         let mut head = Head { with_usage, ..Head::default() };
         let open = (0..).zip(asked).map(|(index, Asked { id, reader, .. })| {
             head.id.get_or_insert(id);
-            OpenChoice { reader, encoder: Encoder { id, index, opened: false } }
+            OpenChoice { reader, encoder: Encoder { id, index, opened: false, weighed: Vec::new() } }
         });
         Self { open: open.collect(), head, spent: Vec::new(), waiting: VecDeque::new(), failure: None }
     }
@@ -159,6 +161,8 @@ struct Encoder {
     index: u32,
     /// The chunk with its role was sent.
     opened: bool,
+    /// How likely the tokens were that are not in a chunk yet.
+    weighed: Vec<Logprob>,
 }
 
 impl Encoder {
@@ -188,8 +192,9 @@ impl Encoder {
                     self.push_delta(head, call_delta(delta), None, out);
                 }
             }
-            Fact::OutputDelta { item_id, text, .. } if !text.is_empty() => {
-                if let Some(delta) = text_delta(response, *item_id, text) {
+            Fact::OutputDelta { item_id, text, logprobs, .. } => {
+                self.weighed.extend(object::logprobs(logprobs));
+                if let Some(delta) = text_delta(response, *item_id, text).filter(|_| !text.is_empty()) {
                     self.push_delta(head, delta, None, out);
                 }
             }
@@ -222,8 +227,12 @@ impl Encoder {
         self.push(head, delta, finish_reason, out);
     }
 
-    fn push(&self, head: &Head, delta: Delta, finish_reason: Option<&'static str>, out: &mut VecDeque<Event>) {
-        let choice = ChunkChoice { index: self.index, delta, logprobs: None, finish_reason };
+    fn push(&mut self, head: &Head, delta: Delta, finish_reason: Option<&'static str>, out: &mut VecDeque<Event>) {
+        // Of the text only, as the whole answer has them. Tokens that said nothing yet come with those behind them.
+        let weighed = std::mem::take(&mut self.weighed);
+        let is_text = delta.content.is_some() && !weighed.is_empty();
+        let logprobs = is_text.then_some(ChoiceLogprobs { content: weighed, refusal: None });
+        let choice = ChunkChoice { index: self.index, delta, logprobs, finish_reason };
         out.push_back(data(&head.chunk(vec![choice])));
     }
 }

@@ -181,6 +181,7 @@ impl Session {
         }
         create::check(request, frame)?;
         let mut create = create::create(self.app.engine(request.model.as_deref())?.model(), request, frame)?;
+        create::check_constraint(&self.app, &create, frame).await?;
         create.previous = Some(id);
         let id = create.response_id;
         match handle.create(create, None).await {

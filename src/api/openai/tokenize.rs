@@ -84,8 +84,7 @@ pub(crate) async fn detokenize(
         let text = format!("tokens[{place}] is {}, but the vocabulary has {size} tokens", request.tokens[place]);
         return Err(invalid(format!("tokens[{place}]"), text).into());
     }
-    let bytes: Vec<u8> = request.tokens.iter().flat_map(|&id| spelled(tokenizer, id)).copied().collect();
-    Ok(Json(Detokenized { prompt: String::from_utf8_lossy(&bytes).into_owned() }))
+    Ok(Json(Detokenized { prompt: tokenizer.spell(&request.tokens) }))
 }
 
 /// Whether the answer to a prompt begins inside reasoning: its end says so, else the format.
@@ -131,12 +130,8 @@ fn encode(tokenizer: &Tokenizer, text: &str, begins: bool) -> Vec<u32> {
 }
 
 fn asked_strings(request: &Tokenize, tokenizer: &Tokenizer, tokens: &[u32]) -> Option<Vec<String>> {
-    let text = |&id: &u32| String::from_utf8_lossy(spelled(tokenizer, id)).into_owned();
+    let text = |&id: &u32| tokenizer.spell(&[id]);
     (request.return_token_strs == Some(true)).then(|| tokens.iter().map(text).collect())
-}
-
-fn spelled(tokenizer: &Tokenizer, id: u32) -> &[u8] {
-    tokenizer.special_text(id).map_or_else(|| tokenizer.token_bytes(id), str::as_bytes)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Prompts and decoding, measured at the engine: no sockets, no conversations.
 
+use crate::engine::settings::Shaping;
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -162,7 +163,17 @@ impl MeasuredEngine {
         Ok(self.engine.submit(GenerationRequest {
             prompt: (0..tokens).map(token).collect(),
             resumed: Arc::new([]),
-            sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, choice: 0 },
+            sampling: Sampling {
+                temperature: 0.0,
+                top_k: 0,
+                top_p: 1.0,
+                min_p: 0.0,
+                seed: 0,
+                choice: 0,
+                shaping: Shaping::NONE,
+            },
+            logprobs: None,
+            constraint: None,
             max_tokens: max_tokens as u32,
             stop_tokens: Arc::new([]),
             messages: Arc::new([]),

@@ -2,6 +2,7 @@
 
 mod calls;
 mod forks;
+mod prompts;
 mod properties;
 mod races;
 mod readers;
@@ -12,6 +13,7 @@ mod steers;
 mod tools;
 mod trim;
 
+use crate::engine::settings::Shaping;
 use serde_json::Map;
 
 use super::*;
@@ -52,8 +54,13 @@ impl Talk {
     fn generating(words: &[&str]) -> (Self, ResponseId) {
         let mut talk = Self::new(7);
         let id = talk.create("hello").unwrap();
-        talk.say(Input::GenerationStarted { generation: talk.generation(), prompt_tokens: 5, cached_tokens: 0 })
-            .unwrap();
+        talk.say(Input::GenerationStarted {
+            generation: talk.generation(),
+            prompt_tokens: 5,
+            cached_tokens: 0,
+            prompt: None,
+        })
+        .unwrap();
         for (index, word) in words.iter().enumerate() {
             talk.generated(vec![output(index as u32, Piece::Text((*word).to_owned()))]);
         }
@@ -145,7 +152,14 @@ fn config() -> ResponseConfig {
         fingerprint: "f1".to_owned(),
         instructions: None,
         tools: vec![],
-        sampling: SamplingConfig { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 },
+        sampling: SamplingConfig {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 1,
+            shaping: Shaping::NONE,
+        },
         max_output_tokens: None,
         stop: vec![],
         template_kwargs: Map::new(),
@@ -159,6 +173,8 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
+        constraint: None,
         prompt_end: PromptEnd::Answer,
         priority: None,
         choice: None,
@@ -166,7 +182,7 @@ fn config() -> ResponseConfig {
 }
 
 fn output(token: u32, piece: Piece) -> Output {
-    Output { tokens: vec![token], pieces: vec![piece] }
+    Output { tokens: vec![token], pieces: vec![piece], logprobs: Vec::new() }
 }
 
 /// The pieces of a whole call, a token each.
@@ -259,7 +275,7 @@ fn an_answer_that_goes_on_with_the_last_message_is_one_with_it_and_its_successor
     let id = talk.create_from(items, |create| create.config.prompt_end = PromptEnd::Message).unwrap();
     assert_eq!(said(&talk), [(Role::User, "a".to_owned()), (Role::Assistant, "So".to_owned())]);
     let generation = talk.generation();
-    talk.say(Input::GenerationStarted { generation, prompt_tokens: 1, cached_tokens: 0 }).unwrap();
+    talk.say(Input::GenerationStarted { generation, prompt_tokens: 1, cached_tokens: 0, prompt: None }).unwrap();
     talk.generated(vec![output(1, Piece::Text(" it is".into()))]);
     talk.steer(id, "no").unwrap();
     let successor = talk.state.active().unwrap();

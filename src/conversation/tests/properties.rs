@@ -71,7 +71,10 @@ pub(super) fn play(talk: &mut Talk, act: &Act) -> Result<Vec<Event>, Reject> {
         Act::Steer(which) => response(which).map_or(Ok(vec![]), |id| talk.steer(id, "steer")),
         Act::Cancel(which) => talk.say(Input::Cancel { response_id: response(which), cascade: which % 2 == 1 }),
         Act::Started(which) => {
-            talk.say(Input::GenerationStarted { generation: generation(which), prompt_tokens: 3, cached_tokens: 1 })
+            let tokens = [which as u32, 8, 9].into();
+            let prompt = (which % 3 > 0).then_some(RecordedPrompt { kept: 0, tokens, fingerprint: None });
+            let generation = generation(which);
+            talk.say(Input::GenerationStarted { generation, prompt_tokens: 3, cached_tokens: 1, prompt })
         }
         Act::Text(which, word) => {
             let piece = if word % 5 == 0 { Piece::Reasoning(word.to_string()) } else { Piece::Text(word.to_string()) };

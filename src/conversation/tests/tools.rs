@@ -45,7 +45,7 @@ fn a_conversation_that_rested_forgets_reasoning_only_where_it_may_and_a_user_goe
     talk.create("go on").unwrap();
     assert_eq!([0, 1_000, 60_000].map(|rest_ms| thoughts(&talk, rest_ms)), [1, 0, 1]);
     let generation = talk.generation();
-    talk.say(Input::GenerationStarted { generation, prompt_tokens: 1, cached_tokens: 0 }).unwrap();
+    talk.say(Input::GenerationStarted { generation, prompt_tokens: 1, cached_tokens: 0, prompt: None }).unwrap();
     talk.generated([vec![output(3, Piece::Reasoning("so".into()))], call(4, "time", "{}")].concat());
     talk.ended(GenerationEnd::Stop);
     let calls: Vec<_> = talk.state.open_calls().map(|call| call.call_id.clone()).collect();
@@ -211,6 +211,7 @@ fn a_call_that_the_limit_cut_is_never_requested() {
     talk.generated(call(1, "weather", r#"{"ci"#)[..2].to_vec());
     let outputs = vec![Output {
         tokens: vec![],
+        logprobs: vec![],
         pieces: vec![Piece::ToolCallDone { index: 0, id: None, arguments: r#"{"ci"#.to_owned(), complete: false }],
     }];
     let (generation, tail_tokens, end) = (talk.generation(), vec![], GenerationEnd::Length);

@@ -16,7 +16,8 @@ fn fold(events: &[Recorded]) -> State {
 
 fn started(talk: &mut Talk) {
     let generation = talk.generation();
-    talk.say(Input::GenerationStarted { generation, prompt_tokens: 5, cached_tokens: 0 }).unwrap();
+    let prompt = Some(RecordedPrompt { kept: 2, tokens: [7, 8, 9].into(), fingerprint: None });
+    talk.say(Input::GenerationStarted { generation, prompt_tokens: 5, cached_tokens: 0, prompt }).unwrap();
 }
 
 fn borders(log: &[Recorded]) -> Vec<u64> {

@@ -6,6 +6,14 @@ pub enum Error {
     /// The file does not begin as a GGUF file does.
     #[error("not a GGUF file: it does not begin with \"GGUF\"")]
     NotGguf,
+    /// The file cannot be read.
+    #[error("reading at byte {at} failed: {reason}")]
+    Read {
+        /// Where.
+        at: u64,
+        /// What the system says.
+        reason: String,
+    },
     /// A version that is not read.
     #[error("GGUF version {0} is not supported; versions 2 and 3 are")]
     Version(u32),
@@ -18,7 +26,7 @@ pub enum Error {
         /// What was being read.
         what: &'static str,
         /// Where.
-        at: usize,
+        at: u64,
         /// Bytes it needs.
         needed: u64,
         /// Bytes there are.
@@ -30,7 +38,7 @@ pub enum Error {
         /// Which count.
         what: &'static str,
         /// Where.
-        at: usize,
+        at: u64,
         /// Its value.
         value: i128,
     },
@@ -40,11 +48,11 @@ pub enum Error {
         /// Which text.
         what: &'static str,
         /// Where.
-        at: usize,
+        at: u64,
     },
     /// A metadata key is empty.
     #[error("a metadata key at byte {0} is empty")]
-    EmptyKey(usize),
+    EmptyKey(u64),
     /// A metadata key comes twice.
     #[error("the metadata key {0:?} comes twice")]
     DuplicateKey(String),
@@ -63,7 +71,7 @@ pub enum Error {
     #[error("a boolean at byte {at} is {value}, not 0 or 1")]
     Boolean {
         /// Where.
-        at: usize,
+        at: u64,
         /// What it is.
         value: u8,
     },

@@ -2,10 +2,11 @@
 //!
 //! Reads bytes that may come from anywhere, so every count and length is checked against what is left of the file
 //! before it is believed; memory stays proportional to the file. Knows nothing about architectures, never computes
-//! with weights and never does I/O: the caller maps or reads the file.
+//! with weights and never does I/O: a [`Source`] reads the files.
 
 mod error;
 mod read;
+mod source;
 mod split;
 mod tensor_type;
 mod value;
@@ -18,6 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 pub use error::Error;
+pub use source::Source;
 pub use split::part_names;
 pub use tensor_type::TensorType;
 pub use value::{Array, Value};
@@ -73,12 +75,13 @@ pub struct Gguf {
 impl Gguf {
     /// Reads and checks the header, the metadata and the tensor table of a model in one file.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        Self::parse_parts(&[bytes])
+        Self::read(&[bytes])
     }
 
-    /// Reads and checks a model in one or several files, given in their order.
-    pub fn parse_parts(parts: &[&[u8]]) -> Result<Self, Error> {
-        split::join(parts.iter().map(|bytes| read::parse(bytes)).collect::<Result<_, _>>()?)
+    /// Reads and checks a model in one or several files. Of the weights nothing is read.
+    pub fn read(files: &dyn Source) -> Result<Self, Error> {
+        let lengths = files.lengths().into_iter().enumerate();
+        split::join(lengths.map(|(part, length)| read::parse(files, part, length)).collect::<Result<_, _>>()?)
     }
 
     /// The container's version, 2 or 3.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{
-    ALIGNMENT_DEFAULT, ALIGNMENT_KEY, Array, DIMENSIONS_MAX, Error, Gguf, MAGIC, TENSOR_NAME_BYTES_MAX, Tensor,
+    ALIGNMENT_DEFAULT, ALIGNMENT_KEY, Array, DIMENSIONS_MAX, Error, Gguf, MAGIC, Source, TENSOR_NAME_BYTES_MAX, Tensor,
     TensorType, Value,
 };
 
@@ -14,9 +14,12 @@ const ENTRY_BYTES_MIN: u64 = 8 + 1 + 4 + 1;
 /// Bytes of the smallest possible tensor entry: name length, one byte of name, dimensions, type, offset.
 const TENSOR_BYTES_MIN: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
-pub(super) fn parse(bytes: &[u8]) -> Result<Gguf, Error> {
-    let mut reader = Reader { bytes, at: 0 };
-    if reader.take("the magic number", 4).map_err(|_| Error::NotGguf)? != MAGIC {
+/// Bytes that are read from a file at a time.
+const READ_BYTES: u64 = 1 << 18;
+
+pub(super) fn parse(files: &dyn Source, part: usize, length: u64) -> Result<Gguf, Error> {
+    let mut reader = Reader { files, part, length, at: 0, bytes: Vec::new(), next: 0 };
+    if length < MAGIC.len() as u64 || reader.array("the magic number")? != MAGIC {
         return Err(Error::NotGguf);
     }
     let version = u32::from_le_bytes(reader.array("the version")?);
@@ -41,27 +44,41 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Gguf, Error> {
     for _ in 0..tensor_count {
         placed.push(read_tensor(&mut reader)?);
     }
-    place_tensors(&mut gguf, placed, align_up(reader.at as u64, alignment), alignment, bytes.len() as u64)?;
+    place_tensors(&mut gguf, placed, align_up(reader.at, alignment), alignment, length)?;
     Ok(gguf)
 }
 
+/// Reads one file from its beginning on.
 struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
+    files: &'a dyn Source,
+    part: usize,
+    length: u64,
+    /// Where in the file it is.
+    at: u64,
+    /// A piece of the file, and where in it the reader is.
+    bytes: Vec<u8>,
+    next: usize,
 }
 
-impl<'a> Reader<'a> {
+impl Reader<'_> {
     fn left(&self) -> u64 {
-        (self.bytes.len() - self.at) as u64
+        self.length - self.at
     }
 
-    fn take(&mut self, what: &'static str, count: u64) -> Result<&'a [u8], Error> {
+    fn take(&mut self, what: &'static str, count: u64) -> Result<&[u8], Error> {
         if count > self.left() {
             return Err(Error::Truncated { what, at: self.at, needed: count, left: self.left() });
         }
-        let start = self.at;
-        self.at += count as usize;
-        Ok(&self.bytes[start..self.at])
+        if count > (self.bytes.len() - self.next) as u64 {
+            self.bytes.resize(count.max(READ_BYTES).min(self.left()) as usize, 0);
+            self.next = 0;
+            let read = self.files.read(self.part, self.at, &mut self.bytes);
+            read.map_err(|error| Error::Read { at: self.at, reason: error.to_string() })?;
+        }
+        let start = self.next;
+        self.next += count as usize;
+        self.at += count;
+        Ok(&self.bytes[start..self.next])
     }
 
     fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Error> {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Array, Error, Gguf, TensorType, Value, Writer, part_names};
+use super::{Array, Error, Gguf, Source, TensorType, Value, Writer, part_names};
 
 fn small() -> Writer {
     Writer::new()
@@ -114,6 +114,26 @@ fn hostile_tensors_are_refused_with_their_reason() {
     assert!(matches!(Gguf::parse(&overlapping), Err(Error::Offset { .. })));
 }
 
+/// A file that is shorter than it was said to be.
+struct Shrunk(Vec<u8>);
+
+impl Source for Shrunk {
+    fn lengths(&self) -> Vec<u64> {
+        vec![self.0.len() as u64 + 1000]
+    }
+
+    fn read(&self, part: usize, at: u64, into: &mut [u8]) -> std::io::Result<()> {
+        [&self.0].read(part, at, into)
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_an_error_that_says_where() {
+    let mut bytes = small().finish();
+    bytes.truncate(100);
+    assert!(matches!(Gguf::read(&Shrunk(bytes)), Err(Error::Read { at: 0, .. })));
+}
+
 #[test]
 fn every_truncation_is_an_error() {
     let bytes = small().finish();
@@ -181,17 +201,17 @@ fn parts_are_read_as_one_model_and_must_belong_together() {
             .finish()
     };
     let (first, second) = (part(0, 2, "a"), part(1, 2, "b"));
-    let gguf = Gguf::parse_parts(&[&first, &second]).unwrap();
+    let gguf = Gguf::read(&[&first, &second]).unwrap();
     assert_eq!(gguf.string("general.name"), Ok(Some("part 0")));
     let places: Vec<_> = gguf.tensors().iter().map(|tensor| (tensor.name.as_str(), tensor.part)).collect();
     assert_eq!(places, [("a", 0), ("b", 1)]);
     let range = gguf.require_tensor("b").unwrap().range.clone();
     assert_eq!(second[range], [1; 4]);
-    let refusal = |parts: &[&[u8]]| Gguf::parse_parts(parts).unwrap_err().to_string();
-    assert!(refusal(&[&second, &first]).contains("number 1 of 2"));
-    assert!(refusal(&[&first, &part(1, 3, "b")]).contains("of 3"));
-    assert!(refusal(&[&first, &part(1, 2, "a")]).contains("comes twice"));
+    let refusal = |parts: [&[u8]; 2]| Gguf::read(&parts).unwrap_err().to_string();
+    assert!(refusal([&second, &first]).contains("number 1 of 2"));
+    assert!(refusal([&first, &part(1, 3, "b")]).contains("of 3"));
+    assert!(refusal([&first, &part(1, 2, "a")]).contains("comes twice"));
     let short = Writer::new().entry("split.no", Value::U16(1)).entry("split.count", Value::U16(2)).finish();
-    assert!(refusal(&[&first, &short]).contains("1 tensors together, not 2"));
+    assert!(refusal([&first, &short]).contains("1 tensors together, not 2"));
     assert_eq!(Gguf::parse(&second), Err(Error::Split { number: 2, count: 2 }));
 }

@@ -7,15 +7,19 @@ use midstream_kernels::{Isa, Team};
 use sha2::{Digest, Sha256};
 
 use super::super::backend::cpu::CpuBackend;
-use super::super::contract::{ModelInfo, SamplingDefaults};
-use super::super::gguf::Gguf;
+use super::super::contract::ModelInfo;
+use super::super::gguf::{self, Gguf, Source};
+use super::super::grammar::Grammars;
 use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig};
 use super::super::model::{Description, ModelError, Work};
 use super::super::scheduler::{Limits, Scheduler};
+use super::super::settings::SamplingDefaults;
 use super::super::tokenizer::{self, Tokenizer};
 use super::files::{ModelFiles, model_name};
+use super::memory::{Needs, Shortage};
+use super::room::Room;
 use super::{LocalEngine, stats};
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::parse::{ReasoningFormat, TemplateFacts, ToolFormat, detect};
 use crate::prompt::{ChatTemplate, PROBED_TOOL, TemplateError};
 
@@ -28,6 +32,8 @@ const KV_TYPE: &str = "f16";
 const KV_BYTES_DEFAULT: usize = 1 << 30;
 /// Bytes of each weight that go into the fingerprint: enough to tell two trainings of one model apart.
 const FINGERPRINT_BYTES: usize = 4096;
+/// Bytes that are read for it at a time.
+const HASHED_BYTES: usize = 1 << 18;
 
 /// How a model is loaded.
 #[derive(Clone, Debug)]
@@ -48,6 +54,8 @@ pub struct LoadOptions {
     pub context_length: Option<usize>,
     /// Memory for KV, for all sequences and the prefix cache together. Taken from the system as it fills.
     pub kv_bytes: usize,
+    /// Memory that other models of this process will still take, as [`LocalEngine::promised_bytes`] says.
+    pub promised_bytes: u64,
     /// Sequences that wait or run; the next one is refused as overload.
     pub sequences_max: usize,
     /// Most sequences in one step.
@@ -71,6 +79,7 @@ impl Default for LoadOptions {
             threads: None,
             context_length: None,
             kv_bytes: KV_BYTES_DEFAULT,
+            promised_bytes: 0,
             sequences_max: 256,
             step_sequences: 32,
             step_tokens: 512,
@@ -83,13 +92,27 @@ impl Default for LoadOptions {
 /// Why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The file cannot be opened or mapped.
+    /// The file cannot be opened.
     #[error("cannot read the model {path}: {reason}")]
     Read {
         /// The file.
         path: String,
         /// Why.
         reason: String,
+    },
+    /// Somebody wrote to the file while it was read, or cut it off.
+    #[error("the model {path} was changed while it was read; start again once the file is whole")]
+    Changed {
+        /// The file.
+        path: String,
+    },
+    /// There is not enough memory for the model.
+    #[error("the model {path} does not fit into memory: {shortage}")]
+    Memory {
+        /// The file.
+        path: String,
+        /// What is missing, and what to do.
+        shortage: Box<Shortage>,
     },
     /// The file is broken, or not a model that can be run.
     #[error("cannot use the model {path}: {source}")]
@@ -123,11 +146,30 @@ pub enum LoadError {
     Start(std::io::Error),
 }
 
+impl LoadError {
+    /// A text that stays the same from version to version.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => "model_unreadable",
+            Self::Changed { .. } => "model_changed",
+            Self::Memory { shortage, .. } if shortage.is_of_kv() => "kv_exceeds_memory",
+            Self::Memory { .. } => "model_exceeds_memory",
+            Self::Model { .. } => "model_unusable",
+            Self::Tokenizer { .. } => "tokenizer_unusable",
+            Self::Template { .. } => "chat_template_unusable",
+            Self::Isa(_) => "instruction_set_unavailable",
+            Self::Start(_) => "engine_not_started",
+        }
+    }
+}
+
 impl LocalEngine {
     /// Loads the model in `path` and starts its thread.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, LoadError> {
         let (model, scheduler, backend) = open(path, options)?;
-        Self::start(model, scheduler, backend, options.sequences_max).map_err(LoadError::Start)
+        let promised_bytes = backend.kv_bytes() as u64;
+        let engine = Self::start(model, scheduler, backend, options.sequences_max).map_err(LoadError::Start)?;
+        Ok(engine.promising(promised_bytes))
     }
 }
 
@@ -137,19 +179,21 @@ pub(in crate::engine) fn open(
     options: &LoadOptions,
 ) -> Result<(ModelInfo, Scheduler, CpuBackend), LoadError> {
     let files = ModelFiles::open(path)?;
-    files.read_through();
-    prepare(path, &files.bytes(), options)
+    files.unless_changed(prepare(path, &files, options))
 }
 
-/// Builds everything that an engine is started with from the files' bytes; `path` names them in errors.
-pub(super) fn prepare(
-    path: &Path,
-    files: &[&[u8]],
-    options: &LoadOptions,
-) -> Result<(ModelInfo, Scheduler, CpuBackend), LoadError> {
+/// What is read of a file before its weights.
+struct Text {
+    gguf: Gguf,
+    description: Description,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+}
+
+fn read_text(path: &Path, files: &dyn Source, options: &LoadOptions) -> Result<Text, LoadError> {
     let name = || path.display().to_string();
     let refused = |source: ModelError| LoadError::Model { path: name(), source };
-    let gguf = Gguf::parse_parts(files).map_err(|source| refused(source.into()))?;
+    let gguf = Gguf::read(files).map_err(|source| refused(source.into()))?;
     let description = Description::read(&gguf).map_err(refused)?;
     let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|source| LoadError::Tokenizer { path: name(), source })?;
     if tokenizer.vocab_size() > description.sizes.vocabulary {
@@ -159,24 +203,33 @@ pub(super) fn prepare(
             expected: vec![description.sizes.embedding, tokenizer.vocab_size()],
         }));
     }
+    let template = chat_template(&gguf, &tokenizer, path, options)?;
+    Ok(Text { gguf, description, tokenizer, template })
+}
+
+/// Builds everything that an engine is started with from the files; `path` names them in errors.
+pub(super) fn prepare(
+    path: &Path,
+    files: &dyn Source,
+    options: &LoadOptions,
+) -> Result<(ModelInfo, Scheduler, CpuBackend), LoadError> {
+    let began = clock::monotonic();
+    let name = || path.display().to_string();
+    let refused = |source: ModelError| LoadError::Model { path: name(), source };
+    let Text { gguf, description, tokenizer, template } = read_text(path, files, options)?;
     for warning in description.warnings.iter().chain(tokenizer.warnings()) {
         tracing::warn!(model = name(), "{warning}");
     }
-    let template = chat_template(&gguf, &tokenizer, path, options)?;
+    let (limits, blocks) = sizes(&description, options);
+    let needs = Needs::of(&description, &limits, blocks).map_err(refused)?;
+    let enough = needs.check(Room::now(), options.promised_bytes);
+    enough.map_err(|shortage| LoadError::Memory { path: name(), shortage: Box::new(shortage) })?;
+    let text_ms = began.elapsed().as_millis();
     let isa = Isa::select().map_err(|error| LoadError::Isa(error.to_string()))?;
     let team = Team::new(options.threads.unwrap_or_else(Team::default_size));
     let fingerprint = fingerprint(&gguf, &description, files, options.template.as_deref(), isa);
-    let blocks = kv_blocks(&description, options);
+    let fingerprint = fingerprint.map_err(|source| refused(source.into()))?;
     let pool = BlockPool::new(PoolConfig { blocks, model: fingerprint.clone(), kv_type: KV_TYPE.to_owned() });
-    let made_for = description.sizes.context_length;
-    let limits = Limits {
-        sequences: options.step_sequences.clamp(1, stats::BATCH_MAX),
-        step_tokens: options.step_tokens.max(BLOCK_TOKENS),
-        context_length: options.context_length.unwrap_or(made_for).min(made_for),
-        // A wrong guess would leave its inputs in the place of those that a convolution still needs.
-        token_gap_ns: options.token_gap_ms.saturating_mul(1_000_000),
-        guessed_tokens: if description.has_convolutions() { 0 } else { options.guessed_tokens },
-    };
     let scheduler = Scheduler::new(limits, pool);
     let context_length = scheduler.context_length();
     if context_length < limits.context_length {
@@ -186,7 +239,23 @@ pub(super) fn prepare(
     }
     let model = model_info(path, options, &gguf, tokenizer, template, context_length, fingerprint);
     let backend = CpuBackend::load(description, files, isa, team, blocks).map_err(refused)?;
+    let all_ms = began.elapsed().as_millis();
+    tracing::info!(model = model.id, all_ms, text_ms, memory = %needs, "loaded");
     Ok((model, scheduler, backend))
+}
+
+/// What bounds the steps of a model, and how many KV blocks there are.
+fn sizes(description: &Description, options: &LoadOptions) -> (Limits, usize) {
+    let made_for = description.sizes.context_length;
+    let limits = Limits {
+        sequences: options.step_sequences.clamp(1, stats::BATCH_MAX),
+        step_tokens: options.step_tokens.max(BLOCK_TOKENS),
+        context_length: options.context_length.unwrap_or(made_for).min(made_for),
+        token_gap_ns: options.token_gap_ms.saturating_mul(1_000_000),
+        // A wrong guess would leave its inputs in the place of those that a convolution still needs.
+        guessed_tokens: if description.has_convolutions() { 0 } else { options.guessed_tokens },
+    };
+    (limits, kv_blocks(description, options))
 }
 
 /// What a file says about its model as a whole, besides its text.
@@ -200,33 +269,41 @@ pub struct FileFacts {
     pub model: ModelInfo,
     /// What one token takes.
     pub work: Work,
+    /// What the model takes of memory.
+    pub needs: Needs,
+    /// What is doubtful about its metadata.
+    pub warnings: Vec<String>,
 }
 
 /// Everything that can be said about a file without its weights.
 pub fn read_file_facts(path: &Path, options: &LoadOptions) -> Result<FileFacts, LoadError> {
-    let model = read_model_info(path, options)?;
-    let name = || path.display().to_string();
     let files = ModelFiles::open(path)?;
-    let gguf =
-        Gguf::parse_parts(&files.bytes()).map_err(|source| LoadError::Model { path: name(), source: source.into() })?;
-    let text = |key: &str| gguf.string(key).ok().flatten().unwrap_or("unknown").to_owned();
-    let tokenizer = format!("{}, {}", text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"));
-    let work = Work::read(&gguf).map_err(|source| LoadError::Model { path: name(), source: source.into() })?;
-    Ok(FileFacts { architecture: text("general.architecture"), tokenizer, model, work })
+    let refused = |source: ModelError| LoadError::Model { path: path.display().to_string(), source };
+    files.unless_changed(read_text(path, &files, options).and_then(|text| {
+        let key = |key: &str| text.gguf.string(key).ok().flatten().unwrap_or("unknown").to_owned();
+        let (limits, blocks) = sizes(&text.description, options);
+        Ok(FileFacts {
+            architecture: key("general.architecture"),
+            tokenizer: format!("{}, {}", key("tokenizer.ggml.model"), key("tokenizer.ggml.pre")),
+            work: Work::read(&text.gguf).map_err(|source| refused(source.into()))?,
+            needs: Needs::of(&text.description, &limits, blocks).map_err(refused)?,
+            warnings: text.description.warnings.clone(),
+            model: model_of(path, options, text),
+        })
+    }))
 }
 
 /// What a file says about its model's text: tokenizer, template, formats. Its weights are not read, so nothing tells
 /// which tokens it would generate: the fingerprint is empty.
 pub fn read_model_info(path: &Path, options: &LoadOptions) -> Result<ModelInfo, LoadError> {
-    let name = || path.display().to_string();
     let files = ModelFiles::open(path)?;
-    let refused = |source: ModelError| LoadError::Model { path: name(), source };
-    let gguf = Gguf::parse_parts(&files.bytes()).map_err(|source| refused(source.into()))?;
-    let made_for = Description::read(&gguf).map_err(refused)?.sizes.context_length;
-    let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|source| LoadError::Tokenizer { path: name(), source })?;
-    let template = chat_template(&gguf, &tokenizer, path, options)?;
-    let context_length = options.context_length.unwrap_or(made_for).min(made_for);
-    Ok(model_info(path, options, &gguf, tokenizer, template, context_length, String::new()))
+    files.unless_changed(read_text(path, &files, options).map(|text| model_of(path, options, text)))
+}
+
+fn model_of(path: &Path, options: &LoadOptions, text: Text) -> ModelInfo {
+    let Text { gguf, description, tokenizer, template } = text;
+    let (limits, _) = sizes(&description, options);
+    model_info(path, options, &gguf, tokenizer, template, limits.context_length, String::new())
 }
 
 fn chat_template(
@@ -252,13 +329,15 @@ fn model_info(
     fingerprint: String,
 ) -> ModelInfo {
     let (tool_format, reasoning) = formats(&template);
+    let tokenizer = Arc::new(tokenizer);
     ModelInfo {
         id: options.id.clone().unwrap_or_else(|| model_name(path)),
         owned_by: "local".to_owned(),
         created: Clock::System.unix_ms() / 1000,
         context_length: u32::try_from(context_length).unwrap_or(u32::MAX),
         fingerprint,
-        tokenizer: Arc::new(tokenizer),
+        grammars: Some(Arc::new(Grammars::new(Arc::clone(&tokenizer)))),
+        tokenizer,
         reasoning: options.reasoning.unwrap_or(reasoning),
         sampling: sampling_defaults(gguf),
         template: Arc::new(template),
@@ -304,20 +383,36 @@ fn formats(template: &ChatTemplate) -> (ToolFormat, ReasoningFormat) {
 
 /// Names everything that decides about the tokens: header (metadata, tokenizer, template, shapes), weights,
 /// instruction set, KV type, numerics. Of the weights, the beginning of each and the file's size stand for all.
-fn fingerprint(gguf: &Gguf, description: &Description, files: &[&[u8]], template: Option<&str>, isa: Isa) -> String {
+fn fingerprint(
+    gguf: &Gguf,
+    description: &Description,
+    files: &dyn Source,
+    template: Option<&str>,
+    isa: Isa,
+) -> Result<String, gguf::Error> {
     let mut hash = Sha256::new();
-    for (part, file) in files.iter().enumerate() {
+    let mut bytes = Vec::new();
+    let mut add = |hash: &mut Sha256, part: usize, at: u64, count: u64| -> Result<(), gguf::Error> {
+        bytes.resize(count as usize, 0);
+        let read = files.read(part, at, &mut bytes);
+        read.map_err(|error| gguf::Error::Read { at, reason: error.to_string() })?;
+        hash.update(&bytes);
+        Ok(())
+    };
+    for (part, length) in files.lengths().into_iter().enumerate() {
         let tensors = gguf.tensors().iter().filter(|tensor| tensor.part == part);
-        let header_end = tensors.map(|tensor| tensor.range.start).min().unwrap_or(file.len()).min(file.len());
-        hash.update((file.len() as u64).to_le_bytes());
-        hash.update((header_end as u64).to_le_bytes());
-        hash.update(&file[..header_end]);
+        let header_end = tensors.map(|tensor| tensor.range.start as u64).min().unwrap_or(length).min(length);
+        hash.update(length.to_le_bytes());
+        hash.update(header_end.to_le_bytes());
+        for at in (0..header_end).step_by(HASHED_BYTES) {
+            add(&mut hash, part, at, (header_end - at).min(HASHED_BYTES as u64))?;
+        }
     }
     for tensor in description.tensors() {
-        let bytes = files.get(tensor.part).and_then(|file| file.get(tensor.range.clone())).unwrap_or_default();
-        hash.update(&bytes[..bytes.len().min(FINGERPRINT_BYTES)]);
+        let count = tensor.range.len().min(FINGERPRINT_BYTES) as u64;
+        add(&mut hash, tensor.part, tensor.range.start as u64, count)?;
     }
     // A template of one's own makes other prompts, not other logits; but a resumed answer must find its prompt again.
     hash.update(template.unwrap_or_default());
-    format!("gguf-{:x}-{}-{KV_TYPE}-n{NUMERICS_VERSION}", hash.finalize(), isa.name())
+    Ok(format!("gguf-{:x}-{}-{KV_TYPE}-n{NUMERICS_VERSION}", hash.finalize(), isa.name()))
 }

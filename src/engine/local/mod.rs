@@ -8,11 +8,18 @@
 mod files;
 mod kv;
 mod load;
+mod masks;
+mod memory;
+mod room;
 mod run;
 mod stats;
 
 #[cfg(test)]
 mod agreement;
+#[cfg(test)]
+mod bad_models;
+#[cfg(test)]
+mod shaped_tests;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +40,8 @@ use crate::clock;
 use kv::{KV_ORDERS_MAX, KvOrder, KvWork};
 pub(super) use load::open;
 pub use load::{FileFacts, LoadError, LoadOptions, read_file_facts, read_model_info};
+pub use memory::{Needs, Shortage};
+pub use room::{Bound, Room};
 use run::Runner;
 use stats::Counters;
 pub use stats::EngineStats;
@@ -50,6 +59,7 @@ pub struct LocalEngine {
     shared: Arc<Shared>,
     next_id: AtomicU64,
     sequences_max: usize,
+    promised_bytes: u64,
 }
 
 /// What the engine's thread and everybody else see of each other.
@@ -101,11 +111,23 @@ impl LocalEngine {
         // Only to wait for several channels at once; it drives no I/O and no timers.
         let waiting = tokio::runtime::Builder::new_current_thread().build()?;
         let kv_work = KvWork::new(model.fingerprint.clone(), kv_orders);
-        let runner = Runner::new(scheduler, backend, submitted, kv_work, Arc::clone(&shared));
+        let runner =
+            Runner::new(scheduler, backend, submitted, kv_work, Arc::clone(&shared), Arc::clone(&model.tokenizer));
         let name = "local-engine".to_owned();
         let thread = std::thread::Builder::new().name(name).spawn(move || runner.run(&waiting))?;
         let inbox = Some(Inbox { submissions, kv });
-        Ok(Self { model, inbox, thread: Some(thread), shared, next_id: AtomicU64::new(0), sequences_max })
+        let (thread, next_id) = (Some(thread), AtomicU64::new(0));
+        Ok(Self { model, inbox, thread, shared, next_id, sequences_max, promised_bytes: 0 })
+    }
+
+    fn promising(mut self, promised_bytes: u64) -> Self {
+        self.promised_bytes = promised_bytes;
+        self
+    }
+
+    /// Memory that the engine has not taken yet when it is loaded, and will take as its KV fills.
+    pub fn promised_bytes(&self) -> u64 {
+        self.promised_bytes
     }
 
     /// Leaves an order for KV. Where there is no room or no thread, it is dropped and its receiver closes.

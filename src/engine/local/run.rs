@@ -1,6 +1,6 @@
 //! The engine's thread: drain the inbox, plan, run, sample, deliver, and again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,21 +9,33 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use super::super::backend::Backend;
-use super::super::contract::{EngineEvent, FinishReason, Sampling, SequenceId};
-use super::super::sampling::sample;
+use super::super::contract::{EngineEvent, FinishReason, GenerationRequest, SequenceId};
+use super::super::grammar::{Guide, TokenSet};
+use super::super::sampling::{Sampler, logprobs};
 use super::super::scheduler::{Chunk, Outcome, Plan, Scheduler};
+use super::super::tokenizer::Tokenizer;
 use super::kv::KvWork;
+use super::masks::{Mask, Masks, masks_beside};
 use super::{Shared, Submission};
 use crate::{clock, crash};
 
 /// Places a sequence's channel must have before it is planned: for a token, and for the end.
 const EVENTS_PER_STEP: usize = 2;
 
+/// Lists of sequence breakers whose tokens are remembered.
+const BREAKERS_MAX: usize = 16;
+
 /// A sequence that has not finished, apart from its tokens, which the planner has.
-struct Live {
+pub(super) struct Live {
     events: mpsc::Sender<EngineEvent>,
     aborted: Arc<AtomicBool>,
-    sampling: Sampling,
+    sampler: Sampler,
+    /// Whether to tell how likely each token was, and of how many of the likeliest.
+    logprobs: Option<u8>,
+    /// Follows what constrains it.
+    pub(super) guide: Option<Guide>,
+    /// Tokens of the answer that were chosen in an earlier run, and whose logits the sampler has yet to see.
+    recalled: VecDeque<u32>,
     stop_tokens: Arc<[u32]>,
     /// Tokens of the answer so far, resumed ones included: the number of the next one.
     answered: u32,
@@ -40,6 +52,9 @@ pub(super) struct Runner<B> {
     kv: KvWork,
     shared: Arc<Shared>,
     live: BTreeMap<SequenceId, Live>,
+    tokenizer: Arc<Tokenizer>,
+    /// Which tokens hold a sequence breaker, for the lists that were asked for last.
+    breaks: HashMap<Vec<String>, Arc<[bool]>>,
 }
 
 impl<B: Backend> Runner<B> {
@@ -49,8 +64,10 @@ impl<B: Backend> Runner<B> {
         inbox: mpsc::Receiver<Submission>,
         kv: KvWork,
         shared: Arc<Shared>,
+        tokenizer: Arc<Tokenizer>,
     ) -> Self {
-        Self { scheduler, backend, inbox, kv, shared, live: BTreeMap::new() }
+        let (live, breaks) = (BTreeMap::new(), HashMap::new());
+        Self { scheduler, backend, inbox, kv, shared, live, tokenizer, breaks }
     }
 
     /// Runs until the engine is dropped. `waiting` is used when there is nothing to compute.
@@ -87,16 +104,17 @@ impl<B: Backend> Runner<B> {
     fn admit(&mut self, submission: Submission) {
         let Submission { id, request, events, aborted } = submission;
         let tokens: Vec<u32> = request.prompt.iter().chain(request.resumed.iter()).copied().collect();
-        let live = Live {
-            events,
-            aborted,
-            sampling: request.sampling,
-            stop_tokens: request.stop_tokens,
-            answered: request.resumed.len() as u32,
-            max_tokens: request.max_tokens,
-            tokens: tokens.len(),
-        };
+        let live = self.live(&request, events, aborted);
         let unknown = tokens.iter().find(|token| **token as usize >= self.backend.vocabulary());
+        let live = match live {
+            Ok(live) => live,
+            Err((events, reason)) => {
+                self.shared.live.fetch_sub(1, Ordering::SeqCst);
+                // The channel has room for its end.
+                let _ = events.try_send(EngineEvent::Finished(FinishReason::Failed(reason)));
+                return;
+            }
+        };
         let over = if let Some(token) = unknown {
             Some(FinishReason::Failed(format!("the prompt holds the token {token}, which the model does not have")))
         } else if tokens.is_empty() {
@@ -104,6 +122,8 @@ impl<B: Backend> Runner<B> {
         } else {
             request.resumed.last().and_then(|last| live.end_behind(*last)).or_else(|| live.end_at_limit(usize::MAX))
         };
+        // What is recalled is run again, one token behind the other.
+        let tokens = if live.recalled.is_empty() { tokens } else { request.prompt.to_vec() };
         let over = over.or_else(|| {
             let refused = self.scheduler.add(id, tokens, request.cache_salt, request.standing).is_err();
             refused.then(|| FinishReason::Failed("prompt and answer do not fit into the KV cache".to_owned()))
@@ -112,6 +132,60 @@ impl<B: Backend> Runner<B> {
         if let Some(finish) = over {
             self.finish(id, finish);
         }
+    }
+
+    /// A sequence behind what is known of its answer.
+    fn live(
+        &mut self,
+        request: &GenerationRequest,
+        events: mpsc::Sender<EngineEvent>,
+        aborted: Arc<AtomicBool>,
+    ) -> Result<Live, (mpsc::Sender<EngineEvent>, String)> {
+        let is_recalled = Sampler::wants_earlier_logits(&request.sampling);
+        let (recalled, answer) =
+            if is_recalled { (&request.resumed[..], &[][..]) } else { (&[][..], &request.resumed[..]) };
+        let mut guide = request.constraint.as_ref().map(|(compiled, inside)| compiled.guide(*inside));
+        for token in answer {
+            if let Some(Err(lost)) = guide.as_mut().map(|guide| guide.accept(*token)) {
+                return Err((events, lost.to_string()));
+            }
+        }
+        let vocabulary = self.backend.vocabulary();
+        let breaks = self.breaks(request);
+        let sampler = Sampler::new(request.sampling.clone(), &request.prompt, answer, vocabulary, breaks);
+        Ok(Live {
+            events,
+            aborted,
+            sampler,
+            logprobs: request.logprobs,
+            guide,
+            recalled: recalled.iter().copied().collect(),
+            stop_tokens: Arc::clone(&request.stop_tokens),
+            answered: answer.len() as u32,
+            max_tokens: request.max_tokens,
+            tokens: request.prompt.len() + answer.len(),
+        })
+    }
+
+    /// Which tokens hold one of the request's sequence breakers.
+    fn breaks(&mut self, request: &GenerationRequest) -> Arc<[bool]> {
+        let dry = request.sampling.shaping.dry.as_ref();
+        let Some(breakers) = dry.map(|dry| &dry.sequence_breakers).filter(|breakers| !breakers.is_empty()) else {
+            return Arc::default();
+        };
+        if let Some(known) = self.breaks.get(breakers) {
+            return Arc::clone(known);
+        }
+        let holds = |token| {
+            let text = String::from_utf8_lossy(self.tokenizer.token_bytes(token));
+            breakers.iter().any(|breaker| text.contains(breaker.as_str()))
+        };
+        let breaks: Arc<[bool]> = (0..self.tokenizer.vocab_size() as u32).map(holds).collect();
+        if self.breaks.len() == BREAKERS_MAX {
+            self.breaks.clear();
+        }
+        self.breaks.insert(breakers.clone(), Arc::clone(&breaks));
+        breaks
     }
 
     /// Plans and runs one step. False when there was nothing to run, because every reader lags.
@@ -154,12 +228,22 @@ impl<B: Backend> Runner<B> {
         if plan.chunks.iter().any(|chunk| chunk.sampled == 0) {
             crash::point("prefill_middle");
         }
-        match self.backend.forward(&plan.chunks) {
+        let backend = &mut self.backend;
+        let (logits, mut masks) = masks_beside(&mut self.live, &plan.chunks, || backend.forward(&plan.chunks));
+        match logits {
             Ok(logits) => {
                 let mut rows = logits.chunks_exact(vocabulary);
                 for chunk in &plan.chunks {
                     let rows: Vec<&[f32]> = rows.by_ref().take(chunk.sampled).collect();
-                    let (outcome, finish) = advance(&mut self.live, &self.shared, chunk, &rows, context_length);
+                    let masks = masks.remove(&chunk.sequence).unwrap_or_default();
+                    let Some(live) = self.live.get_mut(&chunk.sequence).filter(|_| !rows.is_empty()) else {
+                        results.push((chunk.sequence, Outcome::Prefilled));
+                        continue;
+                    };
+                    let (outcome, finish) = live.advance(&self.shared, chunk, &rows, masks, context_length);
+                    if matches!(outcome, Outcome::Next(_)) {
+                        self.scheduler.foresee(chunk.sequence, live.certain());
+                    }
                     results.push((chunk.sequence, outcome));
                     finished.extend(finish.map(|finish| (chunk.sequence, finish)));
                 }
@@ -203,41 +287,73 @@ impl<B: Backend> Runner<B> {
     }
 }
 
-/// Samples behind one chunk and delivers the tokens: as long as what was guessed is what is sampled, and one more.
-fn advance(
-    live: &mut BTreeMap<SequenceId, Live>,
-    shared: &Shared,
-    chunk: &Chunk,
-    logits: &[&[f32]],
-    context_length: usize,
-) -> (Outcome, Option<FinishReason>) {
-    let Some(live) = live.get_mut(&chunk.sequence).filter(|_| !logits.is_empty()) else {
-        return (Outcome::Prefilled, None);
-    };
-    let mut sampled = Vec::new();
-    let mut guessed = chunk.guessed().iter();
-    for logits in logits {
-        let token = match sample(logits, &live.sampling, u64::from(live.answered)) {
-            Ok(token) => token,
-            Err(error) => return (Outcome::Failed, Some(FinishReason::Failed(error.to_string()))),
-        };
-        live.answered += 1;
-        live.tokens += 1;
-        live.deliver(EngineEvent::Token(token));
-        sampled.push(token);
-        if let Some(finish) = live.end_behind(token).or_else(|| live.end_at_limit(context_length)) {
-            shared.counters.sampled(sampled.len(), chunk.guessed().len());
-            return (Outcome::Ended(sampled), Some(finish));
-        }
-        if guessed.next() != Some(&token) {
-            break;
-        }
-    }
-    shared.counters.sampled(sampled.len(), chunk.guessed().len());
-    (Outcome::Next(sampled), None)
-}
-
 impl Live {
+    /// Samples behind one chunk and delivers the tokens: as long as what was guessed is what is sampled, and one more.
+    fn advance(
+        &mut self,
+        shared: &Shared,
+        chunk: &Chunk,
+        logits: &[&[f32]],
+        masks: Masks,
+        context_length: usize,
+    ) -> (Outcome, Option<FinishReason>) {
+        let mut sampled = Vec::new();
+        let mut guessed = chunk.guessed().iter();
+        let mut masks = masks.into_iter();
+        for logits in logits {
+            let token = match self.choose(logits, masks.next()) {
+                Ok(token) => token,
+                Err(reason) => return (Outcome::Failed, Some(FinishReason::Failed(reason))),
+            };
+            sampled.push(token);
+            if let Some(finish) = self.end_behind(token).or_else(|| self.end_at_limit(context_length)) {
+                shared.counters.sampled(sampled.len(), chunk.guessed().len());
+                return (Outcome::Ended(sampled), Some(finish));
+            }
+            if guessed.next() != Some(&token) {
+                break;
+            }
+        }
+        shared.counters.sampled(sampled.len(), chunk.guessed().len());
+        (Outcome::Next(sampled), None)
+    }
+
+    /// The token behind these logits, delivered; one that is recalled was delivered long ago.
+    fn choose(&mut self, logits: &[f32], mask: Option<Mask>) -> Result<u32, String> {
+        if self.guide.is_some() && mask.is_none() {
+            return Err("what the answer must look like was lost".to_owned());
+        }
+        let mask = mask.transpose().map_err(|lost| lost.to_string())?.flatten();
+        let allowed = mask.as_ref().map(TokenSet::as_slice);
+        let index = u64::from(self.answered);
+        let token = match self.recalled.pop_front() {
+            Some(token) => self.sampler.recall(logits, index, allowed, token).map(|()| token),
+            None => self.sampler.choose(logits, index, allowed).inspect(|token| {
+                self.deliver(match self.logprobs {
+                    Some(top) => EngineEvent::Weighed(*token, Box::new(logprobs(logits, *token, usize::from(top)))),
+                    None => EngineEvent::Token(*token),
+                });
+            }),
+        };
+        let token = token.map_err(|error| error.to_string())?;
+        self.answered += 1;
+        self.tokens += 1;
+        if let Some(guide) = &mut self.guide
+            && !self.stop_tokens.contains(&token)
+        {
+            guide.accept(token).map_err(|lost| lost.to_string())?;
+        }
+        Ok(token)
+    }
+
+    /// The tokens that will be sampled next, as far as they are certain.
+    fn certain(&mut self) -> Vec<u32> {
+        if !self.recalled.is_empty() {
+            return self.recalled.iter().copied().collect();
+        }
+        self.guide.as_mut().map(Guide::forced).unwrap_or_default()
+    }
+
     /// Tokens that the reader can take, and the end behind them.
     fn room(&self) -> usize {
         self.events.capacity().saturating_sub(EVENTS_PER_STEP - 1)

@@ -11,10 +11,13 @@ use crate::engine::gguf::{Gguf, TensorType, Value, Writer};
 use crate::engine::kv::BlockId;
 use crate::engine::model::tiny::{Tiny, VOCABULARY};
 use crate::engine::scheduler::Chunk;
+use crate::engine::settings::Shaping;
 use crate::engine::{FinishReason, Sampling, SequenceId, Standing};
 
-const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 11, choice: 0 };
-const WARM: Sampling = Sampling { temperature: 2.0, top_k: 100, top_p: 0.98, min_p: 0.001, ..GREEDY };
+pub(super) const GREEDY: Sampling =
+    Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 11, choice: 0, shaping: Shaping::NONE };
+pub(super) const WARM: Sampling =
+    Sampling { temperature: 2.0, top_k: 100, top_p: 0.98, min_p: 0.001, seed: 11, choice: 0, shaping: Shaping::NONE };
 
 /// Keys and values of one token of the tiny model: two layers, two heads of 64 values, as f16.
 pub(super) const KV_TOKEN_BYTES: usize = 2 * 2 * 2 * 64 * 2;
@@ -46,6 +49,8 @@ pub(super) fn request(prompt: Arc<[u32]>, max_tokens: u32) -> GenerationRequest 
         prompt,
         resumed: Arc::new([]),
         sampling: GREEDY,
+        logprobs: None,
+        constraint: None,
         max_tokens,
         stop_tokens: Arc::new([]),
         messages: Arc::new([]),
@@ -59,16 +64,16 @@ pub(super) fn request(prompt: Arc<[u32]>, max_tokens: u32) -> GenerationRequest 
 pub(super) struct Answer {
     pub(super) cached: Option<u32>,
     pub(super) tokens: Vec<u32>,
-    finish: Option<FinishReason>,
+    pub(super) finish: Option<FinishReason>,
 }
 
-fn read(mut generation: Generation) -> Answer {
+pub(super) fn read(mut generation: Generation) -> Answer {
     let mut answer = Answer { cached: None, tokens: Vec::new(), finish: None };
     while let Some(event) = generation.events.blocking_recv() {
         assert_eq!(answer.finish, None, "nothing follows Finished");
         match event {
             EngineEvent::Started { cached_tokens } => answer.cached = Some(cached_tokens),
-            EngineEvent::Token(token) => answer.tokens.push(token),
+            EngineEvent::Token(token) | EngineEvent::Weighed(token, _) => answer.tokens.push(token),
             EngineEvent::Finished(finish) => answer.finish = Some(finish),
         }
     }
@@ -112,15 +117,21 @@ impl Backend for Gated {
     }
 }
 
-struct Gate {
-    open: std_mpsc::Sender<()>,
-    arrived: std_mpsc::Receiver<Vec<(SequenceId, usize)>>,
+pub(super) struct Gate {
+    pub(super) open: std_mpsc::Sender<()>,
+    pub(super) arrived: std_mpsc::Receiver<Vec<(SequenceId, usize)>>,
 }
 
 fn gated_engine(options: &LoadOptions) -> (LocalEngine, Gate) {
-    let (model, scheduler, backend) = parts(options);
+    gated_engine_of(parts(options), options.sequences_max)
+}
+
+pub(super) fn gated_engine_of(
+    (model, scheduler, backend): (ModelInfo, Scheduler, CpuBackend),
+    sequences_max: usize,
+) -> (LocalEngine, Gate) {
     let ((open, gate), (arrived, arrivals)) = (std_mpsc::channel(), std_mpsc::channel());
-    let engine = LocalEngine::start(model, scheduler, Gated { backend, gate, arrived }, options.sequences_max).unwrap();
+    let engine = LocalEngine::start(model, scheduler, Gated { backend, gate, arrived }, sequences_max).unwrap();
     (engine, Gate { open, arrived: arrivals })
 }
 

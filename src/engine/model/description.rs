@@ -92,6 +92,12 @@ impl Description {
         [&self.embedding, &self.output_norm].into_iter().chain(&self.output).chain(factors).chain(layers)
     }
 
+    /// The weights that are matrices: embedding, output, and what layers multiply with.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &TensorRef> {
+        let layers = self.layers.iter().flat_map(Layer::linears).map(|linear| &linear.weight);
+        std::iter::once(&self.embedding).chain(&self.output).chain(layers)
+    }
+
     /// Whether there is a layer that remembers its last inputs instead of keys and values.
     pub(crate) fn has_convolutions(&self) -> bool {
         self.layers.iter().any(|layer| matches!(layer.mixer, Mixer::ShortConvolution(_)))

@@ -91,34 +91,50 @@ impl Layer {
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
         let post_norms = self.mixer_post_norm.iter().chain(&self.feed_forward_post_norm);
         let norms = [&self.mixer_norm, &self.feed_forward_norm].into_iter().chain(post_norms);
-        norms.chain(self.mixer.tensors()).chain(self.feed_forward.tensors())
+        norms.chain(self.mixer.vectors()).chain(self.linears().flat_map(Linear::tensors))
+    }
+
+    /// All matrices that are multiplied with, and their biases.
+    pub(super) fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.mixer.linears().into_iter().chain(self.feed_forward.linears())
     }
 }
 
 impl Mixer {
-    fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
-        let (linears, vectors) = match self {
+    fn linears(&self) -> Vec<&Linear> {
+        match self {
             Self::Attention(attention) => {
-                let Attention { query, key, value, output, query_norm, key_norm, sinks, .. } = &**attention;
-                (vec![query, key, value, output], [query_norm.as_ref(), key_norm.as_ref(), sinks.as_ref()])
+                let Attention { query, key, value, output, .. } = &**attention;
+                vec![query, key, value, output]
             }
-            Self::ShortConvolution(convolution) => {
-                let ShortConvolution { input, kernel, output } = &**convolution;
-                (vec![input, output], [Some(kernel), None, None])
+            Self::ShortConvolution(convolution) => vec![&convolution.input, &convolution.output],
+        }
+    }
+
+    fn vectors(&self) -> impl Iterator<Item = &TensorRef> {
+        let vectors = match self {
+            Self::Attention(attention) => {
+                let Attention { query_norm, key_norm, sinks, .. } = &**attention;
+                [query_norm.as_ref(), key_norm.as_ref(), sinks.as_ref()]
             }
+            Self::ShortConvolution(convolution) => [Some(&convolution.kernel), None, None],
         };
-        vectors.into_iter().flatten().chain(linears.into_iter().flat_map(Linear::tensors))
+        vectors.into_iter().flatten()
     }
 }
 
 impl FeedForward {
-    fn tensors(&self) -> impl Iterator<Item = &TensorRef> {
+    fn linears(&self) -> impl Iterator<Item = &Linear> {
         let (router, parts) = match self {
             Self::Dense(gated) => (None, std::slice::from_ref(&**gated)),
             Self::Experts(Experts { router, parts, .. }) => (Some(router), &parts[..]),
         };
-        let linears = parts.iter().flat_map(|Gated { gate, up, down }| [gate, up, down]);
-        router.into_iter().chain(linears).flat_map(Linear::tensors)
+        router.into_iter().chain(parts.iter().flat_map(|Gated { gate, up, down }| [gate, up, down]))
+    }
+
+    /// The widest that a row becomes between its matrices.
+    pub(crate) fn inner_max(&self) -> usize {
+        self.linears().map(|linear| linear.weight.cols).max().unwrap_or(0)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use midstream_kernels::Format;
+use midstream_kernels::{Format, WeightShape};
 
 use super::super::gguf::{self, Gguf};
 use super::ModelError;
@@ -25,6 +25,11 @@ pub(crate) struct TensorRef {
 }
 
 impl TensorRef {
+    /// What kernels are told of it.
+    pub(crate) fn shape(&self) -> WeightShape {
+        WeightShape { format: self.format, rows: self.rows, cols: self.cols }
+    }
+
     /// Some of its rows as a tensor of their own.
     pub(super) fn rows(&self, rows: Range<usize>) -> Self {
         let row_bytes = self.cols / self.format.block_len() * self.format.block_bytes();

@@ -19,6 +19,8 @@ pub(crate) struct Tiny {
     pub(crate) own_output: bool,
     /// Experts in the place of one feed-forward part, two of which each row takes.
     pub(crate) experts: usize,
+    /// How the experts' matrices are packed, where they are not as all others.
+    pub(crate) expert_kind: Option<TensorType>,
     /// A key or tensor that is left out.
     pub(crate) skip: Option<&'static str>,
 }
@@ -35,6 +37,7 @@ impl Default for Tiny {
             seed: 1,
             own_output: false,
             experts: 0,
+            expert_kind: None,
             skip: None,
         }
     }
@@ -148,7 +151,8 @@ impl Tiny {
         }
         let mut parts = vec![("ffn_gate_inp.weight".to_owned(), vec![WIDTH, self.experts], TensorType::F32)];
         for part in matrices {
-            parts.push((format!("{part}_exps.weight"), vec![WIDTH, WIDTH, self.experts], self.kind));
+            let kind = self.expert_kind.unwrap_or(self.kind);
+            parts.push((format!("{part}_exps.weight"), vec![WIDTH, WIDTH, self.experts], kind));
             if self.architecture == "gpt-oss" {
                 parts.push((format!("{part}_exps.bias"), vec![WIDTH, self.experts], TensorType::F32));
             }
@@ -195,13 +199,15 @@ pub(crate) fn references() -> Vec<(&'static str, Writer)> {
         .entry("gemma3.rope.freq_base", Value::F32(1e6))
         .entry("gemma3.rope.scaling.type", Value::String("linear".to_owned()))
         .entry("gemma3.rope.scaling.factor", Value::F32(8.0));
-    let gpt_oss = Tiny { architecture: "gpt-oss", experts: 6, own_output: true, ..plain }
-        .writer()
-        .entry("gpt-oss.attention.sliding_window", Value::U32(12))
-        .entry("gpt-oss.rope.freq_base", Value::F32(150_000.0))
-        .entry("gpt-oss.rope.scaling.type", Value::String("yarn".to_owned()))
-        .entry("gpt-oss.rope.scaling.factor", Value::F32(4.0))
-        .entry("gpt-oss.rope.scaling.original_context_length", Value::U32(24));
+    let gpt_oss = |expert_kind| {
+        Tiny { architecture: "gpt-oss", experts: 6, expert_kind, own_output: true, ..plain }
+            .writer()
+            .entry("gpt-oss.attention.sliding_window", Value::U32(12))
+            .entry("gpt-oss.rope.freq_base", Value::F32(150_000.0))
+            .entry("gpt-oss.rope.scaling.type", Value::String("yarn".to_owned()))
+            .entry("gpt-oss.rope.scaling.factor", Value::F32(4.0))
+            .entry("gpt-oss.rope.scaling.original_context_length", Value::U32(24))
+    };
     vec![
         ("llama", llama(true)),
         ("llama_linear", scaled("linear")),
@@ -212,7 +218,8 @@ pub(crate) fn references() -> Vec<(&'static str, Writer)> {
         ("qwen3", Tiny { architecture: "qwen3", head_dim: Some(48), ..plain }.writer()),
         ("qwen3moe", Tiny { architecture: "qwen3moe", experts: 6, ..plain }.writer()),
         ("gemma3", gemma3),
-        ("gpt-oss", gpt_oss),
+        ("gpt-oss", gpt_oss(None)),
+        ("gpt-oss_mxfp4", gpt_oss(Some(TensorType::MXFP4))),
         ("lfm2", Tiny { architecture: "lfm2", layers: 4, ..plain }.writer()),
         ("smollm3", Tiny { architecture: "smollm3", layers: 4, kv_heads: 4, ..plain }.writer()),
     ]

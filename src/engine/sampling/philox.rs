@@ -6,13 +6,15 @@ const MULTIPLIERS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
 const INCREMENTS: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 const ROUNDS: u32 = 10;
 
-/// A number in [0, 1), a function of (seed, choice, index) alone.
-pub(super) fn uniform(seed: u64, choice: u32, index: u64) -> f64 {
+/// Two numbers in [0, 1), a function of (seed, choice, index) alone.
+pub(super) fn uniform(seed: u64, choice: u32, index: u64) -> [f64; 2] {
     let counter = [index as u32, (index >> 32) as u32, choice, 0];
     let words = philox4x32(counter, [seed as u32, (seed >> 32) as u32]);
-    let bits = u64::from(words[0]) << 32 | u64::from(words[1]);
-    // 53 bits: as many as an f64 holds exactly.
-    (bits >> 11) as f64 / (1_u64 << 53) as f64
+    [[words[0], words[1]], [words[2], words[3]]].map(|[high, low]| {
+        let bits = u64::from(high) << 32 | u64::from(low);
+        // 53 bits: as many as an f64 holds exactly.
+        (bits >> 11) as f64 / (1_u64 << 53) as f64
+    })
 }
 
 fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
@@ -46,6 +48,6 @@ mod tests {
 
     #[test]
     fn it_stays_below_one() {
-        assert!((0..10_000).all(|index| (0.0..1.0).contains(&uniform(3, 0, index))));
+        assert!((0..10_000).flat_map(|index| uniform(3, 0, index)).all(|number| (0.0..1.0).contains(&number)));
     }
 }

@@ -9,6 +9,9 @@ use super::super::kv::BLOCK_TOKENS;
 const ALONE_NS: u64 = 250_000_000;
 /// Prompt tokens of a step before any was measured.
 const UNMEASURED_TOKENS: usize = 4 * BLOCK_TOKENS;
+/// Prompt tokens of a step for each answer that grows in it, however long that takes. They cost less than the answers'
+/// own; with fewer, prompts would hardly get on where many answers alone take longer than the target.
+const TOKENS_PER_ANSWER: usize = 2;
 
 /// What steps took lately, in nanoseconds.
 #[derive(Debug)]
@@ -27,14 +30,15 @@ impl Pace {
         Self { gap: target_ns - target_ns / 4, decode: 0, token: 0 }
     }
 
-    /// How many tokens of prompts the next step takes: a block at least, so that prompts always get on.
-    pub(super) fn prompt_tokens(&self, beside_answers: bool) -> usize {
-        let allowed = if beside_answers { self.gap.min(ALONE_NS) } else { ALONE_NS };
+    /// How many tokens of prompts the next step takes beside so many answers: a block at least, so that prompts always
+    /// get on.
+    pub(super) fn prompt_tokens(&self, answers: usize) -> usize {
+        let allowed = if answers > 0 { self.gap.min(ALONE_NS) } else { ALONE_NS };
         let tokens = match allowed.saturating_sub(self.decode).checked_div(self.token) {
             Some(tokens) => usize::try_from(tokens).unwrap_or(usize::MAX),
             None => UNMEASURED_TOKENS,
         };
-        (tokens / BLOCK_TOKENS * BLOCK_TOKENS).max(BLOCK_TOKENS)
+        (tokens / BLOCK_TOKENS * BLOCK_TOKENS).max(BLOCK_TOKENS).max(TOKENS_PER_ANSWER * answers)
     }
 
     /// A step with so many tokens of prompts took so long.
@@ -72,10 +76,10 @@ mod tests {
         }
 
         /// Runs so many steps of prompts and gives their tokens and their times.
-        fn run(&self, pace: &mut Pace, steps: usize, beside_answers: bool) -> Vec<(usize, u64)> {
+        fn run(&self, pace: &mut Pace, steps: usize, answers: usize) -> Vec<(usize, u64)> {
             (0..steps)
                 .map(|_| {
-                    let tokens = pace.prompt_tokens(beside_answers);
+                    let tokens = pace.prompt_tokens(answers);
                     pace.measured(tokens, self.took(tokens));
                     (tokens, self.took(tokens))
                 })
@@ -95,8 +99,8 @@ mod tests {
         for machine in MACHINES {
             let mut pace = Pace::new(100 * MS);
             pace.measured(0, machine.took(0));
-            machine.run(&mut pace, 3, false);
-            for (tokens, took) in machine.run(&mut pace, 20, true) {
+            machine.run(&mut pace, 3, 0);
+            for (tokens, took) in machine.run(&mut pace, 20, 1) {
                 assert!(took < 100 * MS, "{tokens} tokens took {took} ns");
                 assert!(took > 50 * MS || tokens == BLOCK_TOKENS, "{tokens} tokens took {took} ns");
             }
@@ -107,22 +111,22 @@ mod tests {
     fn a_prompt_alone_is_run_in_large_steps_that_end_soon() {
         for machine in MACHINES {
             let mut pace = Pace::new(100 * MS);
-            let steps = machine.run(&mut pace, 20, false);
+            let steps = machine.run(&mut pace, 20, 0);
             assert_eq!(steps[0].0, UNMEASURED_TOKENS);
             let (tokens, took) = steps[19];
             assert!((150 * MS..=260 * MS).contains(&took), "{tokens} tokens took {took} ns");
-            assert!(steps[3].0 >= pace.prompt_tokens(true));
+            assert!(steps[3].0 >= pace.prompt_tokens(1));
         }
     }
 
     #[test]
     fn a_machine_that_becomes_slower_is_followed_within_a_few_steps() {
         let mut pace = Pace::new(100 * MS);
-        Machine { step_us: 4_000, token_us: 300 }.run(&mut pace, 10, true);
+        Machine { step_us: 4_000, token_us: 300 }.run(&mut pace, 10, 1);
         let slow = Machine { step_us: 8_000, token_us: 1_500 };
-        let steps = slow.run(&mut pace, 8, true);
+        let steps = slow.run(&mut pace, 8, 1);
         assert!(steps[5..].iter().all(|(_, took)| *took < 100 * MS), "{steps:?}");
-        let fast = Machine { step_us: 4_000, token_us: 300 }.run(&mut pace, 12, true);
+        let fast = Machine { step_us: 4_000, token_us: 300 }.run(&mut pace, 12, 1);
         assert!(fast[11].1 > 60 * MS, "{fast:?}");
     }
 
@@ -130,9 +134,21 @@ mod tests {
     fn a_machine_that_cannot_keep_the_target_still_runs_prompts() {
         let mut pace = Pace::new(MS);
         pace.measured(0, 40 * MS);
-        assert_eq!(pace.prompt_tokens(true), UNMEASURED_TOKENS);
+        assert_eq!(pace.prompt_tokens(1), UNMEASURED_TOKENS);
         pace.measured(UNMEASURED_TOKENS, 400 * MS);
-        assert_eq!(pace.prompt_tokens(true), BLOCK_TOKENS);
+        assert_eq!(pace.prompt_tokens(1), BLOCK_TOKENS);
+    }
+
+    #[test]
+    fn where_many_answers_take_longer_than_the_target_prompts_still_keep_pace_with_them() {
+        let mut pace = Pace::new(100 * MS);
+        // 32 answers take 150 ms, which is known of one only.
+        pace.measured(0, 5 * MS);
+        for _ in 0..10 {
+            let tokens = pace.prompt_tokens(32);
+            assert!(tokens >= 64, "{tokens}");
+            pace.measured(tokens, (150 + tokens as u64) * MS);
+        }
     }
 
     #[test]
@@ -140,6 +156,6 @@ mod tests {
         let mut pace = Pace::new(100 * MS);
         pace.measured(0, 90 * MS);
         pace.measured(64, 60 * MS);
-        assert!(pace.prompt_tokens(false) <= 512);
+        assert!(pace.prompt_tokens(0) <= 512);
     }
 }

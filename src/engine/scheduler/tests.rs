@@ -125,6 +125,18 @@ fn a_successor_submitted_behind_an_abort_reuses_all_full_blocks_even_decoded_one
 }
 
 #[test]
+fn a_prompt_that_was_aborted_in_its_middle_is_gone_on_with_when_it_comes_again() {
+    let mut scheduler = scheduler(16);
+    scheduler.add(SequenceId(1), prompt(1, 150), 0, Standing::default()).unwrap();
+    assert_eq!(shape(&step(&mut scheduler, 7)), [(1, 0, 64, false)]);
+    scheduler.abort(SequenceId(1));
+    scheduler.add(SequenceId(2), prompt(1, 150), 0, Standing::default()).unwrap();
+    let plan = step(&mut scheduler, 7);
+    assert_eq!((&plan.removed, &plan.started), (&vec![SequenceId(1)], &vec![(SequenceId(2), 64)]));
+    assert_eq!(shape(&plan), [(2, 64, 64, false)]);
+}
+
+#[test]
 fn a_later_prompt_waits_for_the_prefix_that_an_earlier_one_is_computing() {
     let mut scheduler = scheduler(64);
     scheduler.add(SequenceId(1), prompt(1, 100), 0, Standing::default()).unwrap();

@@ -17,8 +17,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::contract::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo,
-    SamplingDefaults,
 };
+use super::settings::SamplingDefaults;
 use super::tokenizer::Tokenizer;
 use crate::clock::Clock;
 use crate::prompt::ChatTemplate;
@@ -84,6 +84,7 @@ impl ScriptedEngine {
             tool_format: script.tool_format,
             reasoning: script.reasoning,
             bare_calls: true,
+            grammars: None,
             exact_resume: true,
         };
         let end_of_turn = tokenizer.eos();

@@ -106,6 +106,14 @@ impl Tokenizer {
         self.encode_segments(&[Segment::Text(text)])
     }
 
+    /// The ids of a text that goes on behind other text. What looks like a control token is text.
+    pub fn encode_behind_text(&self, text: &str) -> Vec<u32> {
+        // No special token, so none that a space would follow.
+        let mut ids = vec![u32::MAX];
+        self.append_text(text, &[], &mut ids);
+        ids.split_off(1)
+    }
+
     /// The ids of segments in order. Each text is encoded by itself.
     pub fn encode_segments(&self, segments: &[Segment<'_>]) -> Vec<u32> {
         let mut out = Vec::new();
@@ -201,6 +209,12 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32]) -> String {
         let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.token_bytes(id)).copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The text of many tokens, control tokens with theirs and invalid bytes as U+FFFD.
+    pub fn spell(&self, ids: &[u32]) -> String {
+        let spelled = ids.iter().flat_map(|&id| self.special_text(id).map_or(self.token_bytes(id), str::as_bytes));
+        String::from_utf8_lossy(&spelled.copied().collect::<Vec<_>>()).into_owned()
     }
 
     /// Whether a text at the beginning or behind a special token is encoded with a space in front.

@@ -1,5 +1,5 @@
-//! Promises of every family that the answers of the grammar as a whole do not show: what a call that was never announced
-//! becomes, that numbers keep their digits, when a call is done, and what a stop string ends.
+//! Promises of every family that the answers of the grammar as a whole do not show: what becomes of a call that was
+//! never announced, that numbers keep their digits, when a call is done, and what a stop string ends.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -33,6 +33,7 @@ fn done(pieces: &[Piece]) -> usize {
 #[test]
 fn what_is_cut_before_its_call_is_announced_is_text_to_the_last_byte() {
     const BYTES_MAX: usize = 600;
+    const MARK_BYTES_MAX: usize = 40;
     for form in FORMS {
         run(form, 16, |parts, other, _| {
             let call = generate::calls(&parts).next().cloned();
@@ -41,8 +42,14 @@ fn what_is_cut_before_its_call_is_announced_is_text_to_the_last_byte() {
             for at in (0..=output.len().min(BYTES_MAX)).filter(|at| output.is_char_boundary(*at)) {
                 let answer = &output[..at];
                 let got = pieces(config(form, &parts), std::iter::once(answer.as_bytes()), true).0;
-                let (said, expected) = (said(&got), if started(&got) == 0 { answer.trim() } else { "" });
-                prop_assert_eq!(said.trim(), expected, "{}", form.name);
+                let said = said(&got);
+                if started(&got) == 0 {
+                    prop_assert_eq!(said.trim(), answer.trim(), "{}", form.name);
+                } else {
+                    // Half of a closing mark, at most, is text.
+                    let is_half = answer.trim().ends_with(said.trim()) && said.trim().len() < MARK_BYTES_MAX;
+                    prop_assert!(is_half, "{}: {:?} of {}", form.name, said, answer);
+                }
             }
             Ok(())
         });

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::super::sled_purge::PART_ROWS;
 use super::super::{
     Batch, Epoch, Error, Journal, KeyRecord, KeyScope, KeyedAnswer, MemoryJournal, Operation, Record, SledJournal,
     Writer, keys,
@@ -179,6 +180,25 @@ fn an_interrupted_deletion_is_finished_by_the_next_start() {
         assert_there(&journal, &kept);
         assert!(!journal.purge().unwrap(), "a finished purge begins again");
     }
+}
+
+#[test]
+fn no_part_of_a_purge_removes_many_rows_however_many_conversations_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = SledJournal::open(folder.path()).unwrap();
+    let mut ids = Ids::new();
+    // More than fit into a part of each kind of row, and one with more events than that.
+    let mut gone: Vec<_> = (0..PART_ROWS + 50).map(|_| fill(&journal, &mut ids, 0)).collect();
+    gone.push(fill(&journal, &mut ids, PART_ROWS as u64 + 50));
+    let deletions: Vec<_> = gone.iter().map(|filled| Batch::deletion(filled.conversation)).collect();
+    journal.append(&deletions).unwrap();
+    let mut before = rows_left(&journal);
+    while journal.purge().unwrap() {
+        let left = rows_left(&journal);
+        assert!(before - left <= PART_ROWS, "a part removed {} rows", before - left);
+        before = left;
+    }
+    assert_eq!(rows_left(&journal), 0);
 }
 
 #[test]

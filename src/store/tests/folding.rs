@@ -27,6 +27,7 @@ fn run() -> impl Strategy<Value = Vec<Recorded>> {
                 item_id: ItemId::from_bytes([6; 16]),
                 text,
                 tokens,
+                logprobs: Vec::new(),
             },
         };
         (first..).zip(events).map(recorded).collect()

@@ -1,5 +1,6 @@
 //! The stored form of events: every version ever written must decode, and today's must encode the same bytes.
 
+use crate::engine::settings::Shaping;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -7,8 +8,8 @@ use serde_json::{Map, json};
 
 use crate::conversation::{
     CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy, Formats,
-    Item, ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, ResponseConfig,
-    ResponseError, SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer, When,
+    Item, ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, RecordedPrompt,
+    ResponseConfig, ResponseError, SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer, When,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -143,7 +144,14 @@ fn config() -> ResponseConfig {
             description: Some("Tells the weather.".into()),
             parameters: json!({"type": "object", "properties": {"city": {"type": "string"}}}),
         }],
-        sampling: SamplingConfig { temperature: 0.7, top_k: 40, top_p: 0.95, min_p: 0.05, seed: u64::MAX },
+        sampling: SamplingConfig {
+            temperature: 0.7,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            seed: u64::MAX,
+            shaping: Shaping::NONE,
+        },
         max_output_tokens: Some(256),
         stop: vec!["\n\n".into()],
         template_kwargs: object(&json!({"enable_thinking": true})),
@@ -167,6 +175,8 @@ fn config() -> ResponseConfig {
         thinking: Some(Thinking { budget_tokens: Some(1024), effort: Some("low".into()) }),
         strip_preamble: false,
         formats: None,
+        logprobs: None,
+        constraint: None,
         prompt_end: PromptEnd::Answer,
         priority: None,
         choice: None,
@@ -217,6 +227,7 @@ fn samples() -> Vec<Event> {
     events.extend(native_ids());
     events.push(with_formats());
     events.push(with_standing());
+    events.extend(prompts());
     events.push(going_on());
     events
 }
@@ -261,6 +272,29 @@ fn native_ids() -> Vec<Event> {
     ]
 }
 
+/// Prompts, behind a response that began with one and in a fork.
+fn prompts() -> Vec<Event> {
+    let prompt = |kept, fingerprint| Some(RecordedPrompt { kept, tokens: [11, 12].into(), fingerprint });
+    let turn = CopiedTurn {
+        response_id: response(8),
+        created_ms: 1_764_000_000_000,
+        ended_ms: None,
+        config: None,
+        input: Vec::new(),
+        output: Vec::new(),
+        tail_tokens: Vec::new(),
+        prompt: prompt(0, None),
+        calls: Vec::new(),
+    };
+    let began =
+        |prompt| Event::ResponseInProgress { response_id: response(1), prompt_tokens: 40, cached_tokens: 32, prompt };
+    vec![
+        began(prompt(38, None)),
+        began(prompt(0, Some("another model".into()))),
+        Event::TurnsCopied { turns: vec![turn] },
+    ]
+}
+
 /// A fork's beginning.
 fn copies() -> Vec<Event> {
     let call = |status, closed: Option<&str>, output| CopiedCall {
@@ -289,6 +323,7 @@ fn copies() -> Vec<Event> {
         input: vec![Item::message(item_id(5), Role::User, "Hello")],
         output: vec![said, behind_a_cut_call],
         tail_tokens: vec![7],
+        prompt: None,
         calls: Vec::new(),
     };
     let last = CopiedTurn {
@@ -299,6 +334,7 @@ fn copies() -> Vec<Event> {
         input: Vec::new(),
         output: Vec::new(),
         tail_tokens: Vec::new(),
+        prompt: None,
         calls,
     };
     vec![
@@ -330,6 +366,8 @@ fn beginnings() -> Vec<Event> {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
+        constraint: None,
         ..config()
     };
     vec![
@@ -364,7 +402,7 @@ fn beginnings() -> Vec<Event> {
             config: sparse,
             enqueued: false,
         })),
-        Event::ResponseInProgress { response_id: response(1), prompt_tokens: 40, cached_tokens: 32 },
+        Event::ResponseInProgress { response_id: response(1), prompt_tokens: 40, cached_tokens: 32, prompt: None },
         Event::ResponseResumed { response_id: response(1), attempt: 2, exact: true },
     ]
 }
@@ -383,7 +421,13 @@ fn outputs() -> Vec<Event> {
             first_token: 3,
         },
         Event::ContentPartAdded { response_id, item_id },
-        Event::OutputDelta { response_id, item_id, text: "Hel\u{0}lo \u{1F600}".into(), tokens: vec![0, 17, u32::MAX] },
+        Event::OutputDelta {
+            response_id,
+            item_id,
+            text: "Hel\u{0}lo \u{1F600}".into(),
+            tokens: vec![0, 17, u32::MAX],
+            logprobs: Vec::new(),
+        },
         Event::OutputDone { response_id, item_id },
         Event::ContentPartDone { response_id, item_id },
         Event::OutputItemDone { response_id, item_id, status: ItemStatus::Incomplete, native_id: None },

@@ -58,6 +58,7 @@ pub(super) fn delta(seq: u64, text: &str) -> Recorded {
             item_id: ItemId::from_bytes([2; 16]),
             text: text.to_owned(),
             tokens: vec![seq as u32, 50_000],
+            logprobs: Vec::new(),
         },
     }
 }

@@ -1,5 +1,6 @@
 //! Trimming: old events are unreadable at once, what is kept of them folds as they did, and nothing in between is seen.
 
+use crate::engine::settings::Shaping;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,7 +24,14 @@ fn config() -> ResponseConfig {
         fingerprint: "f".into(),
         instructions: None,
         tools: Vec::new(),
-        sampling: SamplingConfig { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 },
+        sampling: SamplingConfig {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 1,
+            shaping: Shaping::NONE,
+        },
         max_output_tokens: None,
         stop: Vec::new(),
         template_kwargs: serde_json::Map::new(),
@@ -37,6 +45,8 @@ fn config() -> ResponseConfig {
         thinking: None,
         strip_preamble: false,
         formats: None,
+        logprobs: None,
+        constraint: None,
         prompt_end: crate::prompt::PromptEnd::Answer,
         priority: None,
         choice: None,
@@ -72,14 +82,14 @@ pub(crate) fn talk(conversation: ConversationId, turns: u64) -> Vec<Recorded> {
             config,
             enqueued: false,
         })));
-        push(Event::ResponseInProgress { response_id, prompt_tokens: 5, cached_tokens: 0 });
+        push(Event::ResponseInProgress { response_id, prompt_tokens: 5, cached_tokens: 0, prompt: None });
         let mut item = Item::message(item_id, Role::Assistant, "");
         item.status = crate::conversation::ItemStatus::InProgress;
         push(Event::OutputItemAdded { response_id, item, first_token: 0 });
         push(Event::ContentPartAdded { response_id, item_id });
         for index in 0..TURN - 8 - u64::from(turn == 0) {
             let text = format!("word {index} ");
-            push(Event::OutputDelta { response_id, item_id, text, tokens: vec![index as u32] });
+            push(Event::OutputDelta { response_id, item_id, text, tokens: vec![index as u32], logprobs: Vec::new() });
         }
         push(Event::OutputDone { response_id, item_id });
         push(Event::ContentPartDone { response_id, item_id });

@@ -59,6 +59,7 @@ impl Turn {
             turn.instructions.clone_from(&before.instructions);
         }
         text(event, "response_id").clone_into(&mut turn.id);
+        turn.prompt = event["prompt"].clone();
         for output in list(event, "output") {
             turn.add(output["item"].clone(), list(output, "tokens"));
         }

@@ -29,7 +29,7 @@ const ONLY_BEFORE_THE_END: [&str; 17] = [
 ];
 
 /// Events that change nothing that is checked here.
-const WITHOUT_CONSEQUENCE: [&str; 17] = [
+const WITHOUT_CONSEQUENCE: [&str; 16] = [
     "conversation_updated",
     "conversation_rewound",
     "conversation_suspended",
@@ -39,7 +39,6 @@ const WITHOUT_CONSEQUENCE: [&str; 17] = [
     "response_unattended",
     "response_attended",
     "response_paused",
-    "response_in_progress",
     "response_suspended",
     "response_resumed",
     "content_part_added",
@@ -158,6 +157,7 @@ impl Story {
                 self.call(kind, event, at);
             }
             "cancel_requested" | "response_ended" => self.end(kind, event, at),
+            "response_in_progress" => self.record_prompt(event, at),
             "intervention_accepted" => self.accept(event, at),
             "intervention_committed" => self.commit(event, at),
             "intervention_failed" => self.decide(event, "failed", at),
@@ -470,6 +470,23 @@ impl Story {
             steer.cut_in = !event["cut"].is_null();
             self.staged.extend_from_slice(&steer.items);
             self.due.push((at.seq, id.to_owned(), text(event, "successor_id").to_owned()));
+        }
+    }
+
+    /// A response begins: its prompt, where it is recorded, is as long as it says, and keeps no more than was held.
+    fn record_prompt(&mut self, event: &Value, at: &mut At<'_>) {
+        let Some(prompt) = event.get("prompt") else { return };
+        let Some(place) = self.turns.iter().position(|turn| turn.id == text(event, "response_id")) else { return };
+        let lost_items = self.lost_items;
+        self.turns[place].prompt = prompt.clone();
+        let mut held: Option<Vec<u64>> = None;
+        for turn in self.turns[..place].iter().filter(|turn| !turn.prompt.is_null()) {
+            held = turn.prompt_on(held).map(|tokens| [&tokens, turn.kept_tokens()].concat());
+        }
+        let length = self.turns[place].prompt_on(held).map(|tokens| tokens.len() as u64);
+        // With a deleted item go tokens that were held.
+        if length != event["prompt_tokens"].as_u64() && !lost_items {
+            at.broken("I9", format!("the prompt of {} is recorded with {length:?} tokens", self.turns[place].id));
         }
     }
 

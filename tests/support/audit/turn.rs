@@ -15,6 +15,8 @@ pub(super) struct Turn {
     pub(super) output: Vec<Made>,
     pub(super) instructions: Option<String>,
     pub(super) tool_policies: Value,
+    /// What is recorded of its prompt; null where nothing is.
+    pub(super) prompt: Value,
     /// Its tokens so far, in order.
     pub(super) tokens: Vec<u64>,
     /// It is another conversation's, and was copied.
@@ -55,6 +57,7 @@ impl Turn {
             output: Vec::new(),
             instructions: config["instructions"].as_str().map(str::to_owned),
             tool_policies: config["tool_policies"].clone(),
+            prompt: Value::Null,
             tokens: Vec::new(),
             copied: false,
             limited: !config["thinking"].is_null(),
@@ -77,6 +80,15 @@ impl Turn {
             Some(cut) => &self.tokens[..cut.first_token as usize],
             None => &self.tokens,
         }
+    }
+
+    /// Its prompt, behind what was held before it; none where that has less than it keeps.
+    pub(super) fn prompt_on(&self, held: Option<Vec<u64>>) -> Option<Vec<u64>> {
+        let (kept, mut tokens) = (self.prompt["kept"].as_u64().unwrap_or_default() as usize, held.unwrap_or_default());
+        tokens.len().checked_sub(kept)?;
+        tokens.truncate(kept);
+        tokens.extend(numbers(&self.prompt, "tokens"));
+        Some(tokens)
     }
 
     pub(super) fn made(&mut self, item_id: &str) -> Option<&mut Made> {

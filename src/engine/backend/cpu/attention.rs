@@ -1,6 +1,8 @@
 //! Attention: projections, head norms, rotation, the pages, and what comes out of it.
 
-use midstream_kernels::{AttentionArgs, AttentionRow, Product, attention, matmul, matmul_all, rms_norm_heads, rope};
+use midstream_kernels::{
+    AttentionArgs, AttentionRow, Product, Rotation, attention, matmul, matmul_all, rms_norm_heads, rope,
+};
 
 use super::weights::Attention;
 use super::{Angles, Mixing};
@@ -28,7 +30,7 @@ impl Mixing<'_> {
         attention(team, *isa, &args, &mut buffers.attended, &mut buffers.attention);
         let (output, count) = (&layer.output, seen.len());
         matmul(team, &output.weight, &buffers.attended, count, &mut buffers.branch, &mut buffers.products);
-        output.add_bias(*isa, &mut buffers.branch);
+        output.add_bias(team, *isa, &mut buffers.branch);
     }
 
     fn project_heads(&mut self, layer: &Attention) {
@@ -39,9 +41,9 @@ impl Mixing<'_> {
             Product { weights: &layer.value.weight, out: &mut buffers.value },
         ];
         matmul_all(team, &buffers.normed, rows.len(), &mut products, &mut buffers.products);
-        layer.query.add_bias(*isa, &mut buffers.query);
-        layer.key.add_bias(*isa, &mut buffers.key);
-        layer.value.add_bias(*isa, &mut buffers.value);
+        layer.query.add_bias(team, *isa, &mut buffers.query);
+        layer.key.add_bias(team, *isa, &mut buffers.key);
+        layer.value.add_bias(team, *isa, &mut buffers.value);
     }
 
     fn turn_heads(&mut self, layer: &Attention) {
@@ -53,7 +55,8 @@ impl Mixing<'_> {
                 rms_norm_heads(team, *isa, values, heads * sizes.head_dim, norm, sizes.rms_epsilon);
             }
             if let Some(Angles { cos, sin }) = layer.rope.and_then(|rope| buffers.angles.get(rope)) {
-                rope(*isa, *style, values, rows.len(), sizes.head_dim, cos, sin);
+                let rotation = Rotation { style: *style, head_dim: sizes.head_dim, cos, sin };
+                rope(team, *isa, &rotation, values, rows.len());
             }
         }
     }

@@ -79,11 +79,11 @@ impl Tools<'_> {
         let mut products =
             [Product { weights: &gated.gate.weight, out: gate }, Product { weights: &gated.up.weight, out: up }];
         matmul_all(self.team, x, count, &mut products, self.products);
-        gated.gate.add_bias(self.isa, gate);
-        gated.up.add_bias(self.isa, up);
+        gated.gate.add_bias(self.team, self.isa, gate);
+        gated.up.add_bias(self.team, self.isa, up);
         activate_rows(self.team, self.isa, self.activation, gate, up, inner);
         matmul(self.team, &gated.down.weight, gate, count, out, self.products);
-        gated.down.add_bias(self.isa, out);
+        gated.down.add_bias(self.team, self.isa, out);
     }
 
     /// Which rows take which experts, in the order of experts, then rows.
@@ -91,7 +91,7 @@ impl Tools<'_> {
         let router = &experts.router;
         scores.resize(count * router.weight.rows(), 0.0);
         matmul(self.team, &router.weight, x, count, scores, self.products);
-        router.add_bias(self.isa, scores);
+        router.add_bias(self.team, self.isa, scores);
         routes.clear();
         for (row, scores) in scores.chunks_exact(router.weight.rows()).enumerate() {
             let chosen = highest(scores, experts.used);

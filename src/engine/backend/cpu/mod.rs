@@ -8,6 +8,7 @@
 mod attention;
 mod feed_forward;
 mod pages;
+mod scratch;
 mod short_convolution;
 mod weights;
 
@@ -17,16 +18,18 @@ mod reference;
 mod tests;
 
 use midstream_kernels::{
-    AttentionRow, AttentionScratch, Isa, RopeStyle, Scratch, Team, add_in_place, add_to_rows, matmul, rms_norm_rows,
-    rope_angles, scale_in_place,
+    AttentionRow, AttentionScratch, Branch, Isa, RopeStyle, Scratch, Team, add_branch, add_to_rows, matmul,
+    rms_norm_rows, rope_angles, scale_in_place,
 };
 
+use super::super::gguf::Source;
 use super::super::kv::{BLOCK_TOKENS, BlockId};
 use super::super::model::{Description, ModelError, Sizes};
 use super::super::scheduler::Chunk;
 use super::{Backend, StepError};
 use feed_forward::FeedForwardBuffers;
 use pages::{PageShape, Pages};
+pub(crate) use scratch::StepSize;
 use weights::{Mixer, Projection, Weights};
 
 /// A model in memory, its KV blocks, and the threads that run it.
@@ -95,15 +98,15 @@ struct Mixing<'a> {
 }
 
 impl CpuBackend {
-    /// Copies the weights out of the files' bytes and makes room for `blocks` KV blocks.
+    /// Reads the weights out of the files and makes room for `blocks` KV blocks.
     pub(crate) fn load(
         description: Description,
-        files: &[&[u8]],
+        files: &dyn Source,
         isa: Isa,
         team: Team,
         blocks: usize,
     ) -> Result<Self, ModelError> {
-        let weights = Weights::load(&description, files, isa)?;
+        let weights = Weights::load(&description, files, isa, &team)?;
         let pages = Pages::new(PageShape::of(&description), blocks);
         Ok(Self { team, isa, description, weights, pages, buffers: Buffers::default() })
     }
@@ -111,6 +114,16 @@ impl CpuBackend {
     /// Bytes of one KV block of such a model.
     pub(crate) fn block_bytes_of(description: &Description) -> usize {
         PageShape::of(description).block_bytes()
+    }
+
+    /// Bytes of the weights of such a model.
+    pub(crate) fn weight_bytes_of(description: &Description) -> Result<usize, ModelError> {
+        weights::weight_bytes(description)
+    }
+
+    /// Bytes of all KV blocks. They are taken from the system as the blocks are filled.
+    pub(crate) fn kv_bytes(&self) -> usize {
+        self.pages.blocks() * self.pages.block_bytes()
     }
 
     fn embed(&mut self, rows: &[Row<'_>]) -> Result<(), StepError> {
@@ -137,11 +150,12 @@ impl CpuBackend {
         Ok(())
     }
 
-    /// Norms the residual stream for a branch that begins.
-    fn norm(&mut self, weight: impl FnOnce(&Weights) -> &[f32]) {
+    /// Norms the residual stream for the first branch.
+    fn begin(&mut self) {
         let Self { team, isa, description, weights, buffers, .. } = self;
-        let (weight, epsilon) = (weight(weights), description.sizes.rms_epsilon);
-        rms_norm_rows(team, *isa, &buffers.residual, weight, epsilon, &mut buffers.normed);
+        let Some(layer) = weights.layers.first() else { return };
+        let epsilon = description.sizes.rms_epsilon;
+        rms_norm_rows(team, *isa, &buffers.residual, &layer.mixer_norm, epsilon, &mut buffers.normed);
     }
 
     /// The part of a layer that reads other positions, from the normed stream to the branch.
@@ -156,17 +170,15 @@ impl CpuBackend {
         }
     }
 
-    /// Adds what a branch gave to the residual stream, normed once more where there is a norm for that.
-    fn add_branch(&mut self, post_norm: impl FnOnce(&Weights) -> &Option<Vec<f32>>) {
+    /// Adds what a branch gave to the residual stream, normed once more where there is a norm for that, and norms the
+    /// stream for the next branch, if there is one.
+    fn add_branch<'a>(&'a mut self, norms: impl FnOnce(&'a Weights) -> (&'a Option<Vec<f32>>, Option<&'a Vec<f32>>)) {
         let Self { team, isa, description, weights, buffers, .. } = self;
+        let Sizes { embedding, rms_epsilon: epsilon, .. } = description.sizes;
+        let (norm, next_norm) = norms(weights);
         let Buffers { residual, normed, branch, .. } = buffers;
-        match post_norm(weights) {
-            Some(weight) => {
-                rms_norm_rows(team, *isa, branch, weight, description.sizes.rms_epsilon, normed);
-                add_in_place(*isa, residual, normed);
-            }
-            None => add_in_place(*isa, residual, branch),
-        }
+        let branch = Branch { values: branch, norm: norm.as_deref(), next_norm: next_norm.map(Vec::as_slice), epsilon };
+        add_branch(team, *isa, &branch, residual, normed, embedding);
     }
 
     /// Logits behind the given rows.
@@ -207,13 +219,18 @@ impl Backend for CpuBackend {
         self.embed(&rows)?;
         let seen: Vec<AttentionRow<'_>> =
             rows.iter().map(|row| AttentionRow { block_table: row.blocks, len: row.position + 1 }).collect();
+        self.begin();
         for number in 0..self.weights.layers.len() {
-            self.norm(|weights| &weights.layers[number].mixer_norm);
             self.mix(number, &rows, &seen);
-            self.add_branch(|weights| &weights.layers[number].mixer_post_norm);
-            self.norm(|weights| &weights.layers[number].feed_forward_norm);
+            self.add_branch(|weights| {
+                let layer = &weights.layers[number];
+                (&layer.mixer_post_norm, Some(&layer.feed_forward_norm))
+            });
             self.feed_forward(number, rows.len());
-            self.add_branch(|weights| &weights.layers[number].feed_forward_post_norm);
+            self.add_branch(|weights| {
+                let next = weights.layers.get(number + 1);
+                (&weights.layers[number].feed_forward_post_norm, next.map(|layer| &layer.mixer_norm))
+            });
         }
         self.project(&wanted);
         Ok(&self.buffers.logits)
@@ -237,9 +254,9 @@ impl Backend for CpuBackend {
 }
 
 impl Projection {
-    fn add_bias(&self, isa: Isa, rows: &mut [f32]) {
+    fn add_bias(&self, team: &Team, isa: Isa, rows: &mut [f32]) {
         if let Some(bias) = &self.bias {
-            add_to_rows(isa, rows, bias);
+            add_to_rows(team, isa, rows, bias);
         }
     }
 }

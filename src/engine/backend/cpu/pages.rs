@@ -1,7 +1,7 @@
 //! The bytes of the KV blocks: keys and values as f16, as the attention kernel takes them, and the last inputs of short
 //! convolutions as f32.
 
-use midstream_kernels::{Isa, KV_BLOCK, f32_to_f16, f32_to_f16_slice};
+use midstream_kernels::{HEAD_DIM_MAX, Isa, KV_BLOCK, f32_to_f16_slice};
 
 use super::super::super::kv::BLOCK_TOKENS;
 use super::super::super::model::{Description, Mixer};
@@ -93,9 +93,11 @@ impl Pages {
         for head in 0..kv_heads {
             let from = head * head_dim..(head + 1) * head_dim;
             let start = (block * kv_heads + head) * BLOCK_TOKENS * head_dim;
-            let keys = self.keys[layer][start + slot..].iter_mut().step_by(BLOCK_TOKENS);
-            for (bits, key) in keys.zip(&key[from.clone()]) {
-                *bits = f32_to_f16(*key);
+            let narrow = &mut [0; HEAD_DIM_MAX][..head_dim];
+            f32_to_f16_slice(isa, &key[from.clone()], narrow);
+            let columns = self.keys[layer][start..start + BLOCK_TOKENS * head_dim].as_chunks_mut::<BLOCK_TOKENS>().0;
+            for (column, bits) in columns.iter_mut().zip(narrow) {
+                column[slot] = *bits;
             }
             let start = start + slot * head_dim;
             f32_to_f16_slice(isa, &value[from], &mut self.values[layer][start..start + head_dim]);

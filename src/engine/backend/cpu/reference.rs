@@ -14,6 +14,8 @@ use crate::engine::model::tiny::references;
 
 /// The greatest difference there may be, as a share of the greatest logit.
 const DIFFERENCE_MAX: f32 = 2e-3;
+/// The same where matrices are packed: the activations of their products are rounded to eight bits.
+const ROUNDED_DIFFERENCE_MAX: f32 = 3e-2;
 /// Where the models are written for `scripts/reference`.
 const FOLDER_VARIABLE: &str = "MIDSTREAM_REFERENCE_MODELS";
 
@@ -44,7 +46,8 @@ fn logits_of_every_architecture_are_those_of_an_independent_implementation() {
         }
         worst.push((name, difference));
     }
-    assert!(worst.iter().all(|(_, difference)| *difference < DIFFERENCE_MAX), "{worst:?}");
+    let most = |name: &str| if name.ends_with("_mxfp4") { ROUNDED_DIFFERENCE_MAX } else { DIFFERENCE_MAX };
+    assert!(worst.iter().all(|(name, difference)| *difference < most(name)), "{worst:?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ impl Mixing<'_> {
         let (isa, width, count) = (*isa, sizes.embedding, rows.len());
         buffers.gates.resize(count * 3 * width, 0.0);
         matmul(team, &layer.input.weight, &buffers.normed, count, &mut buffers.gates, &mut buffers.products);
-        layer.input.add_bias(isa, &mut buffers.gates);
+        layer.input.add_bias(team, isa, &mut buffers.gates);
         let parts = buffers.gates.chunks_exact_mut(3 * width).zip(buffers.normed.chunks_exact_mut(width));
         for (row, (gates, sum)) in rows.iter().zip(parts) {
             let (opening, rest) = gates.split_at_mut(width);
@@ -34,6 +34,6 @@ impl Mixing<'_> {
             pages.write_input(*place, row.at(), input);
         }
         matmul(team, &layer.output.weight, &buffers.normed, count, &mut buffers.branch, &mut buffers.products);
-        layer.output.add_bias(isa, &mut buffers.branch);
+        layer.output.add_bias(team, isa, &mut buffers.branch);
     }
 }

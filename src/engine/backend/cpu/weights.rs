@@ -1,7 +1,8 @@
-//! A decoder's weights in the kernels' layout. The file's bytes are not needed any more once this is built.
+//! A decoder's weights in the kernels' layout. The files are not needed any more once this is built.
 
-use midstream_kernels::{Isa, WeightMatrix, dequantise};
+use midstream_kernels::{Isa, Team, WeightMatrix, WeightMemory, dequantise};
 
+use super::super::super::gguf::Source;
 use super::super::super::model::{self, Description, Linear, ModelError, TensorRef};
 
 /// A matrix with its bias.
@@ -37,7 +38,7 @@ pub(super) struct ShortConvolution {
 /// How a layer mixes positions.
 pub(super) enum Mixer {
     Attention(Box<Attention>),
-    ShortConvolution(ShortConvolution),
+    ShortConvolution(Box<ShortConvolution>),
 }
 
 /// A gated feed-forward part.
@@ -91,8 +92,15 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    pub(super) fn load(description: &Description, files: &[&[u8]], isa: Isa) -> Result<Self, ModelError> {
-        let source = Source { files, isa };
+    pub(super) fn load(
+        description: &Description,
+        files: &dyn Source,
+        isa: Isa,
+        team: &Team,
+    ) -> Result<Self, ModelError> {
+        let memory =
+            WeightMemory::new(matrix_bytes(description)?).map_err(|reason| refused(&description.embedding, &reason))?;
+        let mut source = Loader { files, isa, team, memory };
         let mut layers = Vec::with_capacity(description.layers.len());
         let mut places = [0, 0];
         for layer in &description.layers {
@@ -110,29 +118,45 @@ impl Weights {
     }
 }
 
-/// The model's files, and what its weights are packed for.
-struct Source<'a> {
-    files: &'a [&'a [u8]],
-    isa: Isa,
+/// Bytes of all weights in memory.
+pub(super) fn weight_bytes(description: &Description) -> Result<usize, ModelError> {
+    let values = |tensor: &TensorRef| tensor.rows.saturating_mul(tensor.cols);
+    let all = description.tensors().map(values).fold(0, usize::saturating_add);
+    let in_matrices = description.matrices().map(values).fold(0, usize::saturating_add);
+    let vectors = all.saturating_sub(in_matrices).saturating_mul(size_of::<f32>());
+    Ok(matrix_bytes(description)?.saturating_add(vectors))
 }
 
-impl Source<'_> {
-    fn bytes(&self, tensor: &TensorRef) -> Result<&[u8], ModelError> {
-        self.files
-            .get(tensor.part)
-            .and_then(|file| file.get(tensor.range.clone()))
-            .ok_or_else(|| refused(tensor, &"its data is not in the file"))
-    }
+/// Bytes of those that are packed.
+fn matrix_bytes(description: &Description) -> Result<usize, ModelError> {
+    description.matrices().try_fold(0_usize, |sum, tensor| {
+        let bytes = tensor.shape().memory_bytes().map_err(|reason| refused(tensor, &reason))?;
+        Ok(sum.saturating_add(bytes))
+    })
+}
 
-    fn matrix(&self, tensor: &TensorRef) -> Result<WeightMatrix, ModelError> {
-        let bytes = self.bytes(tensor)?;
-        WeightMatrix::new(self.isa, tensor.format, tensor.rows, tensor.cols, bytes)
-            .map_err(|reason| refused(tensor, &reason))
+/// Reads a model's files into memory.
+struct Loader<'a> {
+    files: &'a dyn Source,
+    isa: Isa,
+    team: &'a Team,
+    memory: WeightMemory,
+}
+
+impl Loader<'_> {
+    fn matrix(&mut self, tensor: &TensorRef) -> Result<WeightMatrix, ModelError> {
+        let Self { files, isa, team, memory } = self;
+        let start = tensor.range.start as u64;
+        let read = |at: usize, into: &mut [u8]| files.read(tensor.part, start + at as u64, into);
+        WeightMatrix::read(*isa, tensor.shape(), memory, team, &read).map_err(|reason| refused(tensor, &reason))
     }
 
     fn vector(&self, tensor: &TensorRef) -> Result<Vec<f32>, ModelError> {
+        let mut bytes = vec![0; tensor.range.len()];
+        let read = self.files.read(tensor.part, tensor.range.start as u64, &mut bytes);
+        read.map_err(|reason| refused(tensor, &reason))?;
         let mut values = vec![0.0; tensor.rows * tensor.cols];
-        dequantise(tensor.format, self.bytes(tensor)?, &mut values).map_err(|reason| refused(tensor, &reason))?;
+        dequantise(tensor.format, &bytes, &mut values).map_err(|reason| refused(tensor, &reason))?;
         Ok(values)
     }
 
@@ -140,7 +164,7 @@ impl Source<'_> {
         tensor.map(|tensor| self.vector(tensor)).transpose()
     }
 
-    fn projection(&self, linear: &Linear) -> Result<Projection, ModelError> {
+    fn projection(&mut self, linear: &Linear) -> Result<Projection, ModelError> {
         Ok(Projection { weight: self.matrix(&linear.weight)?, bias: self.optional(linear.bias.as_ref())? })
     }
 
@@ -153,12 +177,14 @@ impl Source<'_> {
         Ok(Rope { frequencies, magnitude: rope.magnitude })
     }
 
-    fn layer(&self, layer: &model::Layer, place: usize) -> Result<Layer, ModelError> {
+    fn layer(&mut self, layer: &model::Layer, place: usize) -> Result<Layer, ModelError> {
         Ok(Layer {
             mixer_norm: self.vector(&layer.mixer_norm)?,
             mixer: match &layer.mixer {
                 model::Mixer::Attention(attention) => Mixer::Attention(Box::new(self.attention(attention)?)),
-                model::Mixer::ShortConvolution(conv) => Mixer::ShortConvolution(self.short_convolution(conv)?),
+                model::Mixer::ShortConvolution(conv) => {
+                    Mixer::ShortConvolution(Box::new(self.short_convolution(conv)?))
+                }
             },
             place,
             mixer_post_norm: self.optional(layer.mixer_post_norm.as_ref())?,
@@ -168,7 +194,7 @@ impl Source<'_> {
         })
     }
 
-    fn attention(&self, attention: &model::Attention) -> Result<Attention, ModelError> {
+    fn attention(&mut self, attention: &model::Attention) -> Result<Attention, ModelError> {
         Ok(Attention {
             query: self.projection(&attention.query)?,
             key: self.projection(&attention.key)?,
@@ -182,7 +208,7 @@ impl Source<'_> {
         })
     }
 
-    fn short_convolution(&self, conv: &model::ShortConvolution) -> Result<ShortConvolution, ModelError> {
+    fn short_convolution(&mut self, conv: &model::ShortConvolution) -> Result<ShortConvolution, ModelError> {
         let kernel = self.vector(&conv.kernel)?;
         let before = conv.kernel.cols - 1;
         let tap = |tap: usize| kernel.iter().skip(tap).step_by(conv.kernel.cols).copied().collect();
@@ -194,7 +220,7 @@ impl Source<'_> {
         })
     }
 
-    fn feed_forward(&self, feed_forward: &model::FeedForward) -> Result<FeedForward, ModelError> {
+    fn feed_forward(&mut self, feed_forward: &model::FeedForward) -> Result<FeedForward, ModelError> {
         Ok(match feed_forward {
             model::FeedForward::Dense(gated) => FeedForward::Dense(Box::new(self.gated(gated)?)),
             model::FeedForward::Experts(model::Experts { router, parts, used }) => FeedForward::Experts(Experts {
@@ -205,7 +231,7 @@ impl Source<'_> {
         })
     }
 
-    fn gated(&self, gated: &model::Gated) -> Result<Gated, ModelError> {
+    fn gated(&mut self, gated: &model::Gated) -> Result<Gated, ModelError> {
         Ok(Gated {
             gate: self.projection(&gated.gate)?,
             up: self.projection(&gated.up)?,

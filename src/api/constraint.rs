@@ -1,0 +1,282 @@
+//! What an answer must look like: from the wire's several ways of saying it to one constraint.
+
+use serde_json::{Value, json};
+
+use super::errors::invalid;
+use crate::conversation::{Reject, ResponseConfig};
+use crate::engine::settings::{CallRule, Callable, Constraint, TextRule};
+use crate::engine::{ModelInfo, Surroundings, Uncompilable, calls_are_bare};
+use crate::parse::ToolFormat;
+use crate::prompt::ToolDefinition;
+use crate::protocol::sampling::GenerationParams;
+
+/// Most bytes of a schema, a grammar, an expression, or the texts of a choice.
+const RULE_BYTES_MAX: usize = 256 * 1024;
+
+/// A rule for text, and the field that it came from.
+struct Said {
+    rule: TextRule,
+    at: String,
+}
+
+/// What the request says of the answer's form. `tools` are those that the model sees.
+pub(crate) fn constraint(
+    params: &GenerationParams,
+    tools: &[ToolDefinition],
+    model: &ModelInfo,
+) -> Result<Option<Constraint>, Reject> {
+    let said = text_rule(params)?;
+    let (calls, must) = calls(params, tools)?;
+    let constraint = match (said, calls) {
+        (None, None) => return Ok(None),
+        (Some(said), _) if must => {
+            let text = "a tool must be called, so there is no text to bind; leave one of the two out";
+            return Err(invalid(said.at, text));
+        }
+        (Some(said), calls) => Constraint { text: said.rule, calls },
+        (None, calls) => Constraint { text: if must { TextRule::Nothing } else { TextRule::Any }, calls },
+    };
+    let field = field(params);
+    if model.grammars.is_none() {
+        // Of strict tools an engine that cannot be held to anything does what it can, as it does of all tools.
+        if constraint.text == TextRule::Any {
+            return Ok(None);
+        }
+        let text = format!("{field}: the engine of {} cannot hold its answers to a form; leave it out", model.id);
+        return Err(invalid(field, text));
+    }
+    if constraint.calls.is_some() && model.tool_format == ToolFormat::NONE {
+        let text = format!("{field}: the answers of {} are not searched for calls", model.id);
+        return Err(invalid(field, text));
+    }
+    Ok(Some(constraint))
+}
+
+/// Compiles the constraint of a response that is asked for, so that what cannot be done is refused and not begun.
+/// Takes a core: not for async threads.
+pub(crate) fn check(model: &ModelInfo, config: &ResponseConfig, params: &GenerationParams) -> Result<(), Reject> {
+    let (Some(constraint), Some(grammars)) = (&config.constraint, &model.grammars) else { return Ok(()) };
+    let surroundings =
+        Surroundings { tools: &config.tools, tool_format: model.tool_format, reasoning: model.reasoning };
+    grammars.compile(constraint, &surroundings).map(|_| ()).map_err(|error| refused(params, constraint, &error))
+}
+
+/// The refusal, with the place inside the schema where the keyword stands that it names.
+fn refused(params: &GenerationParams, constraint: &Constraint, error: &Uncompilable) -> Reject {
+    let field = field(params);
+    let schema = match &constraint.text {
+        TextRule::JsonSchema { schema } => Some(schema),
+        _ => None,
+    };
+    let place = schema.and_then(|schema| quoted_keyword(&error.0).and_then(|keyword| find(schema, keyword)));
+    let at = place.map(|place| format!(", at {place}")).unwrap_or_default();
+    invalid(field.clone(), format!("{field}: this cannot be enforced: {}{at}", error.0))
+}
+
+/// The first word that the library's message quotes as a keyword.
+fn quoted_keyword(message: &str) -> Option<&str> {
+    let begin = message.find("[\"")? + 2;
+    let end = message[begin..].find('"')?;
+    Some(&message[begin..begin + end])
+}
+
+/// A pointer to the first place that has this keyword.
+fn find(schema: &Value, keyword: &str) -> Option<String> {
+    match schema {
+        Value::Object(fields) if fields.contains_key(keyword) => Some(format!("#/{keyword}")),
+        Value::Object(fields) => {
+            fields.iter().find_map(|(name, value)| find(value, keyword).map(|rest| format!("#/{name}{}", &rest[1..])))
+        }
+        Value::Array(values) => values
+            .iter()
+            .enumerate()
+            .find_map(|(index, value)| find(value, keyword).map(|rest| format!("#/{index}{}", &rest[1..]))),
+        _ => None,
+    }
+}
+
+/// The field that errors are about: where the text's rule came from, or else the choice of tools.
+fn field(params: &GenerationParams) -> String {
+    match text_rule(params) {
+        Ok(Some(said)) => said.at,
+        _ if params.tool_choice.is_some() => "tool_choice".to_owned(),
+        _ => "tools".to_owned(),
+    }
+}
+
+/// The one rule for text that the request has.
+fn text_rule(params: &GenerationParams) -> Result<Option<Said>, Reject> {
+    let mut said: Vec<Said> = Vec::new();
+    said.extend(format_rule(params.response_format.as_ref(), "response_format")?);
+    said.extend(format_rule(params.text.as_ref().and_then(|text| text.get("format")), "text.format")?);
+    let outputs = params.structured_outputs.clone().unwrap_or_default();
+    let (under, older) = ("structured_outputs.", "guided_");
+    for (prefix, json, regex, choice, grammar) in [
+        (under, outputs.json, outputs.regex, outputs.choice, outputs.grammar),
+        (
+            older,
+            params.guided_json.clone(),
+            params.guided_regex.clone(),
+            params.guided_choice.clone(),
+            params.guided_grammar.clone(),
+        ),
+    ] {
+        let at = |name: &str| format!("{prefix}{name}");
+        if let Some(schema) = json {
+            said.push(Said { rule: TextRule::JsonSchema { schema: schema_of(schema, &at("json"))? }, at: at("json") });
+        }
+        said.extend(regex.map(|pattern| Said { rule: TextRule::Regex { pattern }, at: at("regex") }));
+        said.extend(choice.map(|texts| Said { rule: TextRule::Choice { texts }, at: at("choice") }));
+        said.extend(grammar.map(|grammar| Said { rule: TextRule::Lark { grammar }, at: at("grammar") }));
+    }
+    if outputs.json_object == Some(true) {
+        said.push(Said { rule: json_object(), at: at_object() });
+    }
+    if let [first, second, ..] = &said[..] {
+        let text = format!("{} and {} exclude each other; give one of them", first.at, second.at);
+        return Err(invalid(second.at.clone(), text));
+    }
+    let said = said.pop();
+    if let Some(Said { rule, at }) = &said {
+        within_bounds(rule, at)?;
+    }
+    Ok(said)
+}
+
+fn at_object() -> String {
+    "structured_outputs.json_object".to_owned()
+}
+
+fn json_object() -> TextRule {
+    TextRule::JsonSchema { schema: json!({"type": "object"}) }
+}
+
+/// A schema, which some clients send as text.
+fn schema_of(schema: Value, at: &str) -> Result<Value, Reject> {
+    let schema = match schema {
+        Value::String(text) => serde_json::from_str(&text)
+            .map_err(|error| invalid(at, format!("{at} is text, but not of a JSON Schema: {error}")))?,
+        schema => schema,
+    };
+    if schema.is_object() { Ok(schema) } else { Err(invalid(at, format!("{at} must be a JSON Schema: an object"))) }
+}
+
+/// `response_format` of Chat, or `text.format` of Responses.
+fn format_rule(format: Option<&Value>, at: &str) -> Result<Option<Said>, Reject> {
+    let Some(format) = format.filter(|format| !format.is_null()) else { return Ok(None) };
+    match format.get("type").and_then(Value::as_str) {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(Said { rule: json_object(), at: at.to_owned() })),
+        Some("json_schema") => {
+            // Chat has one more level than Responses.
+            let (place, at) = match format.get("json_schema") {
+                Some(inner) => (inner, format!("{at}.json_schema.schema")),
+                None => (format, format!("{at}.schema")),
+            };
+            let schema = place.get("schema").filter(|schema| !schema.is_null());
+            let schema = schema.ok_or_else(|| invalid(at.clone(), format!("{at} is missing")))?;
+            Ok(Some(Said { rule: TextRule::JsonSchema { schema: schema_of(schema.clone(), &at)? }, at }))
+        }
+        _ => {
+            let at = format!("{at}.type");
+            Err(invalid(at.clone(), format!("{at} must be text, json_object or json_schema")))
+        }
+    }
+}
+
+fn within_bounds(rule: &TextRule, at: &str) -> Result<(), Reject> {
+    let bytes = match rule {
+        TextRule::Any | TextRule::Nothing => 0,
+        TextRule::JsonSchema { schema } => schema.to_string().len(),
+        TextRule::Regex { pattern } => pattern.len(),
+        TextRule::Lark { grammar } => grammar.len(),
+        TextRule::Choice { texts } => {
+            if texts.is_empty() || texts.iter().any(String::is_empty) {
+                return Err(invalid(at, format!("{at} must be a list of texts, none of them empty")));
+            }
+            texts.iter().map(String::len).sum()
+        }
+    };
+    if bytes > RULE_BYTES_MAX {
+        return Err(invalid(at, format!("{at} has {bytes} bytes; at most {RULE_BYTES_MAX} are taken")));
+    }
+    Ok(())
+}
+
+/// Which calls the request allows, if it says more than the model would do by itself; and whether it must call.
+fn calls(params: &GenerationParams, tools: &[ToolDefinition]) -> Result<(Option<CallRule>, bool), Reject> {
+    let strict = strict_names(params.tools.as_deref().unwrap_or_default());
+    let choice = params.tool_choice.as_ref().filter(|choice| !choice.is_null());
+    let all = || tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
+    let (names, must) = match choice.map(|choice| (choice, choice.as_str())) {
+        Some((_, Some("none"))) => return Ok((None, false)),
+        None | Some((_, Some("auto"))) => {
+            // A text that must be JSON may still be preceded by nothing but calls.
+            let is_bound = !strict.is_empty() || text_rule(params)?.is_some();
+            if tools.is_empty() || !is_bound {
+                return Ok((None, false));
+            }
+            (all(), false)
+        }
+        Some((_, Some("required" | "any"))) => (all(), true),
+        Some((choice, None)) => chosen(choice, all())?,
+        Some((_, Some(word))) => {
+            let text = format!("tool_choice is {word:?}, but must be auto, none, required, or name a tool");
+            return Err(invalid("tool_choice", text));
+        }
+    };
+    if let Some(unknown) = names.iter().find(|name| !tools.iter().any(|tool| tool.name == **name)) {
+        return Err(invalid("tool_choice", format!("tool_choice names {unknown:?}, but no tool is called so")));
+    }
+    if names.is_empty() {
+        return Err(invalid("tool_choice", "tool_choice asks for a call, but there are no tools; declare one"));
+    }
+    let several = params.parallel_tool_calls != Some(false);
+    let tools = names.into_iter().map(|name| Callable { by_schema: must || strict.contains(&name), name }).collect();
+    Ok((Some(CallRule { tools, several }), must))
+}
+
+/// What an object chooses: one tool, or some of them.
+fn chosen(choice: &Value, all: Vec<String>) -> Result<(Vec<String>, bool), Reject> {
+    let wrong = |at: &str, text: &str| Err(invalid(at, format!("{at}: {text}")));
+    let name_of = |value: &Value| {
+        let name = value.get("name").or_else(|| value.get("function")?.get("name"));
+        name.and_then(Value::as_str).map(str::to_owned)
+    };
+    match choice.get("type").and_then(Value::as_str) {
+        Some("function") => match name_of(choice) {
+            Some(name) => Ok((vec![name], true)),
+            None => wrong("tool_choice.name", "the name of the tool is missing"),
+        },
+        Some("allowed_tools") => {
+            // Chat has one more level than Responses.
+            let allowed = choice.get("allowed_tools").unwrap_or(choice);
+            let must = match allowed.get("mode").and_then(Value::as_str) {
+                None | Some("auto") => false,
+                Some("required") => true,
+                Some(_) => return wrong("tool_choice.mode", "it must be auto or required"),
+            };
+            let Some(tools) = allowed.get("tools").and_then(Value::as_array) else {
+                return wrong("tool_choice.tools", "the list of tools is missing");
+            };
+            // Tools of other kinds are not served; they cannot be called in any case.
+            Ok((tools.iter().filter_map(name_of).collect(), must))
+        }
+        Some("auto") => Ok((all, false)),
+        _ => wrong("tool_choice.type", "it must be function or allowed_tools"),
+    }
+}
+
+/// The names of the tools whose arguments must follow their schemas.
+fn strict_names(tools: &[Value]) -> Vec<String> {
+    let functions = tools.iter().map(|tool| (tool, tool.get("function").unwrap_or(tool)));
+    let strict = functions.filter(|(tool, function)| {
+        function.get("strict").or_else(|| tool.get("strict")).and_then(Value::as_bool) == Some(true)
+    });
+    strict.filter_map(|(_, function)| function.get("name")?.as_str().map(str::to_owned)).collect()
+}
+
+/// Whether answers under this constraint are calls without a mark, which their reader must take for calls.
+pub(crate) fn bare_calls(constraint: Option<&Constraint>, model: &ModelInfo) -> bool {
+    model.bare_calls || constraint.is_some_and(|it| it.calls.is_some()) && calls_are_bare(model.tool_format)
+}

@@ -1,0 +1,183 @@
+//! How tokens are chosen: from the wire's fields to the core's settings, with every range checked.
+
+use std::collections::BTreeMap;
+
+use super::errors::invalid;
+use crate::conversation::{Reject, SamplingConfig};
+use crate::engine::ModelInfo;
+use crate::engine::settings::{Dry, Mirostat, Penalties, Shaping, Step, Xtc};
+use crate::ids::FreshIds;
+use crate::protocol::sampling::GenerationParams;
+
+/// Most tokens that one request may bias: as many as OpenAI takes.
+const BIASED_MAX: usize = 1024;
+/// Most sequence breakers of a request, and most bytes of one: they are looked for in every token.
+const BREAKERS_MAX: usize = 32;
+const BREAKER_BYTES_MAX: usize = 64;
+
+/// Most tokens in each place of which it is told how likely they were: as many as OpenAI takes.
+const TOP_LOGPROBS_MAX: u8 = 20;
+
+/// DRY's defaults where a client sets its multiplier only; its author's.
+const DRY_BASE: f32 = 1.75;
+const DRY_ALLOWED_LENGTH: u32 = 2;
+const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+/// XTC's and mirostat's likewise.
+const XTC_THRESHOLD: f32 = 0.1;
+const MIROSTAT_TAU: f32 = 5.0;
+const MIROSTAT_ETA: f32 = 0.1;
+
+/// Checks the ranges and fills in the model's defaults; a seed is drawn where none was given.
+pub(crate) fn sampling(
+    params: &GenerationParams,
+    model: &ModelInfo,
+    fresh: &mut FreshIds,
+) -> Result<SamplingConfig, Reject> {
+    let defaults = model.sampling;
+    // Some clients send -1 for "keep all".
+    let top_k = params.top_k.map_or(defaults.top_k, |top_k| u32::try_from(top_k.max(0)).unwrap_or(0));
+    Ok(SamplingConfig {
+        temperature: within(params.temperature.or(Some(defaults.temperature)), 0.0, 2.0, "temperature")?.unwrap_or(0.0),
+        top_p: within(params.top_p.or(Some(defaults.top_p)), 0.0, 1.0, "top_p")?.unwrap_or(1.0),
+        min_p: within(params.min_p.or(Some(defaults.min_p)), 0.0, 1.0, "min_p")?.unwrap_or(0.0),
+        top_k,
+        seed: params.seed.map_or_else(|| fresh.next_u64(), |seed| seed as u64),
+        shaping: shaping(params, model)?,
+    })
+}
+
+/// Of how many of the likeliest tokens a request tells how likely they were, if it tells that at all.
+pub(crate) fn logprobs(params: &GenerationParams) -> Result<Option<u8>, Reject> {
+    let top = params.top_logprobs.unwrap_or(0);
+    if top > TOP_LOGPROBS_MAX {
+        let text = format!("top_logprobs is {top}, but must be between 0 and {TOP_LOGPROBS_MAX}");
+        return Err(invalid("top_logprobs", text));
+    }
+    let included = params.include.iter().flatten().any(|name| name == "message.output_text.logprobs");
+    Ok((included || params.logprobs == Some(true) || top > 0).then_some(top))
+}
+
+fn shaping(params: &GenerationParams, model: &ModelInfo) -> Result<Shaping, Reject> {
+    let mirostat = mirostat(params)?;
+    if mirostat.is_some() && params.samplers.is_some() {
+        let text = "mirostat replaces the steps that samplers would order; leave one of them out";
+        return Err(invalid("samplers", text));
+    }
+    let typical_p = within(params.typical_p, 0.0, 1.0, "typical_p")?;
+    let top_n_sigma = within(params.top_n_sigma, -1.0, 1e6, "top_n_sigma")?;
+    Ok(Shaping {
+        order: params.samplers.as_deref().map(order).transpose()?,
+        logit_bias: logit_bias(params, model)?,
+        penalties: penalties(params)?,
+        dry: dry(params)?,
+        top_n_sigma: top_n_sigma.filter(|n| *n > 0.0),
+        typical_p: typical_p.filter(|share| *share < 1.0),
+        xtc: xtc(params)?,
+        mirostat,
+    })
+}
+
+/// A number between two, if it is given.
+fn within(value: Option<f32>, least: f32, most: f32, name: &str) -> Result<Option<f32>, Reject> {
+    match value {
+        Some(value) if !(least..=most).contains(&value) => {
+            Err(invalid(name, format!("{name} is {value}, but must be between {least} and {most}")))
+        }
+        value => Ok(value),
+    }
+}
+
+/// How many of the last tokens count: -1 means all.
+fn last_n(value: Option<i64>, name: &str) -> Result<Option<u32>, Reject> {
+    match value {
+        None | Some(-1) => Ok(None),
+        Some(count) => match u32::try_from(count) {
+            Ok(count) => Ok(Some(count)),
+            Err(_) => Err(invalid(name, format!("{name} is {count}, but must be a number of tokens, or -1 for all"))),
+        },
+    }
+}
+
+fn penalties(params: &GenerationParams) -> Result<Option<Penalties>, Reject> {
+    // Zero would divide by nothing.
+    let repetition = within(params.repetition_penalty, 0.01, 10.0, "repetition_penalty")?.unwrap_or(1.0);
+    let frequency = within(params.frequency_penalty, -2.0, 2.0, "frequency_penalty")?.unwrap_or(0.0);
+    let presence = within(params.presence_penalty, -2.0, 2.0, "presence_penalty")?.unwrap_or(0.0);
+    let last_n = last_n(params.repeat_last_n, "repeat_last_n")?;
+    let penalties = Penalties { repetition, frequency, presence, last_n };
+    Ok(Some(penalties).filter(|penalties| Penalties { last_n: None, ..*penalties } != Penalties::NONE))
+}
+
+fn dry(params: &GenerationParams) -> Result<Option<Dry>, Reject> {
+    let multiplier = within(params.dry_multiplier, 0.0, 100.0, "dry_multiplier")?.unwrap_or(0.0);
+    let base = within(params.dry_base, 1.0, 100.0, "dry_base")?.unwrap_or(DRY_BASE);
+    let last_n = last_n(params.dry_penalty_last_n, "dry_penalty_last_n")?;
+    let breakers = params.dry_sequence_breakers.clone();
+    let sequence_breakers = breakers.unwrap_or_else(|| DRY_BREAKERS.map(str::to_owned).to_vec());
+    if sequence_breakers.len() > BREAKERS_MAX {
+        let text =
+            format!("dry_sequence_breakers has {} texts, at most {BREAKERS_MAX} are taken", sequence_breakers.len());
+        return Err(invalid("dry_sequence_breakers", text));
+    }
+    let is_bad = |text: &String| text.is_empty() || text.len() > BREAKER_BYTES_MAX;
+    if let Some(position) = sequence_breakers.iter().position(is_bad) {
+        let at = format!("dry_sequence_breakers[{position}]");
+        let text = format!("{at} must have between 1 and {BREAKER_BYTES_MAX} bytes");
+        return Err(invalid(at, text));
+    }
+    let allowed_length = params.dry_allowed_length.unwrap_or(DRY_ALLOWED_LENGTH);
+    let dry = Dry { multiplier, base, allowed_length, last_n, sequence_breakers };
+    Ok(Some(dry).filter(|dry| dry.multiplier > 0.0))
+}
+
+fn xtc(params: &GenerationParams) -> Result<Option<Xtc>, Reject> {
+    let probability = within(params.xtc_probability, 0.0, 1.0, "xtc_probability")?.unwrap_or(0.0);
+    let threshold = within(params.xtc_threshold, 0.0, 1.0, "xtc_threshold")?.unwrap_or(XTC_THRESHOLD);
+    Ok(Some(Xtc { probability, threshold }).filter(|xtc| xtc.probability > 0.0))
+}
+
+fn mirostat(params: &GenerationParams) -> Result<Option<Mirostat>, Reject> {
+    let tau = within(params.mirostat_tau, 0.0, 100.0, "mirostat_tau")?.unwrap_or(MIROSTAT_TAU);
+    let eta = within(params.mirostat_eta, 0.0, 1.0, "mirostat_eta")?.unwrap_or(MIROSTAT_ETA);
+    match params.mirostat {
+        None | Some(0) => Ok(None),
+        Some(version @ (1 | 2)) => Ok(Some(Mirostat { version, tau, eta })),
+        Some(other) => Err(invalid("mirostat", format!("mirostat is {other}, but must be 0 for off, 1 or 2"))),
+    }
+}
+
+fn order(names: &[String]) -> Result<Vec<Step>, Reject> {
+    let mut steps = Vec::with_capacity(names.len());
+    for (position, name) in names.iter().enumerate() {
+        let at = format!("samplers[{position}]");
+        let Some(step) = Step::named(name) else {
+            let known = Step::DEFAULT_ORDER.map(Step::name).join(", ");
+            return Err(invalid(at.clone(), format!("{at}: there is no step {name:?}; there are {known}")));
+        };
+        if steps.contains(&step) {
+            return Err(invalid(at.clone(), format!("{at}: {name:?} is there twice; a step is done once")));
+        }
+        steps.push(step);
+    }
+    Ok(steps)
+}
+
+fn logit_bias(params: &GenerationParams, model: &ModelInfo) -> Result<BTreeMap<u32, f32>, Reject> {
+    let asked = params.logit_bias.iter().flatten();
+    if params.logit_bias.as_ref().is_some_and(|asked| asked.len() > BIASED_MAX) {
+        return Err(invalid("logit_bias", format!("logit_bias names more than {BIASED_MAX} tokens")));
+    }
+    let vocabulary = model.tokenizer.vocab_size();
+    let entry = |(id, bias): (&String, &serde_json::Value)| {
+        let at = format!("logit_bias.{id}");
+        let token = id.parse::<u32>().ok().filter(|token| (*token as usize) < vocabulary);
+        let token = token.ok_or_else(|| {
+            let text = format!("{at}: {} has no token {id:?}; its ids are below {vocabulary}", model.id);
+            invalid(at.clone(), text)
+        })?;
+        let bias = bias.as_f64().map(|bias| bias as f32).filter(|bias| (-100.0..=100.0).contains(bias));
+        let bias = bias.ok_or_else(|| invalid(at.clone(), format!("{at} must be a number between -100 and 100")))?;
+        Ok((token, bias))
+    };
+    asked.map(entry).collect()
+}

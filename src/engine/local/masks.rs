@@ -1,0 +1,62 @@
+//! Masks of constrained sequences, computed beside the forward pass whose logits they are for.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::super::contract::SequenceId;
+use super::super::grammar::{Guide, Lost, TokenSet};
+use super::super::scheduler::Chunk;
+use super::run::Live;
+
+/// Which tokens one row of logits may give; absent where all may.
+pub(super) type Mask = Result<Option<TokenSet>, Lost>;
+
+/// The masks of a chunk's rows, one for each up to the first guess that is not allowed.
+pub(super) type Masks = Vec<Mask>;
+
+/// Runs `forward`, and beside it computes the masks of the chunks that are sampled. Without constraints it only runs
+/// `forward`.
+pub(super) fn masks_beside<T>(
+    live: &mut BTreeMap<SequenceId, Live>,
+    chunks: &[Chunk],
+    forward: impl FnOnce() -> T,
+) -> (T, HashMap<SequenceId, Masks>) {
+    let guides: Vec<(SequenceId, &mut Guide, &[u32])> = live
+        .iter_mut()
+        .filter_map(|(id, live)| {
+            let guide = live.guide.as_mut()?;
+            let chunk = chunks.iter().find(|chunk| chunk.sequence == *id && chunk.sampled > 0)?;
+            Some((*id, guide, chunk.guessed()))
+        })
+        .collect();
+    if guides.is_empty() {
+        return (forward(), HashMap::new());
+    }
+    std::thread::scope(|scope| {
+        let masks =
+            scope.spawn(|| guides.into_iter().map(|(id, guide, guessed)| (id, masks(guide, guessed))).collect());
+        let done = forward();
+        // The library catches its own panics. Without masks nothing is sampled: the sequences fail, and say so.
+        (done, masks.join().unwrap_or_default())
+    })
+}
+
+fn masks(guide: &mut Guide, guessed: &[u32]) -> Masks {
+    let mut masks = vec![guide.mask()];
+    if guessed.is_empty() {
+        return masks;
+    }
+    let mut ahead = guide.clone();
+    for token in guessed {
+        let is_allowed = match masks.last() {
+            Some(Ok(Some(mask))) => mask.is_allowed(*token),
+            Some(Ok(None)) => true,
+            Some(Err(_)) | None => false,
+        };
+        // Behind a guess that cannot be right nothing is sampled.
+        if !is_allowed || ahead.accept(*token).is_err() {
+            break;
+        }
+        masks.push(ahead.mask());
+    }
+    masks
+}
