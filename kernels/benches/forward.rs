@@ -171,11 +171,7 @@ impl<'a> Model<'a> {
         let positions: Vec<usize> = runs.iter().flat_map(Clone::clone).collect();
         let m = positions.len();
         let tables: Vec<Vec<u32>> = runs.iter().map(|_| (0..(CONTEXT / KV_BLOCK) as u32).collect()).collect();
-        let seen: Vec<AttentionRow<'_>> = runs
-            .iter()
-            .zip(&tables)
-            .flat_map(|(run, table)| run.clone().map(|position| AttentionRow { block_table: table, len: position + 1 }))
-            .collect();
+        let seen = rows(runs, &tables);
         let (query, kv) = (heads * HEAD_DIM, kv_heads * HEAD_DIM);
         let x: Vec<f32> = (0..m * width).map(|i| (i % 17) as f32 - 8.0).collect();
         let [mut residual, mut h, mut out] = [x.clone(), x.clone(), x];
@@ -202,22 +198,7 @@ impl<'a> Model<'a> {
             rope(team, isa, &rotation, &mut q, m);
             rope(team, isa, &rotation, &mut k, m);
             clock.stop("rope");
-            for (row, position) in positions.iter().enumerate() {
-                for head in 0..kv_heads {
-                    let from = row * kv + head * HEAD_DIM;
-                    let start = (position / KV_BLOCK * kv_heads + head) * KV_BLOCK * HEAD_DIM;
-                    let slot = position % KV_BLOCK;
-                    let mut narrow = [0; HEAD_DIM];
-                    f32_to_f16_slice(isa, &k[from..from + HEAD_DIM], &mut narrow);
-                    let block = &mut self.keys[index][start..start + HEAD_DIM * KV_BLOCK];
-                    for (column, bits) in block.as_chunks_mut::<KV_BLOCK>().0.iter_mut().zip(narrow) {
-                        column[slot] = bits;
-                    }
-                    let start = start + slot * HEAD_DIM;
-                    let values = &mut self.values[index][start..start + HEAD_DIM];
-                    f32_to_f16_slice(isa, &v[from..from + HEAD_DIM], values);
-                }
-            }
+            write_kv(isa, &mut self.keys[index], &mut self.values[index], &positions, [&k, &v]);
             clock.stop("kv write");
             let args = AttentionArgs {
                 q: &q,
@@ -253,6 +234,34 @@ impl<'a> Model<'a> {
             let mut clock = Clock { times: &mut self.times, last: Instant::now() };
             matmul(team, &self.head, &residual[..runs.len() * width], runs.len(), &mut logits, &mut scratch);
             clock.stop("head");
+        }
+    }
+}
+
+/// What each position of the runs attends to.
+fn rows<'a>(runs: &[std::ops::Range<usize>], tables: &'a [Vec<u32>]) -> Vec<AttentionRow<'a>> {
+    let of_run = |(run, table): (&std::ops::Range<usize>, &'a Vec<u32>)| {
+        run.clone().map(|position| AttentionRow { block_table: table, len: position + 1 }).collect::<Vec<_>>()
+    };
+    runs.iter().zip(tables).flat_map(of_run).collect()
+}
+
+/// Narrows the rows of keys and values to their places in the blocks.
+fn write_kv(isa: Isa, keys: &mut [u16], values: &mut [u16], positions: &[usize], [k, v]: [&[f32]; 2]) {
+    let kv_heads = k.len() / positions.len() / HEAD_DIM;
+    for (row, position) in positions.iter().enumerate() {
+        for head in 0..kv_heads {
+            let from = (row * kv_heads + head) * HEAD_DIM;
+            let start = (position / KV_BLOCK * kv_heads + head) * KV_BLOCK * HEAD_DIM;
+            let slot = position % KV_BLOCK;
+            let mut narrow = [0; HEAD_DIM];
+            f32_to_f16_slice(isa, &k[from..from + HEAD_DIM], &mut narrow);
+            let block = &mut keys[start..start + HEAD_DIM * KV_BLOCK];
+            for (column, bits) in block.as_chunks_mut::<KV_BLOCK>().0.iter_mut().zip(narrow) {
+                column[slot] = bits;
+            }
+            let start = start + slot * HEAD_DIM;
+            f32_to_f16_slice(isa, &v[from..from + HEAD_DIM], &mut values[start..start + HEAD_DIM]);
         }
     }
 }

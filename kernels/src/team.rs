@@ -65,8 +65,8 @@ struct Shared {
     done: Condvar,
 }
 
-// SAFETY: `job` is written only by the caller that holds `turn`, while the door is shut and nobody inside, and read only
-// by workers inside; the closure behind it is `Sync`.
+// SAFETY: `job` is written only by the caller that holds `turn`, while the door is shut and nobody inside, and read
+// only by workers inside; the closure behind it is `Sync`.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}

@@ -10,9 +10,6 @@ use crate::parse::ToolFormat;
 use crate::prompt::ToolDefinition;
 use crate::protocol::sampling::GenerationParams;
 
-/// Most bytes of a schema, a grammar, an expression, or the texts of a choice.
-const RULE_BYTES_MAX: usize = 256 * 1024;
-
 /// A rule for text, and the field that it came from.
 struct Said {
     rule: TextRule,
@@ -29,12 +26,9 @@ pub(crate) fn constraint(
     let (calls, must) = calls(params, tools)?;
     let constraint = match (said, calls) {
         (None, None) => return Ok(None),
-        (Some(said), _) if must => {
-            let text = "a tool must be called, so there is no text to bind; leave one of the two out";
-            return Err(invalid(said.at, text));
-        }
-        (Some(said), calls) => Constraint { text: said.rule, calls },
-        (None, calls) => Constraint { text: if must { TextRule::Nothing } else { TextRule::Any }, calls },
+        // Where a tool must be called there is no text to be bound.
+        (Some(said), calls) if !must => Constraint { text: said.rule, calls },
+        (_, calls) => Constraint { text: if must { TextRule::Nothing } else { TextRule::Any }, calls },
     };
     let field = field(params);
     if model.grammars.is_none() {
@@ -129,6 +123,10 @@ fn text_rule(params: &GenerationParams) -> Result<Option<Said>, Reject> {
         said.extend(choice.map(|texts| Said { rule: TextRule::Choice { texts }, at: at("choice") }));
         said.extend(grammar.map(|grammar| Said { rule: TextRule::Lark { grammar }, at: at("grammar") }));
     }
+    if outputs.structural_tag.is_some() {
+        let at = "structured_outputs.structural_tag";
+        return Err(invalid(at, format!("{at} is not supported by this version; use strict tools")));
+    }
     if outputs.json_object == Some(true) {
         said.push(Said { rule: json_object(), at: at_object() });
     }
@@ -138,7 +136,7 @@ fn text_rule(params: &GenerationParams) -> Result<Option<Said>, Reject> {
     }
     let said = said.pop();
     if let Some(Said { rule, at }) = &said {
-        within_bounds(rule, at)?;
+        checked_choice(rule, at)?;
     }
     Ok(said)
 }
@@ -166,7 +164,13 @@ fn format_rule(format: Option<&Value>, at: &str) -> Result<Option<Said>, Reject>
     let Some(format) = format.filter(|format| !format.is_null()) else { return Ok(None) };
     match format.get("type").and_then(Value::as_str) {
         Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(Said { rule: json_object(), at: at.to_owned() })),
+        Some("json_object") => {
+            // llama.cpp's way of giving a schema.
+            let schema = format.get("schema").filter(|schema| !schema.is_null());
+            let Some(schema) = schema else { return Ok(Some(Said { rule: json_object(), at: at.to_owned() })) };
+            let at = format!("{at}.schema");
+            Ok(Some(Said { rule: TextRule::JsonSchema { schema: schema_of(schema.clone(), &at)? }, at }))
+        }
         Some("json_schema") => {
             // Chat has one more level than Responses.
             let (place, at) = match format.get("json_schema") {
@@ -184,23 +188,14 @@ fn format_rule(format: Option<&Value>, at: &str) -> Result<Option<Said>, Reject>
     }
 }
 
-fn within_bounds(rule: &TextRule, at: &str) -> Result<(), Reject> {
-    let bytes = match rule {
-        TextRule::Any | TextRule::Nothing => 0,
-        TextRule::JsonSchema { schema } => schema.to_string().len(),
-        TextRule::Regex { pattern } => pattern.len(),
-        TextRule::Lark { grammar } => grammar.len(),
-        TextRule::Choice { texts } => {
-            if texts.is_empty() || texts.iter().any(String::is_empty) {
-                return Err(invalid(at, format!("{at} must be a list of texts, none of them empty")));
-            }
-            texts.iter().map(String::len).sum()
+/// A choice has texts, and none of them says nothing.
+fn checked_choice(rule: &TextRule, at: &str) -> Result<(), Reject> {
+    match rule {
+        TextRule::Choice { texts } if texts.is_empty() || texts.iter().any(String::is_empty) => {
+            Err(invalid(at, format!("{at} must be a list of texts, none of them empty")))
         }
-    };
-    if bytes > RULE_BYTES_MAX {
-        return Err(invalid(at, format!("{at} has {bytes} bytes; at most {RULE_BYTES_MAX} are taken")));
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Which calls the request allows, if it says more than the model would do by itself; and whether it must call.

@@ -1,7 +1,5 @@
 //! How tokens are chosen: from the wire's fields to the core's settings, with every range checked.
 
-use std::collections::BTreeMap;
-
 use super::errors::invalid;
 use crate::conversation::{Reject, SamplingConfig};
 use crate::engine::ModelInfo;
@@ -21,6 +19,7 @@ const TOP_LOGPROBS_MAX: u8 = 20;
 /// DRY's defaults where a client sets its multiplier only; its author's.
 const DRY_BASE: f32 = 1.75;
 const DRY_ALLOWED_LENGTH: u32 = 2;
+const DRY_ALLOWED_LENGTH_MAX: u32 = 1_000;
 const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 /// XTC's and mirostat's likewise.
 const XTC_THRESHOLD: f32 = 0.1;
@@ -126,6 +125,10 @@ fn dry(params: &GenerationParams) -> Result<Option<Dry>, Reject> {
         return Err(invalid(at, text));
     }
     let allowed_length = params.dry_allowed_length.unwrap_or(DRY_ALLOWED_LENGTH);
+    if allowed_length > DRY_ALLOWED_LENGTH_MAX {
+        let text = format!("dry_allowed_length is {allowed_length}, but must be at most {DRY_ALLOWED_LENGTH_MAX}");
+        return Err(invalid("dry_allowed_length", text));
+    }
     let dry = Dry { multiplier, base, allowed_length, last_n, sequence_breakers };
     Ok(Some(dry).filter(|dry| dry.multiplier > 0.0))
 }
@@ -162,7 +165,7 @@ fn order(names: &[String]) -> Result<Vec<Step>, Reject> {
     Ok(steps)
 }
 
-fn logit_bias(params: &GenerationParams, model: &ModelInfo) -> Result<BTreeMap<u32, f32>, Reject> {
+fn logit_bias(params: &GenerationParams, model: &ModelInfo) -> Result<Vec<(u32, f32)>, Reject> {
     let asked = params.logit_bias.iter().flatten();
     if params.logit_bias.as_ref().is_some_and(|asked| asked.len() > BIASED_MAX) {
         return Err(invalid("logit_bias", format!("logit_bias names more than {BIASED_MAX} tokens")));

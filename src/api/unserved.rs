@@ -6,7 +6,7 @@ use super::errors::invalid;
 use crate::conversation::Reject;
 
 /// Fields that name what is not there.
-const UNSERVED: [&str; 1] = ["prompt"];
+const UNSERVED: [&str; 3] = ["prompt", "grammar", "json_schema"];
 
 /// Refuses a body that asks for something that would not happen.
 pub(crate) fn refuse(body: &Value) -> Result<(), Reject> {
@@ -38,9 +38,11 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_refused_by_its_name() {
-        let reject = refuse(&json!({"prompt": {"id": "p"}})).unwrap_err();
-        assert_eq!(reject.param.as_deref(), Some("prompt"));
-        assert!(reject.message.contains("not supported"), "{reject:?}");
+        for name in UNSERVED {
+            let reject = refuse(&json!({name: {"id": "p"}})).unwrap_err();
+            assert_eq!(reject.param.as_deref(), Some(name));
+            assert!(reject.message.contains("not supported"), "{reject:?}");
+        }
     }
 
     #[test]

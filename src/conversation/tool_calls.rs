@@ -8,6 +8,7 @@ use super::event::{Event, NewResponse};
 use super::input::{Answer, CallRef, Reject};
 use super::item::{Item, ItemBody, ItemStatus};
 use super::state::{Call, CallStatus, Response, State};
+use crate::engine::settings::TextRule;
 use crate::error::Code;
 use crate::ids::{CallId, ItemId, ResponseId};
 
@@ -310,7 +311,9 @@ impl Draft {
         let id = ResponseId::draw(&mut self.now.fresh);
         self.close_staged_calls();
         self.commit_pending(id);
-        let config = self.with_thinking(config, id);
+        let mut config = self.with_thinking(config, id);
+        // A choice of tools is for one answer: one that must call, and goes on behind its results, would call for ever.
+        config.constraint = config.constraint.filter(|constraint| constraint.text != TextRule::Nothing);
         self.start(NewResponse { id, previous, input: Vec::new(), config, enqueued: false });
         Some(id)
     }

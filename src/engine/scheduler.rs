@@ -461,7 +461,7 @@ impl Scheduler {
         let is_whole = end == sequence.tokens.len();
         // Behind the last position nothing is sampled, so no guess needs it.
         let left = self.limits.context_length.saturating_sub(end + 1);
-        let certain = std::mem::take(&mut sequence.certain);
+        let certain = if is_whole { std::mem::take(&mut sequence.certain) } else { Vec::new() };
         let is_certain = !certain.is_empty();
         let mut guess = match is_whole {
             true if is_certain => certain.into_iter().take(room.min(left).min(GUESSED_MAX)).collect(),

@@ -96,4 +96,6 @@ pub struct StructuredOutputs {
     pub grammar: Option<String>,
     /// A JSON object.
     pub json_object: Option<bool>,
+    /// Structures behind marks; not served.
+    pub structural_tag: Option<Value>,
 }

@@ -51,7 +51,7 @@ pub(super) struct Asked {
 pub(crate) async fn create(
     State(app): State<App>,
     Principal(principal): Principal,
-    Admitted(permit): Admitted,
+    Admitted(mut permit): Admitted,
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Result<Response, OpenAiError> {
@@ -71,6 +71,10 @@ pub(crate) async fn create(
     };
     let create = core_request(app.engine(request.model.as_deref())?.model(), &request, &body)?;
     create::check_constraint(&app, &create, &body).await?;
+    // Each choice is a sequence of its own, and takes the room of one.
+    for _ in 1..request.n.unwrap_or(1) {
+        permit.merge(app.admit()?);
+    }
     let mut asked = Vec::new();
     for create in choices(create, request.n.unwrap_or(1)) {
         let id = create.response_id;

@@ -193,7 +193,9 @@ impl Encoder {
                 }
             }
             Fact::OutputDelta { item_id, text, logprobs, .. } => {
-                self.weighed.extend(object::logprobs(logprobs));
+                if is_message(response, *item_id) {
+                    self.weighed.extend(object::logprobs(logprobs));
+                }
                 if let Some(delta) = text_delta(response, *item_id, text).filter(|_| !text.is_empty()) {
                     self.push_delta(head, delta, None, out);
                 }
@@ -228,13 +230,19 @@ impl Encoder {
     }
 
     fn push(&mut self, head: &Head, delta: Delta, finish_reason: Option<&'static str>, out: &mut VecDeque<Event>) {
-        // Of the text only, as the whole answer has them. Tokens that said nothing yet come with those behind them.
-        let weighed = std::mem::take(&mut self.weighed);
-        let is_text = delta.content.is_some() && !weighed.is_empty();
-        let logprobs = is_text.then_some(ChoiceLogprobs { content: weighed, refusal: None });
+        // Tokens that say nothing by themselves come with the next text, or with the end.
+        let is_due = delta.content.is_some() || finish_reason.is_some();
+        let weighed = if is_due { std::mem::take(&mut self.weighed) } else { Vec::new() };
+        let logprobs = (!weighed.is_empty()).then_some(ChoiceLogprobs { content: weighed, refusal: None });
         let choice = ChunkChoice { index: self.index, delta, logprobs, finish_reason };
         out.push_back(data(&head.chunk(vec![choice])));
     }
+}
+
+/// Whether an item is text of the answer: of that, and of nothing else, it is told how likely its tokens were.
+fn is_message(response: &conversation::Response, item_id: ItemId) -> bool {
+    let output = response.output_item(item_id).map(|(_, output)| output);
+    output.is_some_and(|output| matches!(output.item.body, ItemBody::Message { .. }))
 }
 
 fn text_delta(response: &conversation::Response, item_id: ItemId, text: &str) -> Option<Delta> {

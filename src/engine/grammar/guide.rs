@@ -1,12 +1,16 @@
 //! Follows one sequence: which tokens its constraint allows next.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use llguidance::Matcher;
-use llguidance::toktrie::SimpleVob;
 
+use super::{TokenSet, readable};
 use crate::engine::tokenizer::Tokenizer;
 use crate::parse::{ReasoningFormat, ReasoningMarks, reasoning_marks};
+
+/// Tokens of what is certain that are told at once: as many as fit into a step.
+const FORESEEN_MAX: usize = 16;
 
 /// The constraint failed while it was followed; the text is fit to be shown to a client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +23,14 @@ pub struct Guide {
     matcher: Matcher,
     thinking: Thinking,
     tokenizer: Arc<Tokenizer>,
+    /// The next tokens, as far as they are certain: reckoned once for a text of the grammar, not at each of its tokens.
+    certain: VecDeque<u32>,
+    /// Tokens taken since the last mask.
+    unmasked: usize,
 }
+
+/// Tokens that may be taken before the matcher is asked for a mask: what it may work is counted anew at each.
+const UNMASKED_MAX: usize = 32;
 
 /// Where the answer stands with its reasoning.
 #[derive(Clone, Debug)]
@@ -60,18 +71,24 @@ fn single_tokens(texts: &[&str], tokenizer: &Tokenizer) -> Vec<u32> {
 
 impl Guide {
     pub(super) fn new(matcher: Matcher, thinking: Thinking, tokenizer: Arc<Tokenizer>) -> Self {
-        Self { matcher, thinking, tokenizer }
+        Self { matcher, thinking, tokenizer, certain: VecDeque::new(), unmasked: 0 }
     }
 
     /// The tokens that may come next; absent where all may.
-    pub fn mask(&mut self) -> Result<Option<SimpleVob>, Lost> {
+    pub fn mask(&mut self) -> Result<Option<TokenSet>, Lost> {
         let besides: &[u32] = match &self.thinking {
-            Thinking::Inside { .. } => return Ok(None),
+            Thinking::Inside { .. } => return Ok(Some(self.all_but_ends())),
             Thinking::MayBegin { openers, .. } => openers,
             Thinking::Ended { gaps } => gaps,
             Thinking::Over => &[],
         };
-        let mut mask = self.matcher.compute_mask_or_eos().map_err(|error| Lost(error.to_string()))?;
+        if let Some(token) = self.certain.front() {
+            let mut mask = TokenSet::alloc(self.tokenizer.vocab_size());
+            mask.allow_token(*token);
+            return Ok(Some(mask));
+        }
+        self.unmasked = 0;
+        let mut mask = self.matcher.compute_mask_or_eos().map_err(|error| Lost(readable(&error.to_string())))?;
         for token in besides {
             mask.allow_token(*token);
         }
@@ -80,7 +97,17 @@ impl Guide {
 
     /// The tokens that must come next, as far as that is known without asking the model.
     pub fn forced(&mut self) -> Vec<u32> {
-        if matches!(self.thinking, Thinking::Over) { self.matcher.compute_ff_tokens() } else { Vec::new() }
+        if matches!(self.thinking, Thinking::Over) && self.certain.is_empty() {
+            self.certain = self.matcher.compute_ff_tokens().into();
+        }
+        self.certain.iter().take(FORESEEN_MAX).copied().collect()
+    }
+
+    /// The answer may not end inside its reasoning: then it would have no form at all.
+    fn all_but_ends(&self) -> TokenSet {
+        let mut mask = TokenSet::alloc_ones(self.tokenizer.vocab_size());
+        self.tokenizer.end_of_generation().iter().for_each(|end| mask.disallow_token(*end));
+        mask
     }
 
     /// Takes the next token of the answer.
@@ -115,7 +142,16 @@ impl Guide {
             // Behind its end only an end of generation is allowed, which ends the sequence.
             return Ok(());
         }
-        self.matcher.consume_token(token).map_err(|error| Lost(error.to_string()))
+        match self.certain.pop_front() {
+            Some(certain) if certain == token => {}
+            _ => self.certain.clear(),
+        }
+        self.unmasked += 1;
+        if self.unmasked > UNMASKED_MAX {
+            self.unmasked = 0;
+            self.matcher.compute_mask_or_eos().map_err(|error| Lost(readable(&error.to_string())))?;
+        }
+        self.matcher.consume_token(token).map_err(|error| Lost(readable(&error.to_string())))
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`Grammars`] compiles a [`Constraint`] for one model's vocabulary, once per constraint; a [`Guide`] follows one
 //! sequence. Like sampling it is a function of the tokens so far: a resumed answer goes on under the same constraint.
 
+mod bounds;
 mod guide;
 mod rules;
 mod vocabulary;
@@ -33,8 +34,10 @@ pub use rules::calls_are_bare;
 const KEPT_MAX: usize = 64;
 
 /// What bounds a grammar: the work of compiling it, and of one mask. The defaults of the library are generous enough
-/// for the largest schemas in use; the states of its lexer are what takes memory, 1 to 2 KiB each.
-const LEXER_STATES_MAX: usize = 50_000;
+/// for the largest schemas in use; the states of its lexer are what takes memory, 1 to 2 KiB each, in every sequence.
+const LEXER_STATES_MAX: usize = 16_384;
+/// Room for the library's recursion, as deep as `bounds` lets it become. Only what is used of it is memory.
+const COMPILING_STACK_BYTES: usize = 256 << 20;
 
 /// The constraint cannot be compiled, or no answer could ever satisfy it. The text is fit to be shown to a client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,7 +67,8 @@ impl Compiled {
     /// A guide at the beginning of an answer. `starts_in_reasoning` is what the prompt says of it, if anything.
     pub fn guide(&self, starts_in_reasoning: Option<bool>) -> Guide {
         let thinking = Thinking::new(self.reasoning, starts_in_reasoning, &self.tokenizer);
-        Guide::new(self.matcher.clone(), thinking, Arc::clone(&self.tokenizer))
+        // With a lexer of its own: what one sequence uses up is not missing to another.
+        Guide::new(self.matcher.deep_clone(), thinking, Arc::clone(&self.tokenizer))
     }
 }
 
@@ -102,9 +106,11 @@ impl Grammars {
         if let Some(found) = self.recall(key) {
             return Ok(found);
         }
-        let matcher = self.matcher(grammar)?;
+        let matcher = self.compiled(grammar)?;
         let compiled = Compiled { matcher, tokenizer: Arc::clone(&self.tokenizer), reasoning: surroundings.reasoning };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another request for the same may have been faster.
+        kept.retain(|(known, _)| *known != key);
         if kept.len() == KEPT_MAX {
             kept.pop_front();
         }
@@ -121,14 +127,26 @@ impl Grammars {
         Some(compiled)
     }
 
+    /// Compiles on a thread with a deep stack: the library follows rules and references by recursion.
+    fn compiled(&self, grammar: TopLevelGrammar) -> Result<Matcher, Uncompilable> {
+        let failed = |_| Uncompilable("the server failed while it compiled this".to_owned());
+        std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().name("grammar".to_owned()).stack_size(COMPILING_STACK_BYTES);
+            let thread = builder.spawn_scoped(scope, || self.matcher(grammar));
+            let thread =
+                thread.map_err(|error| Uncompilable(format!("there is no thread to compile this: {error}")))?;
+            thread.join().map_err(failed)?
+        })
+    }
+
     fn matcher(&self, grammar: TopLevelGrammar) -> Result<Matcher, Uncompilable> {
         let factory = self.factory.get_or_init(|| factory(&self.tokenizer)).as_ref().map_err(Clone::clone)?;
         let mut matcher = Matcher::new(factory.create_parser(grammar));
         if let Some(error) = matcher.get_error() {
-            return Err(Uncompilable(error));
+            return Err(Uncompilable(readable(&error)));
         }
         // A grammar that nothing satisfies is told now, and not in the middle of an answer.
-        matcher.compute_mask().map_err(|error| Uncompilable(error.to_string()))?;
+        matcher.compute_mask().map_err(|error| Uncompilable(readable(&error.to_string())))?;
         Ok(matcher)
     }
 }
@@ -143,6 +161,11 @@ fn factory(tokenizer: &Arc<Tokenizer>) -> Result<ParserFactory, Uncompilable> {
         ParserLimits { max_lexer_states: LEXER_STATES_MAX, verbose_errors: false, ..ParserLimits::default() };
     factory.quiet();
     Ok(factory)
+}
+
+/// What the library says, without what it adds for those who work on it.
+fn readable(error: &str) -> String {
+    error.split("\n<").next().unwrap_or_default().trim().to_owned()
 }
 
 fn key(grammar: &TopLevelGrammar, reasoning: ReasoningFormat) -> [u8; 32] {

@@ -3,7 +3,7 @@
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Map, Value, json};
 
-use super::{Surroundings, Uncompilable};
+use super::{Surroundings, Uncompilable, bounds};
 use crate::engine::settings::{CallRule, Callable, Constraint, TextRule};
 use crate::engine::tokenizer::{Segment, Tokenizer};
 use crate::parse::ToolFormat;
@@ -118,7 +118,8 @@ pub(super) fn grammar(
         let analysis = format!("{} free {}", rules.literal(ANALYSIS[0]), rules.literal(ANALYSIS[1]));
         format!("({analysis})? ({})", either(says, constraint.calls.as_ref().map(|_| "calls".to_owned())))
     } else if constraint.text == TextRule::Any {
-        rules.calls_in_prose(&form)
+        let several = constraint.calls.as_ref().is_some_and(|calls| calls.several);
+        rules.calls_in_prose(&form, several)
     } else {
         either(says, Some("calls".to_owned()))
     };
@@ -141,9 +142,16 @@ fn text_grammar(rule: &TextRule) -> Result<Option<GrammarWithLexer>, Uncompilabl
     Ok(match rule {
         TextRule::Any | TextRule::Nothing => None,
         TextRule::JsonSchema { schema } => Some(GrammarWithLexer::from_json_schema(json_schema(schema)?)),
-        TextRule::Regex { pattern } => Some(GrammarWithLexer::from_regex(pattern)),
-        TextRule::Lark { grammar } => Some(GrammarWithLexer::from_lark(grammar.clone())),
+        TextRule::Regex { pattern } => {
+            bounds::bytes(pattern.len())?;
+            Some(GrammarWithLexer::from_regex(pattern))
+        }
+        TextRule::Lark { grammar } => {
+            bounds::lark(grammar)?;
+            Some(GrammarWithLexer::from_lark(grammar.clone()))
+        }
         TextRule::Choice { texts } => {
+            bounds::choice(texts)?;
             let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
             Some(GrammarWithLexer::from_lark(format!("start: {}\n", texts.join(" | "))))
         }
@@ -153,6 +161,7 @@ fn text_grammar(rule: &TextRule) -> Result<Option<GrammarWithLexer>, Uncompilabl
 /// A schema with how its JSON is spaced: on one line, as `json.dumps` writes it. Models know that form, and a model
 /// that may put any space anywhere can go on doing so for ever.
 fn json_schema(schema: &Value) -> Result<Value, Uncompilable> {
+    bounds::schema(schema)?;
     let fields: Map<String, Value> = match schema {
         Value::Null => json!({"type": "object"}).as_object().cloned().unwrap_or_default(),
         Value::Object(fields) => fields.clone(),
@@ -189,7 +198,13 @@ fn narrow_formats(schema: &mut Value) {
                 fields.shift_remove("format");
                 fields.insert("pattern".to_owned(), pattern.into());
             }
-            fields.iter_mut().filter(|(name, _)| !is_data(name)).for_each(|(_, value)| narrow_formats(value));
+            for (name, value) in fields.iter_mut().filter(|(name, _)| !is_data(name)) {
+                match value {
+                    // Its keys are names of the client's, whatever they look like.
+                    Value::Object(named) if names_schemas(name) => named.values_mut().for_each(narrow_formats),
+                    value => narrow_formats(value),
+                }
+            }
         }
         _ => {}
     }
@@ -198,6 +213,11 @@ fn narrow_formats(schema: &mut Value) {
 /// Whether what stands under this keyword is no schema but data.
 fn is_data(keyword: &str) -> bool {
     matches!(keyword, "const" | "enum" | "default" | "examples")
+}
+
+/// Whether what stands under this keyword are schemas by names.
+fn names_schemas(keyword: &str) -> bool {
+    matches!(keyword, "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas")
 }
 
 /// A string of the grammar's language.
@@ -262,12 +282,13 @@ impl Rules<'_> {
     }
 
     /// The start of an answer of any text with calls in it.
-    fn calls_in_prose(&mut self, form: &Form) -> String {
+    fn calls_in_prose(&mut self, form: &Form, several: bool) -> String {
         let opening = [form.open, form.call[0]].concat();
+        let times = if several { "*" } else { "?" };
         self.lark.push_str(FREE);
         match self.tokenizer.segments(&opening).first() {
             // A control token is no text: where it comes, a call begins.
-            Some(Segment::Control(_)) => "free (calls free)*".to_owned(),
+            Some(Segment::Control(_)) => format!("free (calls free){times}"),
             // Without a mark a call is the whole answer.
             _ if is_bare(form) => {
                 self.lark.push_str("prose: /[^{](.|\\n)*/\n");
@@ -278,7 +299,10 @@ impl Rules<'_> {
                 let end = opening.find(['>', '[']).map_or(opening.len(), |end| end + 1);
                 let (mark, rest) = opening.split_at(end);
                 self.rule(&format!("until[suffix={}]", quoted(mark)), "/(.|\\n)*/");
-                format!("(until {} behind)* free", self.literal(rest))
+                // What is no call has no mark in it; it would be read as one.
+                let marked = mark.replace(['[', '(', '|'], ".");
+                self.rule("TAIL", &format!("/(.|\\n)*/ & ~/(.|\\n)*{marked}(.|\\n)*/"));
+                format!("(until {} behind){times} TAIL?", self.literal(rest))
             }
         }
     }

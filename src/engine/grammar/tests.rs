@@ -206,7 +206,7 @@ fn what_a_constraint_makes_a_family_say_its_reader_reads() {
 /// Follows a guide, choosing a token of each mask, until it ends.
 fn walk(guide: &mut Guide, mut choose: impl FnMut(&[u8], &TokenSet) -> u32) -> String {
     let mut bytes = Vec::new();
-    for _ in 0..5_000 {
+    for _ in 0..400 {
         let mask = guide.mask().unwrap().unwrap();
         let token = choose(&bytes, &mask);
         if token == END {
@@ -244,6 +244,9 @@ fn strict_calls_may_stand_in_any_text() {
     ] {
         assert!(scene.takes(&constraint, right), "{right}");
     }
+    let single = Constraint { text: TextRule::Any, calls: Some(call_rule(&["weather"], false)) };
+    assert!(scene.takes(&single, &format!("Let me see.\n{call}\nDone.")));
+    assert!(!scene.takes(&single, &format!("{call}\n{call}")));
     let wrong = "Let me see.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\"";
     assert!(!scene.takes(&constraint, wrong));
 }
@@ -253,7 +256,7 @@ fn the_constraint_holds_behind_the_reasoning() {
     let constraint = schema(json!({"type": "object", "properties": {}, "additionalProperties": false}));
     let thinker = Scene { reasoning: "qwen3", ..PLAIN };
     let mut inside = thinker.guide(&constraint, Some(true));
-    assert!(takes(&mut inside.clone(), "I think </thin"), "reasoning is free, and may be cut anywhere");
+    assert!(!takes(&mut inside.clone(), "I think </thin"), "an answer that only reasons has no form");
     assert!(takes(&mut inside.clone(), "hm {</think>\n\n{}") || takes(&mut inside.clone(), "hm {</think>\n{}"));
     assert!(!takes(&mut inside, "hm {</think>hello"));
     // The prompt says that it is over; or the answer does not begin with it.
@@ -332,6 +335,86 @@ fn hostile_rules_cost_bounded_work() {
             }
         }
     }
+}
+
+#[test]
+fn long_chains_are_refused_or_followed_and_never_end_the_process() {
+    let rules = |count: usize| -> String {
+        let chain = (1..count).map(|index| format!("r{index}: r{}\n", index + 1));
+        format!("start: r1\n{}r{count}: \"x\"\n", chain.collect::<String>())
+    };
+    assert!(PLAIN.takes(&text(TextRule::Lark { grammar: rules(900) }), "x"));
+    let refused = PLAIN.compile(&text(TextRule::Lark { grammar: rules(20_000) })).unwrap_err();
+    assert!(refused.0.contains("at most"), "{refused}");
+    let terminals = rules(900).replace('r', "R").replace("staRt: R1", "start: R1");
+    let _ = PLAIN.compile(&text(TextRule::Lark { grammar: terminals }));
+
+    let chain = |count: usize| {
+        let mut definitions: serde_json::Map<String, Value> = (0..count)
+            .map(|index| {
+                (format!("d{index}"), json!({"type": "array", "items": {"$ref": format!("#/$defs/d{}", index + 1)}}))
+            })
+            .collect();
+        definitions.insert(format!("d{count}"), json!({"type": "null"}));
+        json!({"$defs": definitions, "$ref": "#/$defs/d0"})
+    };
+    let _ = PLAIN.compile(&schema(chain(900)));
+    let refused = PLAIN.compile(&schema(chain(1_500))).unwrap_err();
+    assert!(refused.0.contains("at most"), "{refused}");
+    let mut deep = json!({"type": "null"});
+    for _ in 0..400 {
+        deep = json!({"items": deep});
+    }
+    assert!(PLAIN.compile(&schema(deep)).is_err());
+    let long = schema(json!({"const": "x".repeat(5_000)}));
+    assert!(PLAIN.compile(&long).unwrap_err().0.contains("bytes"));
+}
+
+#[test]
+fn one_answer_uses_up_nothing_that_another_needs() {
+    let grammars = grammars();
+    let scene = PLAIN;
+    let pattern = text(TextRule::Regex { pattern: "(.*a){9}(.*b){9}[^x]{40}".to_owned() });
+    let Ok(compiled) = grammars.compile(&pattern, &scene.surroundings()) else { return };
+    let mut spent = compiled.guide(None);
+    for index in 0..4_000_u32 {
+        let token = 97 + index * index % 26;
+        if spent.mask().is_err() || spent.accept(token).is_err() {
+            break;
+        }
+    }
+    let mut fresh = grammars.compile(&pattern, &scene.surroundings()).unwrap().guide(None);
+    assert!(fresh.mask().unwrap().is_some());
+    fresh.accept(97).unwrap();
+    assert!(fresh.mask().unwrap().is_some());
+}
+
+#[test]
+fn reasoning_is_not_the_end_of_an_answer() {
+    let constraint = schema(one_field("ok"));
+    let thinker = Scene { reasoning: "qwen3", ..PLAIN };
+    let mut guide = thinker.guide(&constraint, Some(true));
+    let mask = guide.mask().unwrap().unwrap();
+    assert!(!mask.is_allowed(END) && mask.is_allowed(97));
+}
+
+#[test]
+fn a_long_text_that_is_certain_is_followed_to_its_end() {
+    let word: String = (0..4_000_u32).map(|index| char::from(97 + (index * index % 26) as u8)).collect();
+    let constraint = schema(json!({"const": word}));
+    let mut guide = PLAIN.guide(&constraint, None);
+    let mut said = String::new();
+    loop {
+        let forced = guide.forced();
+        let mask = guide.mask().unwrap().unwrap();
+        if mask.is_allowed(END) {
+            break;
+        }
+        assert!(mask.is_allowed(forced[0]));
+        said.push(char::from(forced[0] as u8));
+        guide.accept(forced[0]).unwrap();
+    }
+    assert_eq!(said, format!("\"{word}\""));
 }
 
 #[test]

@@ -31,12 +31,13 @@ pub(super) fn masks_beside<T>(
     if guides.is_empty() {
         return (forward(), HashMap::new());
     }
+    let compute = || guides.into_iter().map(|(id, guide, guessed)| (id, masks(guide, guessed))).collect();
     std::thread::scope(|scope| {
-        let masks =
-            scope.spawn(|| guides.into_iter().map(|(id, guide, guessed)| (id, masks(guide, guessed))).collect());
+        let thread = std::thread::Builder::new().name("masks".to_owned()).spawn_scoped(scope, compute);
         let done = forward();
-        // The library catches its own panics. Without masks nothing is sampled: the sequences fail, and say so.
-        (done, masks.join().unwrap_or_default())
+        // Where there is no thread, or it died, constrained sequences have no masks: they fail, and no others do.
+        let masks = thread.ok().and_then(|thread| thread.join().ok());
+        (done, masks.unwrap_or_default())
     })
 }
 

@@ -1,7 +1,6 @@
 //! The tokens that may be drawn, and the steps that make them fewer.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 
 use super::{Allowed, NoToken};
 
@@ -46,7 +45,7 @@ fn by_likelihood(a: &Candidate, b: &Candidate) -> Ordering {
 
 impl Candidates {
     /// The allowed tokens with their biases.
-    pub(super) fn of(logits: &[f32], bias: &BTreeMap<u32, f32>, allowed: Option<Allowed<'_>>) -> Self {
+    pub(super) fn of(logits: &[f32], bias: &[(u32, f32)], allowed: Option<Allowed<'_>>) -> Self {
         let candidate = |(token, logit): (usize, &f32)| Candidate { token: token as u32, logit: *logit, weight: 0.0 };
         let mut kept: Vec<Candidate> = logits.iter().enumerate().map(candidate).collect();
         for (token, bias) in bias {
@@ -127,6 +126,8 @@ impl Candidates {
         let order = |a: &Candidate, b: &Candidate| distance(a).total_cmp(&distance(b)).then(a.token.cmp(&b.token));
         self.kept.sort_by(order);
         self.cut_at(f64::from(share) * total);
+        // The likeliest token may be gone: weights are relative to the likeliest of those that are left.
+        self.is_weighed = false;
     }
 
     /// Cuts down to the smallest set of most likely tokens that weighs `share` of all of it.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::engine::settings::{Dry, Penalties};
 
-/// Repetitions longer than this cost no more: the power would leave the range of numbers.
-const DRY_LENGTH_MAX: usize = 64;
+/// A repetition that is longer than what costs nothing by more than this costs no more.
+const DRY_EXCESS_MAX: usize = 64;
 
 /// Prompt and answer so far.
 #[derive(Clone, Debug)]
@@ -75,7 +75,8 @@ impl History {
         let tokens = &self.tokens[self.tokens.len().saturating_sub(last_n)..];
         // Backwards: how far the text before each token agrees with the text before the end.
         let is_break = |token: &u32| breaks.get(*token as usize).is_some_and(|is_break| *is_break);
-        let unbroken = tokens.iter().rev().take_while(|token| !is_break(token)).count().min(DRY_LENGTH_MAX);
+        let unbroken = tokens.iter().rev().take_while(|token| !is_break(token)).count();
+        let unbroken = unbroken.min(dry.allowed_length as usize + DRY_EXCESS_MAX);
         let reversed: Vec<u32> = tokens.iter().rev().copied().collect();
         let mut longest: HashMap<u32, usize> = HashMap::new();
         for (start, length) in common_with_start(&reversed, unbroken).into_iter().enumerate().skip(1) {

@@ -14,7 +14,8 @@ pub(crate) fn logprobs(logits: &[f32], token: u32, top: usize) -> TokenLogprobs 
     let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - highest).exp()).sum();
     let norm = f64::from(highest) + sum.ln();
-    let logprob = |token: u32| (f64::from(logits[token as usize]) - norm) as f32;
+    // Never infinite: JSON has no such number.
+    let logprob = |token: u32| ((f64::from(logits[token as usize]) - norm) as f32).max(f32::MIN);
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
     let by_likelihood = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
     let top = top.min(order.len());
@@ -46,8 +47,9 @@ mod tests {
 
     #[test]
     fn great_logits_do_not_overflow() {
-        let found = logprobs(&[3e38, 3e38, -3e38], 0, 1);
-        assert!((found.logprob - 0.5_f32.ln()).abs() < 1e-3 || found.logprob.is_finite());
+        assert!(logprobs(&[3e38, 3e38, -3e38], 0, 1).logprob.is_finite());
+        assert!(logprobs(&[3e38, 3e38, -3e38], 2, 3).top.iter().all(|(_, logprob)| logprob.is_finite()));
+        assert!(logprobs(&[3e38, -3e38], 1, 1).logprob.is_finite());
         assert!(logprobs(&[800.0, 0.0], 1, 1).logprob <= -799.0);
     }
 }

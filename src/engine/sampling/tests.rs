@@ -1,7 +1,5 @@
 //! Each step of the chain, and what all of them promise together.
 
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::engine::settings::{Dry, Mirostat, Penalties, Shaping, Xtc};
 
@@ -120,6 +118,16 @@ fn typical_sampling_keeps_what_is_as_surprising_as_expected() {
 }
 
 #[test]
+fn what_follows_typical_sampling_looks_at_what_it_left() {
+    // The likeliest token is not typical; of those that are, none is rare beside the others.
+    let mut shares = vec![0.012; 50];
+    shares.insert(0, 0.4);
+    let sampling = Sampling { min_p: 0.05, ..shaped(Shaping { typical_p: Some(0.5), ..Shaping::NONE }) };
+    let kept = drawn(&logits_of(&shares), &sampling);
+    assert!(!kept.contains(&0) && kept.len() > 30, "{kept:?}");
+}
+
+#[test]
 fn sigma_keeps_what_is_close_to_the_greatest_at_any_temperature() {
     let logits = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 9.0, 10.0];
     for temperature in [0.5, 1.5] {
@@ -148,7 +156,7 @@ fn xtc_drops_all_top_choices_but_the_last_of_them_as_often_as_it_says() {
 #[test]
 fn biases_move_logits_and_ids_beyond_the_vocabulary_are_no_panic() {
     let logits = [1.0, 2.0, 3.0];
-    let bias = BTreeMap::from([(0, 5.0), (2, -100.0), (77, 1.0)]);
+    let bias = vec![(0, 5.0), (2, -100.0), (77, 1.0)];
     let sampling = Sampling { shaping: Shaping { logit_bias: bias, ..Shaping::NONE }, ..GREEDY };
     assert_eq!(sample(&logits, &sampling, 0), Ok(0));
     assert_eq!(drawn(&logits, &Sampling { temperature: 1.0, ..sampling }), [0, 1]);
@@ -265,7 +273,7 @@ proptest::proptest! {
         let (repetition, frequency, presence, last_n) = penalties;
         let shaping = Shaping {
             order: None,
-            logit_bias: BTreeMap::from([(3, 7.0)]),
+            logit_bias: vec![(3, 7.0)],
             penalties: Some(Penalties { repetition, frequency, presence, last_n }),
             dry: Some(Dry {
                 multiplier: 0.8, base: 1.75, allowed_length: 2, last_n, sequence_breakers: vec!["<5>".to_owned()],
@@ -276,12 +284,16 @@ proptest::proptest! {
             mirostat: mirostat.map(|(version, tau, eta)| Mirostat { version, tau, eta }),
         };
         let sampling = Sampling { temperature, top_k, top_p, min_p, seed, choice: 0, shaping };
+        // Every second token is allowed, so that a token out of nowhere would be seen.
+        let allowed: Vec<u32> = vec![0xaaaa_aaaa; 2];
+        let allowed = (logits.len() > 1).then_some(&allowed[..]);
         let run = || {
             let mut sampler = behind(&text, &[], &sampling, logits.len());
-            (0..20).map(|index| sampler.choose(&logits, index, None)).collect::<Vec<_>>()
+            (0..20).map(|index| sampler.choose(&logits, index, allowed)).collect::<Vec<_>>()
         };
         let tokens = run();
-        proptest::prop_assert!(tokens.iter().all(|token| token.is_ok_and(|token| (token as usize) < logits.len())));
+        let is_good = |token: u32| (token as usize) < logits.len() && (allowed.is_none() || token % 2 == 1);
+        proptest::prop_assert!(tokens.iter().all(|token| token.is_ok_and(is_good)), "{tokens:?}");
         proptest::prop_assert_eq!(tokens, run());
     }
 }

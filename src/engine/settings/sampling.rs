@@ -1,7 +1,5 @@
 //! How tokens are chosen: the settings, by the field's names.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 /// How the next token is chosen from the logits.
@@ -42,9 +40,10 @@ pub struct Shaping {
     /// The steps that are done, in this order; absent means [`Step::DEFAULT_ORDER`]. What is left out is not done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Vec<Step>>,
-    /// Added to the logits of these tokens, in front of every step.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub logit_bias: BTreeMap<u32, f32>,
+    /// Added to the logits of these tokens, in front of every step. Pairs and no map: the journal's form has no other
+    /// keys than texts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub logit_bias: Vec<(u32, f32)>,
     /// Makes what was there already less likely.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub penalties: Option<Penalties>,
@@ -69,7 +68,7 @@ impl Shaping {
     /// Nothing is shaped.
     pub const NONE: Self = Self {
         order: None,
-        logit_bias: BTreeMap::new(),
+        logit_bias: Vec::new(),
         penalties: None,
         dry: None,
         top_n_sigma: None,

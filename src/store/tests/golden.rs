@@ -1,6 +1,6 @@
 //! The stored form of events: every version ever written must decode, and today's must encode the same bytes.
 
-use crate::engine::settings::Shaping;
+use crate::engine::settings::{CallRule, Callable, Constraint, Dry, Mirostat, Penalties, Shaping, Step, TextRule, Xtc};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 use crate::conversation::{
     CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy, Formats,
     Item, ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, RecordedPrompt,
-    ResponseConfig, ResponseError, SamplingConfig, Thinking, ToolPolicy, ToolsOnSteer, When,
+    ResponseConfig, ResponseError, SamplingConfig, Thinking, TokenLogprob, ToolPolicy, ToolsOnSteer, When,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -228,6 +228,7 @@ fn samples() -> Vec<Event> {
     events.push(with_formats());
     events.push(with_standing());
     events.extend(prompts());
+    events.extend(shaped());
     events.push(going_on());
     events
 }
@@ -270,6 +271,48 @@ fn native_ids() -> Vec<Event> {
         Event::OutputItemAdded { response_id, item, first_token: 3 },
         Event::OutputItemDone { response_id, item_id, status, native_id },
     ]
+}
+
+/// Responses whose tokens are chosen in every way there is, and held to every form; and how likely tokens were.
+fn shaped() -> Vec<Event> {
+    let sequence_breakers = vec!["\n".to_owned()];
+    let dry = Dry { multiplier: 0.8, base: 1.75, allowed_length: 2, last_n: Some(512), sequence_breakers };
+    let shaping = Shaping {
+        order: Some(vec![Step::TopK, Step::TopNSigma, Step::Temperature]),
+        logit_bias: vec![(7, -1.5), (50_000, 100.0)],
+        penalties: Some(Penalties { repetition: 1.5, frequency: 0.25, presence: -0.5, last_n: Some(64) }),
+        dry: Some(dry),
+        top_n_sigma: Some(1.5),
+        typical_p: Some(0.5),
+        xtc: Some(Xtc { probability: 0.5, threshold: 0.25 }),
+        mirostat: Some(Mirostat { version: 2, tau: 5.0, eta: 0.125 }),
+    };
+    let schema = json!({"type": "object", "properties": {"b": {"type": "null"}, "a": {"const": 1.5}}});
+    let tools = vec![Callable { name: "weather".into(), by_schema: true }];
+    let forms = [
+        (TextRule::Any, Some(CallRule { tools: tools.clone(), several: false })),
+        (TextRule::Nothing, Some(CallRule { tools, several: true })),
+        (TextRule::JsonSchema { schema }, None),
+        (TextRule::Regex { pattern: "[0-9]+\n".into() }, None),
+        (TextRule::Lark { grammar: "start: \"a\"\n".into() }, None),
+        (TextRule::Choice { texts: vec!["yes".into(), "no".into()] }, None),
+    ];
+    let created = |(text, calls)| {
+        let sampling = SamplingConfig { shaping: shaping.clone(), ..config().sampling };
+        let config =
+            ResponseConfig { sampling, logprobs: Some(3), constraint: Some(Constraint { text, calls }), ..config() };
+        let (id, input) = (response(2), Vec::new());
+        Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+    };
+    let top = vec![(vec![0x48], -0.25), (vec![0xf0, 0x9f], -1.5)];
+    let logprobs = vec![
+        TokenLogprob { bytes: vec![0x48], logprob: -0.25, top },
+        TokenLogprob { bytes: vec![0xf0], logprob: f32::MIN, top: Vec::new() },
+    ];
+    let mut events: Vec<Event> = forms.into_iter().map(created).collect();
+    let (response_id, item_id, tokens) = (response(2), item_id(6), vec![1, 2]);
+    events.push(Event::OutputDelta { response_id, item_id, text: "H".into(), tokens, logprobs });
+    events
 }
 
 /// Prompts, behind a response that began with one and in a fork.
