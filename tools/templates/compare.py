@@ -24,7 +24,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 NOW = datetime.datetime(2026, 3, 14, 9, 26, 53, tzinfo=datetime.timezone.utc)
 
 # (template, conversation) with the reason why the texts differ; "" stands for every conversation.
-KNOWN = {}
+KNOWN = {
+    ("meetkai-functionary-medium-v3.1", ""): "Jinja2 escapes what is added to a text that is marked as safe",
+}
 
 WEATHER = {
     "name": "get_weather",
@@ -137,11 +139,28 @@ def shapes(messages):
     contents = ("text", "none", "parts")
     thoughts = ("reasoning_content", "reasoning", "thinking", "parts", "content", "list")
     found = []
-    for arguments, content, thought in itertools.product((json.loads, str), contents, thoughts):
-        shaped = [shape(message, arguments, content, thought) for message in messages]
+    for said, arguments, content, thought in itertools.product(
+        (messages, with_named_ids(messages)), (json.loads, str), contents, thoughts
+    ):
+        shaped = [shape(message, arguments, content, thought) for message in said]
         if shaped not in found:
             found.append(shaped)
     return found
+
+
+def with_named_ids(messages):
+    """The ids of calls as Kimi K2 writes them: the function's name and the call's place among all."""
+    made = [one for message in messages for one in message.get("tool_calls", [])]
+    ids = {one["id"]: f"functions.{one['name']}:{place}" for place, one in enumerate(made)}
+    named = []
+    for message in messages:
+        message = dict(message)
+        if "tool_calls" in message:
+            message["tool_calls"] = [{**one, "id": ids[one["id"]]} for one in message["tool_calls"]]
+        if "tool_call_id" in message:
+            message["tool_call_id"] = ids[message["tool_call_id"]]
+        named.append(message)
+    return named
 
 
 def shape(message, arguments, content, thought):
