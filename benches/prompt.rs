@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use midstream::engine::gguf::Gguf;
 use midstream::engine::tokenizer::Tokenizer;
 use midstream::prompt::{
-    Built, ChatTemplate, Message, Rendering, Role, ToolCall, ToolDefinition, build, builtin_template,
+    Built, ChatTemplate, Message, PromptEnd, Rendering, Role, ToolCall, ToolDefinition, build, builtin_template,
 };
 use serde_json::{Map, json};
 
@@ -81,7 +81,14 @@ fn measure(name: &str, template: &ChatTemplate, tokenizer: &Tokenizer) -> Outcom
 
 fn rendering<'a>(messages: &'a [Message], tools: &'a [ToolDefinition], prompt: bool) -> Rendering<'a> {
     static NONE: std::sync::LazyLock<Map<String, serde_json::Value>> = std::sync::LazyLock::new(Map::new);
-    Rendering { messages, tools, add_generation_prompt: prompt, kwargs: &NONE, now_unix_ms: 0, strip_preamble: false }
+    Rendering {
+        messages,
+        tools,
+        end: PromptEnd::generation_prompt(prompt),
+        kwargs: &NONE,
+        now_unix_ms: 0,
+        strip_preamble: false,
+    }
 }
 
 /// A question, a call with its reasoning, the result, the answer: some 400 tokens.

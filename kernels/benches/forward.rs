@@ -169,10 +169,9 @@ impl<'a> Model<'a> {
         let isa = self.isa;
         let Shape { width, heads, kv_heads, inner, words, .. } = *self.shape;
         let positions: Vec<usize> = runs.iter().flat_map(Clone::clone).collect();
-        let m = positions.len();
+        let (m, query, kv) = (positions.len(), heads * HEAD_DIM, kv_heads * HEAD_DIM);
         let tables: Vec<Vec<u32>> = runs.iter().map(|_| (0..(CONTEXT / KV_BLOCK) as u32).collect()).collect();
         let seen = rows(runs, &tables);
-        let (query, kv) = (heads * HEAD_DIM, kv_heads * HEAD_DIM);
         let x: Vec<f32> = (0..m * width).map(|i| (i % 17) as f32 - 8.0).collect();
         let [mut residual, mut h, mut out] = [x.clone(), x.clone(), x];
         let [mut q, mut attended, mut k, mut v] = [query, query, kv, kv].map(|cols| vec![0.0; m * cols]);

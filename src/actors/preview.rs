@@ -20,22 +20,16 @@ pub fn preview_prompt(
     now_ms: u64,
     model: &ModelInfo,
     config: &Config,
-    add_generation_prompt: bool,
 ) -> Result<(Vec<Message>, Built), Reject> {
-    preview(create, now_ms, model, config.into(), add_generation_prompt).map_err(refusal)
+    preview(create, now_ms, model, config.into()).map_err(refusal)
 }
 
 impl DirectoryHandle {
     /// The prompt that a request would be given in a conversation of its own.
-    pub async fn preview(
-        &self,
-        create: Create,
-        engine: &Arc<dyn Engine>,
-        add_generation_prompt: bool,
-    ) -> Result<Built, Reject> {
+    pub async fn preview(&self, create: Create, engine: &Arc<dyn Engine>) -> Result<Built, Reject> {
         let (engine, settings) = (engine.clone(), self.settings());
         let now_ms = self.parts.clock.unix_ms();
-        self.compute(move || preview(create, now_ms, engine.model(), settings, add_generation_prompt))
+        self.compute(move || preview(create, now_ms, engine.model(), settings))
             .await?
             .map(|(_, built)| built)
             .map_err(refusal)

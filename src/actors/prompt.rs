@@ -14,7 +14,7 @@ use crate::conversation::{
 };
 use crate::engine::ModelInfo;
 use crate::ids::ResponseId;
-use crate::parse::ends_in_reasoning;
+use crate::parse::{ends_in_reasoning, text_ends_in_reasoning};
 use crate::prompt::{
     Built, Message, PrefixReport, Rendering, Side, TemplateError, build_within, compare, template_kwargs,
 };
@@ -78,12 +78,12 @@ impl HeldPrompt {
             return Err(Unrendered::Template(format!("no response {id}")));
         };
         let rendered = match recorded_prompt(&turns, &model.fingerprint) {
-            Some(tokens) => Rendered {
-                starts_in_reasoning: starts_in_reasoning(turn, model, &model.tokenizer.spell(&tokens)),
-                messages: messages_within(state, turn, settings.reasoning_cleared_after_ms),
-                tokens,
-                record: None,
-            },
+            Some(tokens) => {
+                let messages = messages_within(state, turn, settings.reasoning_cleared_after_ms);
+                let prompt = model.tokenizer.spell(&tokens);
+                let starts_in_reasoning = starts_in_reasoning(turn, model, &messages, &prompt);
+                Rendered { tokens, messages, starts_in_reasoning, record: None }
+            }
             None => self.build(state, turn, before, model, settings)?,
         };
         let held = Held { response_id: id, model: model.id.clone(), tokens: rendered.tokens.clone() };
@@ -109,7 +109,7 @@ impl HeldPrompt {
             held = Some(tokens);
         }
         let (messages, built) = build_turn(state, turn, model, settings, held.as_deref())?;
-        let starts_in_reasoning = starts_in_reasoning(turn, model, &built.text);
+        let starts_in_reasoning = starts_in_reasoning(turn, model, &messages, &built.text);
         let is_new = turn.prompt.is_none() && turn.config.store;
         let record = is_new.then(|| RecordedPrompt::of(&built.tokens, turn, before, &model.fingerprint));
         Ok(Rendered { tokens: built.tokens, messages, starts_in_reasoning, record })
@@ -126,9 +126,13 @@ impl HeldPrompt {
     }
 }
 
-/// Whether the answer begins inside reasoning, if the text of its prompt says.
-fn starts_in_reasoning(turn: &Response, model: &ModelInfo, prompt: &str) -> Option<bool> {
-    ends_in_reasoning(Reading::of(&turn.config, model).reasoning, prompt)
+/// Whether the answer begins inside reasoning, if the message that it goes on with or the text of its prompt says.
+fn starts_in_reasoning(turn: &Response, model: &ModelInfo, messages: &[Message], prompt: &str) -> Option<bool> {
+    let reasoning = Reading::of(&turn.config, model).reasoning;
+    match turn.config.prompt_end.continued(messages) {
+        Some(text) => Some(text_ends_in_reasoning(reasoning, text)),
+        None => ends_in_reasoning(reasoning, prompt),
+    }
 }
 
 /// Where the prompt of a response left the tokens that were held for it, and which response they were held of. The
@@ -171,7 +175,7 @@ fn build_turn(
     held: Option<&[u32]>,
 ) -> Result<(Vec<Message>, Built), Unrendered> {
     let messages = messages_within(state, turn, settings.reasoning_cleared_after_ms);
-    let built = build_messages(state, turn, model, settings, &messages, true, held)?;
+    let built = build_messages(state, turn, model, settings, &messages, held)?;
     Ok((messages, built))
 }
 
@@ -181,14 +185,13 @@ fn build_messages(
     model: &ModelInfo,
     settings: PromptSettings,
     messages: &[Message],
-    add_generation_prompt: bool,
     held: Option<&[u32]>,
 ) -> Result<Built, Unrendered> {
     refuse_hopeless(messages, model)?;
     let rendering = Rendering {
         messages,
         tools: &turn.config.tools,
-        add_generation_prompt,
+        end: turn.config.prompt_end,
         kwargs: &template_kwargs(&turn.config.template_kwargs, model.template.capabilities()),
         // The transcript's own time, so that a template that shows the date gives the same prompt every day.
         now_unix_ms: state.template_ms,
@@ -207,7 +210,6 @@ pub(super) fn preview(
     now_ms: u64,
     model: &ModelInfo,
     settings: PromptSettings,
-    add_generation_prompt: bool,
 ) -> Result<(Vec<Message>, Built), Unrendered> {
     let mut state = State { template_ms: now_ms, ..State::default() };
     let id = create.response_id;
@@ -216,7 +218,7 @@ pub(super) fn preview(
     state.apply(&created);
     let turn = state.response(id).ok_or_else(|| Unrendered::Template(format!("no response {id}")))?;
     let messages = messages_within(&state, turn, settings.reasoning_cleared_after_ms);
-    let built = build_messages(&state, turn, model, settings, &messages, add_generation_prompt, None)?;
+    let built = build_messages(&state, turn, model, settings, &messages, None)?;
     Ok((messages, built))
 }
 

@@ -76,6 +76,7 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         formats: None,
         logprobs: None,
         constraint: None,
+        prompt_end: crate::prompt::PromptEnd::Answer,
         priority: None,
         choice: None,
     };

@@ -14,8 +14,10 @@ use crate::conversation::{Create, Item, Policy, Reject, ResponseConfig};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
+use crate::prompt::PromptEnd;
 use crate::protocol::responses::CreateResponse;
 use crate::protocol::sampling::GenerationParams;
+use crate::protocol::tokenize::Tokenize;
 use crate::store::{KeyScope, KeyedAnswer, Operation};
 
 /// Fields that the response object repeats and nothing here interprets.
@@ -129,6 +131,7 @@ pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) 
         formats: Some(input::formats(model, constraint.as_ref())),
         logprobs: sampling::logprobs(&params)?,
         constraint,
+        prompt_end: PromptEnd::Answer,
         priority: input::priority(body)?,
         choice: None,
     };
@@ -155,7 +158,11 @@ pub(crate) fn to_render(model: &ModelInfo, body: &Value) -> Result<Create, Rejec
             return Err(invalid(name, format!("{name} is not taken here; send the whole transcript as input")));
         }
     }
-    create(model, &request, body)
+    let mut create = create(model, &request, body)?;
+    let asked: Tokenize = decode(body)?;
+    create.config.prompt_end =
+        input::prompt_end(asked.add_generation_prompt, asked.continue_final_message, &create.input)?;
+    Ok(create)
 }
 
 /// A conversation that begins with these items.

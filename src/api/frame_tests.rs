@@ -110,6 +110,7 @@ fn config() -> ResponseConfig {
         formats: None,
         logprobs: None,
         constraint: None,
+        prompt_end: crate::prompt::PromptEnd::Answer,
         priority: None,
         choice: None,
     }

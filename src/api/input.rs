@@ -11,7 +11,7 @@ use crate::conversation::{Content, Formats, Item, ItemBody, ItemStatus, Policies
 use crate::engine::ModelInfo;
 use crate::engine::settings::Constraint;
 use crate::ids::{CallId, FreshIds, ItemId};
-use crate::prompt::{Role, ToolDefinition, with_thinking};
+use crate::prompt::{PromptEnd, Role, ToolDefinition, with_thinking};
 use crate::protocol::TextOr;
 use crate::protocol::chat::ChatMessage;
 use crate::protocol::items::{ContentPart, InputItem};
@@ -289,6 +289,23 @@ pub(crate) fn template_kwargs(asked: Option<&Map<String, Value>>, thinking: Opti
     let thinks = thinking.map(|thinking| thinking.budget_tokens != Some(0));
     let effort = thinking.and_then(|thinking| thinking.effort.as_deref());
     with_thinking(asked.cloned().unwrap_or_default(), thinks, effort)
+}
+
+/// Where the prompt ends, as users of vLLM say it.
+pub(crate) fn prompt_end(adds: Option<bool>, continues: Option<bool>, input: &[Item]) -> Result<PromptEnd, Reject> {
+    const NAME: &str = "continue_final_message";
+    if continues != Some(true) {
+        return Ok(PromptEnd::generation_prompt(adds.unwrap_or(true)));
+    }
+    if adds == Some(true) {
+        let text = "continue_final_message and add_generation_prompt exclude each other; give one of them";
+        return Err(invalid(NAME, text));
+    }
+    let says =
+        |item: &&Item| matches!(item.body, ItemBody::Message { role: Role::Assistant, .. }) && !item.text().is_empty();
+    input.last().filter(says).map(|_| PromptEnd::Message).ok_or_else(|| {
+        invalid(NAME, "continue_final_message wants a last message of the assistant that has text and no calls")
+    })
 }
 
 /// A tool's result as text.

@@ -15,7 +15,7 @@ use crate::actors::preview_prompt;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::ModelInfo;
-use crate::prompt::{Message, Side, ToolDefinition, compare};
+use crate::prompt::{Message, PromptEnd, Side, ToolDefinition, compare};
 
 /// What is set on the command line.
 #[derive(Args, Debug)]
@@ -91,10 +91,13 @@ fn render(
         body["strip_preamble"] = json!(true);
     }
     let refused = |message: String| anyhow::anyhow!("{name}: {message}");
-    let create = crate::api::request_to_render(model, &body).map_err(|reject| refused(reject.message))?;
+    let mut create = crate::api::request_to_render(model, &body).map_err(|reject| refused(reject.message))?;
+    if !ends {
+        create.config.prompt_end = PromptEnd::Nothing;
+    }
     let tools = create.config.tools.clone();
-    let (messages, built) = preview_prompt(create, Clock::System.unix_ms(), model, config, ends)
-        .map_err(|reject| refused(reject.message))?;
+    let (messages, built) =
+        preview_prompt(create, Clock::System.unix_ms(), model, config).map_err(|reject| refused(reject.message))?;
     Ok(Prompt { tokens: built.tokens, text: built.text, messages, tools })
 }
 

@@ -16,7 +16,7 @@ use super::prompts::RecordedPrompt;
 use crate::engine::settings::{Constraint, Shaping};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
-use crate::prompt::ToolDefinition;
+use crate::prompt::{PromptEnd, ToolDefinition};
 
 /// The version written into every stored record.
 pub const EVENT_VERSION: u16 = 1;
@@ -425,6 +425,9 @@ pub struct ResponseConfig {
     /// How its answer is read, in every run of the server; absent, as the server reads the model's answers now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub formats: Option<Formats>,
+    /// Where its prompt ends. One that ends inside the last message of the input makes the answer part of it.
+    #[serde(default, skip_serializing_if = "PromptEnd::is_answer")]
+    pub prompt_end: PromptEnd,
     /// Whether to tell how likely each token of a message was, and of how many of the likeliest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u8>,

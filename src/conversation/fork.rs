@@ -142,6 +142,7 @@ fn rendered_with(config: &ResponseConfig, own: &ResponseConfig) -> ResponseConfi
         tools: config.tools.clone(),
         template_kwargs: config.template_kwargs.clone(),
         strip_preamble: config.strip_preamble,
+        prompt_end: config.prompt_end,
         ..own.clone()
     }
 }

@@ -15,6 +15,7 @@ use super::policy::{OnLate, OnMultiple, ToolsOnSteer, When};
 use super::state::{Intervention, InterventionStatus, Response, ResponseStatus};
 use crate::error::Code;
 use crate::ids::{InterventionId, ResponseId};
+use crate::prompt::PromptEnd;
 
 /// Most instructions and turns of one conversation that wait.
 const WAITING_MAX: usize = 16;
@@ -299,6 +300,7 @@ impl Draft {
     }
 
     /// The settings of a successor: inherited, but for the thinking that its instructions ask for; the last one wins.
+    /// It begins an answer of its own.
     pub(super) fn with_thinking(&self, mut config: ResponseConfig, successor_id: ResponseId) -> ResponseConfig {
         let answers = |steer: &&Arc<Intervention>| match steer.status {
             InterventionStatus::Committed { successor_id: id, .. } => id == successor_id,
@@ -309,6 +311,7 @@ impl Draft {
         if let Some(thinking) = committed.into_iter().rev().find_map(|intervention| intervention.thinking.clone()) {
             config.thinking = Some(thinking);
         }
+        config.prompt_end = PromptEnd::Answer;
         config
     }
 

@@ -3,7 +3,7 @@
 use super::item::{Item, ItemBody};
 use super::state::{Response, State};
 use crate::ids::ResponseId;
-use crate::prompt::{Message, Role, ToolCall};
+use crate::prompt::{Message, PromptEnd, Role, ToolCall};
 
 /// The responses up to and including this one, in order: each is a turn of the transcript.
 pub fn turns(state: &State, upto: ResponseId) -> impl Iterator<Item = &Response> {
@@ -39,7 +39,10 @@ fn gather(state: &State, response: &Response, rest_ms: u64, with_answer: bool) -
         let kept = |item: &Item| place >= forgotten || !matches!(item.body, ItemBody::Reasoning { .. });
         let mut builder = Builder { messages: &mut messages, open: None };
         turn.input.iter().filter(|item| kept(item)).for_each(|item| builder.add(item));
-        builder.close();
+        // An answer that goes on with the last message is one with it.
+        if turn.config.prompt_end != PromptEnd::Message {
+            builder.close();
+        }
         if turn.id != response.id || with_answer {
             let output = turn.output.iter().filter(|output| output.is_kept()).map(|output| &output.item);
             output.filter(|item| kept(item)).for_each(|item| builder.add(item));

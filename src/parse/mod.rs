@@ -49,6 +49,12 @@ pub fn closes_reasoning(format: ReasoningFormat) -> Option<&'static str> {
     format.format().and_then(|format| format.close.first().copied())
 }
 
+/// Whether a text that an answer goes on with ends inside reasoning.
+pub fn text_ends_in_reasoning(format: ReasoningFormat, text: &str) -> bool {
+    let last = |markers: &[&str]| markers.iter().filter_map(|marker| text.rfind(marker)).max();
+    format.format().is_some_and(|format| last(format.open) > last(format.close))
+}
+
 /// How reasoning is marked inside an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReasoningMarks {

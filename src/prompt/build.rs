@@ -157,7 +157,7 @@ fn agreement(tokenizer: &Tokenizer, pieces: &[Piece], held: &[u32]) -> Place {
 }
 
 /// Every text that goes into the rendering from outside, for the choice of the mark.
-fn texts<'a>(template: &'a ChatTemplate, rendering: &Rendering<'a>) -> Vec<&'a str> {
+pub(super) fn texts<'a>(template: &'a ChatTemplate, rendering: &Rendering<'a>) -> Vec<&'a str> {
     let mut texts = vec![template.source()];
     for message in rendering.messages {
         texts.push(&message.content);

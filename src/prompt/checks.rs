@@ -7,7 +7,7 @@ use serde_json::{Map, json};
 
 use super::environment::{self, Limits, TEMPLATE};
 use super::template::without_panic;
-use super::{ChatTemplate, Message, Rendering, Role, ToolCall, ToolDefinition, values};
+use super::{ChatTemplate, Message, PromptEnd, Rendering, Role, ToolCall, ToolDefinition, values};
 
 /// Enough for every template that is usual, and little enough that the slowest takes no second.
 const LIMITS: Limits = Limits { fuel: 100_000, weight: 1 << 20 };
@@ -21,7 +21,7 @@ pub fn check(source: &str) {
         let (messages, tools, kwargs) = (messages(), tools(), &Map::new());
         let (messages, tools) = (&messages[..], &tools[..]);
         let rendering =
-            Rendering { messages, tools, add_generation_prompt: true, kwargs, now_unix_ms: 0, strip_preamble: true };
+            Rendering { messages, tools, end: PromptEnd::Answer, kwargs, now_unix_ms: 0, strip_preamble: true };
         assert_eq!(template.render(&rendering), template.render(&rendering));
     }
     let Ok(mut environment) = environment::environment(source) else { return };

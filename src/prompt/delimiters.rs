@@ -3,7 +3,7 @@
 
 use serde_json::Map;
 
-use super::{ChatTemplate, Message, Rendering, Role};
+use super::{ChatTemplate, Message, PromptEnd, Rendering, Role};
 use crate::engine::tokenizer::Tokenizer;
 
 /// Longer marks are none.
@@ -15,7 +15,7 @@ pub fn missing_marks(template: &ChatTemplate, tokenizer: &Tokenizer) -> Vec<Stri
     let rendering = Rendering {
         messages: &messages,
         tools: &[],
-        add_generation_prompt: true,
+        end: PromptEnd::Answer,
         kwargs: &Map::new(),
         now_unix_ms: 0,
         strip_preamble: false,

@@ -9,15 +9,18 @@
 //! may hold them, and a system text may speak of them.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use crate::engine::tokenizer::{Segment, Tokenizer};
 
 /// The marks that may be used; one is enough unless the input holds some itself.
-const MARKS: std::ops::RangeInclusive<char> = '\u{F0000}'..='\u{F00FF}';
+const MARKS: RangeInclusive<char> = '\u{F0000}'..='\u{F00FF}';
+/// The marks that may stand where a text ends.
+const END_MARKS: RangeInclusive<char> = '\u{F0100}'..='\u{F01FF}';
 
 /// Whether the character can be a mark.
 pub(super) fn is_mark(character: char) -> bool {
-    MARKS.contains(&character)
+    MARKS.contains(&character) || END_MARKS.contains(&character)
 }
 
 /// Marks control texts with one character.
@@ -26,6 +29,20 @@ pub(super) struct Guard<'a> {
     tokenizer: &'a Tokenizer,
     delimiters: &'a [&'a str],
     mark: char,
+}
+
+/// A mark for the end of one text among these, which none of them holds.
+pub(super) fn end_mark<'b>(texts: impl Iterator<Item = &'b str>) -> Option<char> {
+    free(END_MARKS, texts)
+}
+
+/// The first of the characters that is in none of the texts.
+fn free<'b>(mut marks: RangeInclusive<char>, texts: impl Iterator<Item = &'b str>) -> Option<char> {
+    let mut used = BTreeSet::new();
+    for text in texts {
+        used.extend(text.chars().filter(|character| marks.contains(character)));
+    }
+    marks.find(|mark| !used.contains(mark))
 }
 
 /// The user-defined tokens that a template writes as delimiters.
@@ -45,11 +62,7 @@ impl<'a> Guard<'a> {
         delimiters: &'a [&'a str],
         texts: impl Iterator<Item = &'b str>,
     ) -> Option<Self> {
-        let mut used = BTreeSet::new();
-        for text in texts {
-            used.extend(text.chars().filter(|&character| is_mark(character)));
-        }
-        MARKS.into_iter().find(|mark| !used.contains(mark)).map(|mark| Self { tokenizer, delimiters, mark })
+        free(MARKS, texts).map(|mark| Self { tokenizer, delimiters, mark })
     }
 
     /// The text with every control text in it broken by the mark.

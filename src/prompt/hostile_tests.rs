@@ -4,7 +4,7 @@
 use serde_json::{Map, json};
 
 use super::TemplateError::{Failed, Syntax, TooExpensive};
-use super::{ChatTemplate, Message, Rendering, Role, TemplateError, ToolCall, ToolDefinition};
+use super::{ChatTemplate, Message, PromptEnd, Rendering, Role, TemplateError, ToolCall, ToolDefinition};
 
 const STACK: usize = 2 << 20;
 
@@ -29,7 +29,7 @@ fn outcome(source: &str) -> Result<String, TemplateError> {
         let tools = [ToolDefinition { name: "f".to_owned(), description: None, parameters }];
         let (messages, tools, kwargs) = (&messages, &tools, &Map::new());
         let rendering =
-            Rendering { messages, tools, add_generation_prompt: true, kwargs, now_unix_ms: 0, strip_preamble: false };
+            Rendering { messages, tools, end: PromptEnd::Answer, kwargs, now_unix_ms: 0, strip_preamble: false };
         template.render(&rendering)
     };
     std::thread::Builder::new().stack_size(STACK).spawn(work).unwrap().join().unwrap()

@@ -19,6 +19,40 @@ pub enum Role {
     Tool,
 }
 
+/// Where a prompt ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PromptEnd {
+    /// Where the assistant's answer begins.
+    #[default]
+    Answer,
+    /// Inside the last message, if it is a text of the assistant, behind its last letter: the answer goes on with it.
+    /// Behind any other message as [`PromptEnd::Answer`].
+    Message,
+    /// Behind the last message.
+    Nothing,
+}
+
+impl PromptEnd {
+    /// As templates are asked: whether the prompt ends where the answer begins, or behind the last message.
+    pub fn generation_prompt(adds: bool) -> Self {
+        if adds { Self::Answer } else { Self::Nothing }
+    }
+
+    /// Whether it is where answers begin.
+    pub fn is_answer(&self) -> bool {
+        *self == Self::Answer
+    }
+
+    /// The text that the answer goes on with, if it does.
+    pub fn continued(self, messages: &[Message]) -> Option<&str> {
+        let says = |message: &&Message| {
+            message.role == Role::Assistant && !message.content.is_empty() && message.tool_calls.is_empty()
+        };
+        messages.last().filter(|_| self == Self::Message).filter(says).map(|message| message.content.as_str())
+    }
+}
+
 /// One message of the transcript, in the shape that chat templates expect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {

@@ -3,7 +3,8 @@
 use serde_json::{Map, json};
 
 use super::{
-    Cause, ChatTemplate, Message, PrefixReport, Rendering, Role, Side, ToolCall, ToolDefinition, build, compare,
+    Cause, ChatTemplate, Message, PrefixReport, PromptEnd, Rendering, Role, Side, ToolCall, ToolDefinition, build,
+    compare,
 };
 use crate::engine::tokenizer::Tokenizer;
 
@@ -36,7 +37,7 @@ fn tokens(template: &ChatTemplate, talk: &Talk, prompt: bool) -> Vec<u32> {
     let rendering = Rendering {
         messages: &talk.messages,
         tools: &talk.tools,
-        add_generation_prompt: prompt,
+        end: PromptEnd::generation_prompt(prompt),
         kwargs: &kwargs,
         now_unix_ms: 0,
         strip_preamble: false,

@@ -7,10 +7,10 @@ use serde_json::{Map, Value as Json};
 
 use super::adapt::adapt;
 use super::environment::{Limits, NOW, Raised, environment, render};
-use super::guard::Guard;
+use super::guard::{Guard, end_mark};
 use super::probe::{Capabilities, probe};
 use super::values::{self, Arguments, Shape};
-use super::{Message, ToolDefinition, builtin};
+use super::{Message, PromptEnd, ToolDefinition, build, builtin};
 use crate::engine::gguf::Gguf;
 use crate::engine::tokenizer::Tokenizer;
 
@@ -29,6 +29,9 @@ pub enum TemplateError {
     /// The template takes too many steps.
     #[error("the chat template does not come to an end for this conversation")]
     TooExpensive,
+    /// The template does not write the text that the answer is to go on with.
+    #[error("the model's chat template does not show the last message as it is, so the answer cannot go on with it")]
+    NotContinued,
     /// The text cannot have as few tokens as it may.
     #[error(
         "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {tokens_max}; \
@@ -51,8 +54,8 @@ pub struct Rendering<'a> {
     pub messages: &'a [Message],
     /// The tools the model may call.
     pub tools: &'a [ToolDefinition],
-    /// Whether the text ends where the assistant's answer begins.
-    pub add_generation_prompt: bool,
+    /// Where the text ends.
+    pub end: PromptEnd,
     /// Further variables, such as `enable_thinking`.
     pub kwargs: &'a Map<String, Json>,
     /// The time for templates that show the date. Keep it for all turns of a conversation, else a new day makes a
@@ -132,6 +135,9 @@ impl ChatTemplate {
         rendering: &Rendering<'_>,
         guard: Option<Guard<'_>>,
     ) -> Result<String, TemplateError> {
+        if rendering.end.continued(rendering.messages).is_some() {
+            return self.render_continued(rendering, guard);
+        }
         let messages = adapt(rendering, &self.capabilities);
         let has_calls = messages.iter().any(|message| !message.tool_calls.is_empty());
         let shape = self.capabilities.shape();
@@ -147,6 +153,17 @@ impl ChatTemplate {
             }
             _ => first,
         }
+    }
+
+    /// The text up to the end of the last message: a mark behind it shows where that is, and keeps white space.
+    fn render_continued(&self, rendering: &Rendering<'_>, guard: Option<Guard<'_>>) -> Result<String, TemplateError> {
+        let mark = end_mark(build::texts(self, rendering).into_iter()).ok_or(TemplateError::NotContinued)?;
+        let mut messages = rendering.messages.to_vec();
+        messages.iter_mut().next_back().into_iter().for_each(|last| last.content.push(mark));
+        let marked = Rendering { messages: &messages, end: PromptEnd::Nothing, ..*rendering };
+        let text = self.render_guarded(&marked, guard)?;
+        let end = text.rfind(mark).ok_or(TemplateError::NotContinued)?;
+        Ok(text[..end].replace(mark, ""))
     }
 
     fn render_with(
@@ -170,7 +187,7 @@ impl ChatTemplate {
                 .iter()
                 .map(|(name, value)| (name.clone(), values::to_value(value, guard)))
                 .collect(),
-            add_generation_prompt: rendering.add_generation_prompt,
+            add_generation_prompt: rendering.end != PromptEnd::Nothing,
             now_unix_ms: rendering.now_unix_ms,
             tries: false,
         })

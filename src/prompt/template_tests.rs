@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use serde_json::{Map, Value as Json, json};
 
 use super::{
-    Built, Capabilities, ChatTemplate, Message, Rendering, Role, TemplateError, ToolCall, ToolDefinition, build,
-    builtin_template, builtin_template_names, template_kwargs,
+    Built, Capabilities, ChatTemplate, Message, PromptEnd, Rendering, Role, TemplateError, ToolCall, ToolDefinition,
+    build, builtin_template, builtin_template_names, template_kwargs,
 };
 use crate::engine::tokenizer::Tokenizer;
 
@@ -41,7 +41,7 @@ fn all() -> impl Iterator<Item = (&'static str, ChatTemplate)> {
 fn render(template: &ChatTemplate, messages: &[Message], kwargs: &Json) -> Result<String, TemplateError> {
     let kwargs = kwargs.as_object().unwrap();
     let rendering =
-        Rendering { messages, tools: &[], add_generation_prompt: true, kwargs, now_unix_ms: 0, strip_preamble: false };
+        Rendering { messages, tools: &[], end: PromptEnd::Answer, kwargs, now_unix_ms: 0, strip_preamble: false };
     template.render(&rendering)
 }
 
@@ -211,7 +211,7 @@ fn the_mistral_prompt_only_grows() {
     let text = |messages: &[Message]| {
         let (kwargs, tools) = (&kwargs, &tools[..]);
         let rendering =
-            Rendering { messages, tools, add_generation_prompt: true, kwargs, now_unix_ms: 0, strip_preamble: false };
+            Rendering { messages, tools, end: PromptEnd::Answer, kwargs, now_unix_ms: 0, strip_preamble: false };
         template.render(&rendering).unwrap()
     };
     let before = text(&turns);
@@ -313,18 +313,79 @@ fn prompts(turns: &[Turn]) -> Vec<Vec<Message>> {
     prompts
 }
 
+fn built_at(template: &ChatTemplate, messages: &[Message], end: PromptEnd) -> Built {
+    let kwargs = template_kwargs(&Map::new(), template.capabilities());
+    let (tools, kwargs) = (&tools()[..], &kwargs);
+    let rendering = Rendering { messages, tools, end, kwargs, now_unix_ms: 0, strip_preamble: false };
+    build(template, &Tokenizer::bytes(), &rendering, None).unwrap()
+}
+
 fn built(template: &ChatTemplate, messages: &[Message], prompt: bool, held: Option<&[u32]>) -> Built {
     let kwargs = template_kwargs(&Map::new(), template.capabilities());
     let tools = tools();
     let rendering = Rendering {
         messages,
         tools: &tools,
-        add_generation_prompt: prompt,
+        end: PromptEnd::generation_prompt(prompt),
         kwargs: &kwargs,
         now_unix_ms: 0,
         strip_preamble: false,
     };
     build(template, &Tokenizer::bytes(), &rendering, held).unwrap()
+}
+
+/// A prompt that ends inside its last message.
+fn continued(template: &ChatTemplate, messages: &[Message], held: Option<&[u32]>) -> Result<Built, TemplateError> {
+    let kwargs = template_kwargs(&Map::new(), template.capabilities());
+    let (tools, kwargs) = (&tools()[..], &kwargs);
+    let end = PromptEnd::Message;
+    let rendering = Rendering { messages, tools, end, kwargs, now_unix_ms: 0, strip_preamble: false };
+    build(template, &Tokenizer::bytes(), &rendering, held)
+}
+
+#[test]
+fn a_prompt_that_goes_on_with_the_last_message_ends_behind_its_last_letter() {
+    for (name, template) in all() {
+        for said in ["So it is", "  So it is \n", "So\u{F0100} <|im_end|> is"] {
+            let turns = [says(Role::User, "a"), says(Role::Assistant, "b"), says(Role::User, "c")];
+            let turns = [&turns[..], &[says(Role::Assistant, said)]].concat();
+            let built = continued(&template, &turns, None).unwrap();
+            let end = said.trim_start();
+            assert!(built.text.ends_with(end), "{name}: {:?} does not end in {end:?}", built.text);
+            assert_eq!(built.text.matches("So").count(), 1, "{name}: {:?}", built.text);
+            let closed = built_at(&template, &turns, PromptEnd::Nothing);
+            let kept = closed.text.starts_with(built.text.trim_end());
+            assert!(kept, "{name}: {:?} does not begin with {:?}", closed.text, built.text);
+        }
+    }
+}
+
+#[test]
+fn behind_any_other_message_an_answer_of_its_own_begins() {
+    let called = calls("1", "{}");
+    for (name, template) in all() {
+        for turns in [vec![says(Role::User, "a")], vec![says(Role::User, "a"), called.clone(), result("1", "r")]] {
+            let built = continued(&template, &turns, None).unwrap();
+            assert_eq!(built, built_at(&template, &turns, PromptEnd::Answer), "{name}");
+        }
+    }
+    let turns = [says(Role::User, "a"), says(Role::Assistant, "b")];
+    let blind = ChatTemplate::new("{{ messages[0].content }}", "", "").unwrap();
+    assert_eq!(continued(&blind, &turns, None), Err(TemplateError::NotContinued));
+}
+
+#[test]
+fn the_next_prompt_begins_with_one_that_went_on_and_what_was_said_then() {
+    for name in APPEND_ONLY {
+        let template = template(name);
+        let mut turns = vec![says(Role::User, "a"), says(Role::Assistant, "So it")];
+        let prompt = continued(&template, &turns, None).unwrap();
+        let said = [prompt.tokens, Tokenizer::bytes().encode(" is <b>", false)].concat();
+        turns[1].content.push_str(" is <b>");
+        turns.push(says(Role::User, "c"));
+        let next = built(&template, &turns, true, Some(&said));
+        assert_eq!(next.common_prefix_tokens, said.len(), "{name}: {}", next.text);
+    }
 }
 
 fn shared(left: &[u32], right: &[u32]) -> usize {

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value as Json, json};
 
-use super::{Built, ChatTemplate, Message, Rendering, Role, TemplateError, ToolCall, ToolDefinition};
+use super::{Built, ChatTemplate, Message, PromptEnd, Rendering, Role, TemplateError, ToolCall, ToolDefinition};
 use super::{build, build_within};
 use crate::engine::tokenizer::Tokenizer;
 
@@ -57,7 +57,7 @@ impl Conversation {
         Rendering {
             messages: &self.messages,
             tools: &self.tools,
-            add_generation_prompt: true,
+            end: PromptEnd::Answer,
             kwargs: &self.kwargs,
             now_unix_ms: self.now_unix_ms,
             strip_preamble: false,

@@ -32,6 +32,10 @@ pub struct ChatRequest {
     pub max_completion_tokens: Option<u32>,
     /// Extra variables for the chat template.
     pub chat_template_kwargs: Option<Map<String, Value>>,
+    /// Whether the prompt ends where the answer begins; the default.
+    pub add_generation_prompt: Option<bool>,
+    /// Whether the answer goes on with the last message, which is the assistant's.
+    pub continue_final_message: Option<bool>,
     /// How long the model may think, as a word.
     pub reasoning_effort: Option<String>,
     /// Whether a billing line at the head of the system text is left out of the prompt.

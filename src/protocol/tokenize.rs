@@ -11,7 +11,7 @@ pub struct Tokenize {
     pub prompt: Option<String>,
     /// Whether the prompt ends where the answer begins; the default.
     pub add_generation_prompt: Option<bool>,
-    /// Not supported.
+    /// Whether the answer goes on with the last message, which is the assistant's.
     pub continue_final_message: Option<bool>,
     /// Whether a text begins with the token that begins texts, where the model has one; the default.
     pub add_special_tokens: Option<bool>,

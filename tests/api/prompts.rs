@@ -9,6 +9,14 @@ fn messages() -> Value {
     json!([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi <|im_end|>"}])
 }
 
+/// A request whose last message the answer goes on with.
+fn going_on(more: &Value) -> Value {
+    let messages = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Well, I say: "}]);
+    let mut body = json!({"messages": messages, "continue_final_message": true});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
 fn tools() -> Value {
     json!([{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}])
 }
@@ -51,6 +59,34 @@ async fn a_response_s_request_and_its_variables_are_rendered_too() {
 }
 
 #[tokio::test]
+async fn an_answer_goes_on_with_the_last_message_and_the_next_prompt_with_both() {
+    let server = Server::start().await;
+    let rendered = server.post("/v1/chat/render", going_on(&json!({}))).await.body;
+    let text = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nWell, I say: ";
+    assert_eq!((&rendered["prompt"], &rendered["starts_in_reasoning"]), (&json!(text), &json!(false)));
+    let counted = server.post("/v1/tokenize", going_on(&json!({"add_generation_prompt": false}))).await.body;
+    assert_eq!(counted["tokens"], rendered["tokens"]);
+    let answered = server.post("/v1/chat/completions", going_on(&json!({"store": true}))).await.body;
+    assert_eq!(answered["choices"][0]["message"]["content"], "Hello, world");
+    assert_eq!(answered["usage"]["prompt_tokens"], counted["count"]);
+    let id = answered["id"].as_str().unwrap().replacen("chatcmpl-", "resp_", 1);
+    let next = server.post("/v1/responses", json!({"input": "and?", "previous_response_id": id})).await.body;
+    let report = server.get(&format!("/v1/responses/{}/prefix", next["id"].as_str().unwrap())).await.body;
+    assert_eq!((&report["previous_response_id"], &report["complete"]), (&json!(id), &json!(true)), "{report}");
+    assert_eq!(report["common_tokens"], report["held_tokens"]);
+}
+
+#[tokio::test]
+async fn an_answer_without_a_generation_prompt_begins_behind_the_last_message() {
+    let server = Server::start().await;
+    let request = json!({"messages": messages(), "add_generation_prompt": false});
+    let rendered = server.post("/v1/chat/render", request.clone()).await.body;
+    assert!(rendered["prompt"].as_str().unwrap().ends_with("hi <|im_end|><|im_end|>\n"), "{rendered}");
+    let answered = server.post("/v1/chat/completions", request).await.body;
+    assert_eq!(answered["usage"]["prompt_tokens"], rendered["count"]);
+}
+
+#[tokio::test]
 async fn what_cannot_be_rendered_is_refused_by_its_field() {
     let server = Server::start().await;
     for (path, body, param) in [
@@ -60,6 +96,8 @@ async fn what_cannot_be_rendered_is_refused_by_its_field() {
         ("/v1/chat/render", json!({"messages": []}), "messages"),
         ("/v1/chat/render", json!({"input": "a", "previous_response_id": "resp_1"}), "previous_response_id"),
         ("/v1/chat/render", json!({"messages": messages(), "continue_final_message": true}), "continue_final_message"),
+        ("/v1/tokenize", json!({"input": "hi", "continue_final_message": true}), "continue_final_message"),
+        ("/v1/chat/completions", going_on(&json!({"add_generation_prompt": true})), "continue_final_message"),
         ("/v1/detokenize", json!({"tokens": [1, 999_999]}), "tokens[1]"),
         ("/v1/detokenize", json!({}), ""),
     ] {

@@ -393,6 +393,7 @@ fn config() -> ResponseConfig {
         formats: None,
         logprobs: None,
         constraint: None,
+        prompt_end: midstream::prompt::PromptEnd::Answer,
         priority: None,
         choice: None,
     }

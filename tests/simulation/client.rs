@@ -189,6 +189,7 @@ impl Client {
             formats: None,
             logprobs: None,
             constraint: None,
+            prompt_end: midstream::prompt::PromptEnd::Answer,
             priority: None,
             choice: None,
         };

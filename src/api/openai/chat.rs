@@ -127,6 +127,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         return Err(invalid("messages", "messages is empty; give at least one message"));
     }
     let fresh = &mut FreshIds::random();
+    let input = input::chat_items(messages, fresh)?;
     let params: GenerationParams = decode(body)?;
     let thinking =
         request.reasoning_effort.as_ref().and_then(|word| input::effort(Some(&serde_json::json!({"effort": word}))));
@@ -155,10 +156,10 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         formats: Some(input::formats(model, constraint.as_ref())),
         logprobs: sampling::logprobs(&params)?,
         constraint,
+        prompt_end: input::prompt_end(request.add_generation_prompt, request.continue_final_message, &input)?,
         priority: input::priority(body)?,
         choice: None,
     };
-    let input = input::chat_items(messages, fresh)?;
     Ok(Create::new(ResponseId::draw(fresh), input, config))
 }
 

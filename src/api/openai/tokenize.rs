@@ -15,8 +15,8 @@ use crate::conversation::Reject;
 use crate::engine::tokenizer::Tokenizer;
 use crate::engine::{Engine, ModelInfo};
 use crate::error::Code;
-use crate::parse::{ReasoningFormat, ends_in_reasoning};
-use crate::prompt::Built;
+use crate::parse::{ReasoningFormat, ends_in_reasoning, text_ends_in_reasoning};
+use crate::prompt::{Built, PromptEnd};
 use crate::protocol::tokenize::{Detokenize, Detokenized, RenderedChat, Tokenize, Tokenized};
 
 /// `POST /v1/tokenize`
@@ -34,7 +34,7 @@ pub(crate) async fn tokenize(
             let engine = engine.clone();
             app.directory.compute(move || encode(&engine.model().tokenizer, &prompt, begins)).await?
         }
-        (None, true) => render(&app, &engine, &request, &body).await?.tokens,
+        (None, true) => render(&app, &engine, &body).await?.0.tokens,
         _ => return Err(invalid("prompt", "give either prompt, a text, or messages (or input)").into()),
     };
     let model = engine.model();
@@ -57,12 +57,12 @@ pub(crate) async fn render_chat(
     if !has_conversation(&body) {
         return Err(invalid("messages", "messages is missing; give what would be sent for an answer").into());
     }
-    let Built { tokens, text, .. } = render(&app, &engine, &request, &body).await?;
+    let (Built { tokens, text, .. }, starts_in_reasoning) = render(&app, &engine, &body).await?;
     let model = engine.model();
     Ok(Json(RenderedChat {
         object: "chat.render",
         model: model.id.clone(),
-        starts_in_reasoning: starts_in_reasoning(model.reasoning, &text),
+        starts_in_reasoning,
         prompt: text,
         count: tokens.len(),
         max_model_len: model.context_length,
@@ -110,13 +110,15 @@ fn has_conversation(body: &Value) -> bool {
     ["messages", "input"].iter().any(|name| body.get(*name).is_some_and(|value| !value.is_null()))
 }
 
-async fn render(app: &App, engine: &Arc<dyn Engine>, request: &Tokenize, body: &Value) -> Result<Built, Reject> {
-    if request.continue_final_message == Some(true) {
-        let text = "continue_final_message is not supported by this version; leave it out";
-        return Err(invalid("continue_final_message", text));
-    }
+/// The prompt, and whether its answer begins inside reasoning.
+async fn render(app: &App, engine: &Arc<dyn Engine>, body: &Value) -> Result<(Built, bool), Reject> {
     let create = create::to_render(engine.model(), body)?;
-    app.directory.preview(create, engine, request.add_generation_prompt.unwrap_or(true)).await
+    let last = create.input.last().filter(|_| create.config.prompt_end == PromptEnd::Message);
+    let reasoning = engine.model().reasoning;
+    let inside = last.map(|last| text_ends_in_reasoning(reasoning, &last.text()));
+    let built = app.directory.preview(create, engine).await?;
+    let starts_in_reasoning = inside.unwrap_or_else(|| starts_in_reasoning(reasoning, &built.text));
+    Ok((built, starts_in_reasoning))
 }
 
 fn encode(tokenizer: &Tokenizer, text: &str, begins: bool) -> Vec<u32> {

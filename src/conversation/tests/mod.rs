@@ -19,7 +19,7 @@ use serde_json::Map;
 use super::*;
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use crate::parse::Piece;
-use crate::prompt::Role;
+use crate::prompt::{PromptEnd, Role};
 
 /// A conversation under test: decides, records, applies, as the shell does.
 #[derive(Clone)]
@@ -175,6 +175,7 @@ fn config() -> ResponseConfig {
         formats: None,
         logprobs: None,
         constraint: None,
+        prompt_end: PromptEnd::Answer,
         priority: None,
         choice: None,
     }
@@ -260,6 +261,27 @@ fn an_answer_cut_by_the_limit_is_incomplete() {
     let response = talk.state.response(id).unwrap();
     assert_eq!(response.status, ResponseStatus::Ended(Ending::Incomplete { reason: "max_output_tokens".to_owned() }));
     assert_eq!(response.output[0].item.status, ItemStatus::Incomplete);
+}
+
+#[test]
+fn an_answer_that_goes_on_with_the_last_message_is_one_with_it_and_its_successor_begins_anew() {
+    let said = |talk: &Talk| -> Vec<(Role, String)> {
+        let last = talk.state.responses.last().unwrap();
+        messages(&talk.state, last).into_iter().map(|message| (message.role, message.content)).collect()
+    };
+    let mut talk = Talk::new(1);
+    let items = [(Role::User, "a"), (Role::Assistant, "So")];
+    let items = items.map(|(role, text)| Item::message(ItemId::draw(&mut talk.fresh), role, text)).to_vec();
+    let id = talk.create_from(items, |create| create.config.prompt_end = PromptEnd::Message).unwrap();
+    assert_eq!(said(&talk), [(Role::User, "a".to_owned()), (Role::Assistant, "So".to_owned())]);
+    let generation = talk.generation();
+    talk.say(Input::GenerationStarted { generation, prompt_tokens: 1, cached_tokens: 0, prompt: None }).unwrap();
+    talk.generated(vec![output(1, Piece::Text(" it is".into()))]);
+    talk.steer(id, "no").unwrap();
+    let successor = talk.state.active().unwrap();
+    assert_eq!(successor.config.prompt_end, PromptEnd::Answer);
+    let expected = [(Role::User, "a"), (Role::Assistant, "So it is"), (Role::User, "no")];
+    assert_eq!(said(&talk), expected.map(|(role, text)| (role, text.to_owned())));
 }
 
 #[test]

@@ -337,3 +337,17 @@ fn calls_in_fences_and_code_spans_are_spoken_of() {
     check("hermes", "none", &format!("```\ncode\n```\n{call}"), &["T:```\ncode\n```", "C:f({})"]);
     check("hermes", "none", &format!("`f` it is {call}"), &["T:`f` it is ", "C:f({})"]);
 }
+
+#[test]
+fn a_text_that_is_gone_on_with_ends_inside_reasoning_where_its_last_marker_opens() {
+    for (format, text, inside) in [
+        ("qwen3", "So", false),
+        ("deepseek_r1", "So", false),
+        ("qwen3", "<think>\nSo", true),
+        ("qwen3", "<think>\nSo</think>\nIt", false),
+        ("none", "<think>So", false),
+        ("granite", "Here is my thought process: So", true),
+    ] {
+        assert_eq!(crate::parse::text_ends_in_reasoning(format.parse().unwrap(), text), inside, "{format} {text}");
+    }
+}

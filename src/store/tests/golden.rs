@@ -13,7 +13,7 @@ use crate::conversation::{
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
-use crate::prompt::{Role, ToolDefinition};
+use crate::prompt::{PromptEnd, Role, ToolDefinition};
 
 /// The variant's name as it is stored. A new variant does not compile until it has one, and then the golden file
 /// must show it.
@@ -177,6 +177,7 @@ fn config() -> ResponseConfig {
         formats: None,
         logprobs: None,
         constraint: None,
+        prompt_end: PromptEnd::Answer,
         priority: None,
         choice: None,
     }
@@ -228,6 +229,7 @@ fn samples() -> Vec<Event> {
     events.push(with_standing());
     events.extend(prompts());
     events.extend(shaped());
+    events.push(going_on());
     events
 }
 
@@ -244,6 +246,13 @@ fn with_formats() -> Event {
     let formats = Some(Formats { tool: "hermes".into(), reasoning: "qwen3".into(), bare_calls: true });
     let (id, input) = (response(1), Vec::new());
     let config = ResponseConfig { formats, ..config() };
+    Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+}
+
+/// A response that goes on with the last message of its input.
+fn going_on() -> Event {
+    let (id, input) = (response(1), vec![Item::message(item_id(7), Role::Assistant, "So")]);
+    let config = ResponseConfig { prompt_end: PromptEnd::Message, ..config() };
     Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
 }
 
