@@ -4,17 +4,13 @@
 //! `MIDSTREAM_TEST_MODEL=FILE.gguf cargo bench --bench decode [-- THREADS…]`; by default with 1 and 2 threads.
 #![allow(clippy::print_stdout)] // its output is a table for people
 #![allow(missing_docs)]
-
-use midstream::engine::settings::Shaping;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use midstream::clock::monotonic;
-use midstream::engine::{
-    Engine, EngineEvent, Generation, GenerationRequest, LoadOptions, LocalEngine, Sampling, Standing,
-};
+use midstream::engine::{Engine, EngineEvent, Generation, GenerationRequest, LoadOptions, LocalEngine};
 
 /// Tokens of the prompt before decoding is measured.
 const CONTEXT: u32 = 128;
@@ -124,25 +120,9 @@ fn submit_tokens(
     salt: u64,
 ) -> Result<Generation, Box<dyn std::error::Error>> {
     Ok(engine.submit(GenerationRequest {
-        prompt,
-        resumed: Arc::new([]),
-        sampling: Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 0,
-            choice: 0,
-            shaping: Shaping::NONE,
-        },
-        logprobs: None,
-        constraint: None,
-        max_tokens,
-        stop_tokens: Arc::new([]),
-        messages: Arc::new([]),
         cache_salt: salt,
-        standing: Standing::default(),
         channel_capacity: max_tokens as usize + 8,
+        ..GenerationRequest::greedy(prompt, max_tokens)
     })?)
 }
 

@@ -1,13 +1,8 @@
 //! midstream's side of the rows that need no server: the engine in this process.
-
-use midstream::engine::settings::Shaping;
 use std::path::Path;
-use std::sync::Arc;
 
 use midstream::clock::monotonic;
-use midstream::engine::{
-    Engine, EngineEvent, Generation, GenerationRequest, LoadOptions, LocalEngine, Sampling, Standing,
-};
+use midstream::engine::{Engine, EngineEvent, Generation, GenerationRequest, LoadOptions, LocalEngine};
 
 use super::Outcome;
 
@@ -56,25 +51,12 @@ impl Own {
         self.next_salt += 1;
         let vocabulary = self.engine.model().tokenizer.vocab_size();
         Ok(self.engine.submit(GenerationRequest {
-            prompt: (0..tokens).map(|index| ((index * 7_919 + 311) % vocabulary) as u32).collect(),
-            resumed: Arc::new([]),
-            sampling: Sampling {
-                temperature: 0.0,
-                top_k: 0,
-                top_p: 1.0,
-                min_p: 0.0,
-                seed: 0,
-                choice: 0,
-                shaping: Shaping::NONE,
-            },
-            logprobs: None,
-            constraint: None,
-            max_tokens: max_tokens as u32,
-            stop_tokens: Arc::new([]),
-            messages: Arc::new([]),
             cache_salt: self.next_salt,
-            standing: Standing::default(),
             channel_capacity: max_tokens,
+            ..GenerationRequest::greedy(
+                (0..tokens).map(|index| ((index * 7_919 + 311) % vocabulary) as u32).collect(),
+                max_tokens as u32,
+            )
         })?)
     }
 }

@@ -212,9 +212,11 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
+    #[allow(clippy::print_stderr, reason = "a test that cannot be made here says so")]
     fn large_regions_are_huge_pages_where_the_system_has_them() {
         let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
         if setting.is_empty() || setting.contains("[never]") {
+            eprintln!("NOT TESTED: this system has no transparent huge pages, or they are turned off ({setting:?})");
             return;
         }
         let mut memory = WeightMemory::new(4 * HUGE_PAGE).unwrap();

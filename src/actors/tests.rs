@@ -1,7 +1,5 @@
 //! The shells against an engine that plays a script and a journal in memory: what must hold when an actor sleeps, the
 //! journal refuses or the process starts again.
-
-use crate::engine::settings::Shaping;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,14 +51,7 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         fingerprint: model.fingerprint.clone(),
         instructions: None,
         tools: vec![],
-        sampling: SamplingConfig {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 1,
-            shaping: Shaping::NONE,
-        },
+        sampling: SamplingConfig::GREEDY,
         max_output_tokens: None,
         stop: stop.iter().map(|text| (*text).to_owned()).collect(),
         template_kwargs: Map::new(),

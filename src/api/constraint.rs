@@ -1,4 +1,5 @@
-//! What an answer must look like: from the wire's several ways of saying it to one constraint.
+//! What an answer must look like: from the wire's several ways of saying it to one constraint. A form that is not
+//! understood is an error, never a free answer.
 
 use serde_json::{Value, json};
 
@@ -23,23 +24,24 @@ pub(crate) fn constraint(
     model: &ModelInfo,
 ) -> Result<Option<Constraint>, Reject> {
     let said = text_rule(params)?;
-    let (calls, must) = calls(params, tools)?;
+    let (calls, must) = calls(params, tools, said.is_some())?;
     let constraint = match (said, calls) {
         (None, None) => return Ok(None),
         // Where a tool must be called there is no text to be bound.
         (Some(said), calls) if !must => Constraint { text: said.rule, calls },
         (_, calls) => Constraint { text: if must { TextRule::Nothing } else { TextRule::Any }, calls },
     };
-    let field = field(params);
     if model.grammars.is_none() {
         // Of strict tools an engine that cannot be held to anything does what it can, as it does of all tools.
         if constraint.text == TextRule::Any {
             return Ok(None);
         }
+        let field = field(params);
         let text = format!("{field}: the engine of {} cannot hold its answers to a form; leave it out", model.id);
         return Err(invalid(field, text));
     }
     if constraint.calls.is_some() && model.tool_format == ToolFormat::NONE {
+        let field = field(params);
         let text = format!("{field}: the answers of {} are not searched for calls", model.id);
         return Err(invalid(field, text));
     }
@@ -199,7 +201,12 @@ fn checked_choice(rule: &TextRule, at: &str) -> Result<(), Reject> {
 }
 
 /// Which calls the request allows, if it says more than the model would do by itself; and whether it must call.
-fn calls(params: &GenerationParams, tools: &[ToolDefinition]) -> Result<(Option<CallRule>, bool), Reject> {
+/// `is_bound` says that the text has a rule.
+fn calls(
+    params: &GenerationParams,
+    tools: &[ToolDefinition],
+    is_bound: bool,
+) -> Result<(Option<CallRule>, bool), Reject> {
     let strict = strict_names(params.tools.as_deref().unwrap_or_default());
     let choice = params.tool_choice.as_ref().filter(|choice| !choice.is_null());
     let all = || tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
@@ -207,8 +214,7 @@ fn calls(params: &GenerationParams, tools: &[ToolDefinition]) -> Result<(Option<
         Some((_, Some("none"))) => return Ok((None, false)),
         None | Some((_, Some("auto"))) => {
             // A text that must be JSON may still be preceded by nothing but calls.
-            let is_bound = !strict.is_empty() || text_rule(params)?.is_some();
-            if tools.is_empty() || !is_bound {
+            if tools.is_empty() || strict.is_empty() && !is_bound {
                 return Ok((None, false));
             }
             (all(), false)

@@ -480,6 +480,12 @@ pub struct SamplingConfig {
     pub shaping: Shaping,
 }
 
+impl SamplingConfig {
+    /// The most likely token, always.
+    pub const GREEDY: Self =
+        Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1, shaping: Shaping::NONE };
+}
+
 /// How likely a token was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {

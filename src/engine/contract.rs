@@ -55,6 +55,25 @@ pub struct GenerationRequest {
     pub channel_capacity: usize,
 }
 
+impl GenerationRequest {
+    /// The most likely tokens behind a prompt, of nobody in particular: what measuring and testing asks for.
+    pub fn greedy(prompt: Arc<[u32]>, max_tokens: u32) -> Self {
+        Self {
+            prompt,
+            resumed: Arc::default(),
+            sampling: Sampling::GREEDY,
+            logprobs: None,
+            constraint: None,
+            max_tokens,
+            stop_tokens: Arc::default(),
+            messages: Arc::default(),
+            cache_salt: 0,
+            standing: Standing::default(),
+            channel_capacity: 1024,
+        }
+    }
+}
+
 /// What an engine reports about one sequence, in order; `Finished` is the last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EngineEvent {

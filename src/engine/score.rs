@@ -149,12 +149,11 @@ impl From<StepError> for ScoreError {
 
 #[cfg(test)]
 mod tests {
-    use crate::engine::settings::Shaping;
     use std::sync::Arc;
 
     use super::*;
     use crate::engine::model::tiny::{Tiny, VOCABULARY};
-    use crate::engine::{Engine, EngineEvent, GenerationRequest, LocalEngine, Sampling, Standing};
+    use crate::engine::{Engine, EngineEvent, GenerationRequest, LocalEngine};
 
     const TEXT: &str = "It rains, it pours, the old man is snoring; he went to bed and bumped his head.";
 
@@ -206,27 +205,7 @@ mod tests {
         let file = file();
         let options = LoadOptions { threads: Some(1), ..LoadOptions::default() };
         let engine = LocalEngine::load(file.path(), &options).unwrap();
-        let request = GenerationRequest {
-            prompt: tokens().into(),
-            resumed: Arc::new([]),
-            sampling: Sampling {
-                temperature: 0.0,
-                top_k: 0,
-                top_p: 1.0,
-                min_p: 0.0,
-                seed: 0,
-                choice: 0,
-                shaping: Shaping::NONE,
-            },
-            logprobs: None,
-            constraint: None,
-            max_tokens: 5,
-            stop_tokens: Arc::new([]),
-            messages: Arc::new([]),
-            cache_salt: 0,
-            standing: Standing::default(),
-            channel_capacity: 16,
-        };
+        let request = GenerationRequest { channel_capacity: 16, ..GenerationRequest::greedy(tokens().into(), 5) };
         let mut generation = engine.submit(request).unwrap();
         let mut sampled = Vec::new();
         while let Some(event) = generation.events.blocking_recv() {

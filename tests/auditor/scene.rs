@@ -1,7 +1,5 @@
 //! A good run, recorded: two principals' conversations that are answered, steered, cancelled and asked for tools,
 //! and what their clients saw. Made by the core itself, so that it is always in the form that is stored today.
-
-use midstream::engine::settings::Shaping;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -370,14 +368,7 @@ fn config() -> ResponseConfig {
         fingerprint: "f1".to_owned(),
         instructions: None,
         tools: vec![],
-        sampling: SamplingConfig {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 1,
-            shaping: Shaping::NONE,
-        },
+        sampling: SamplingConfig::GREEDY,
         max_output_tokens: None,
         stop: vec![],
         template_kwargs: Map::new(),

@@ -1,6 +1,4 @@
 //! Clients: requests with keys as the API makes them, and readers that are quick, slow, or gone.
-
-use midstream::engine::settings::Shaping;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -166,14 +164,7 @@ impl Client {
             fingerprint: self.model.1.clone(),
             instructions: None,
             tools: vec![],
-            sampling: SamplingConfig {
-                temperature: 0.0,
-                top_k: 0,
-                top_p: 1.0,
-                min_p: 0.0,
-                seed: 1,
-                shaping: Shaping::NONE,
-            },
+            sampling: SamplingConfig::GREEDY,
             max_output_tokens,
             stop: vec![],
             template_kwargs: Map::new(),

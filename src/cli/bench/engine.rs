@@ -1,6 +1,4 @@
 //! Prompts and decoding, measured at the engine: no sockets, no conversations.
-
-use crate::engine::settings::Shaping;
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -9,7 +7,7 @@ use serde::Serialize;
 use super::limits::Limits;
 use super::report::median;
 use crate::clock::monotonic;
-use crate::engine::{Engine, EngineEvent, Generation, GenerationRequest, LocalEngine, Sampling, Standing, Work};
+use crate::engine::{Engine, EngineEvent, Generation, GenerationRequest, LocalEngine, Work};
 
 /// Tokens of the prompt behind which decoding is measured.
 pub(super) const CONTEXT: usize = 128;
@@ -161,25 +159,9 @@ impl MeasuredEngine {
         // Neither one token nor a run of neighbours, so that no two places of a prompt are alike.
         let token = |index: usize| ((index * 7_919 + 311) % vocabulary) as u32;
         Ok(self.engine.submit(GenerationRequest {
-            prompt: (0..tokens).map(token).collect(),
-            resumed: Arc::new([]),
-            sampling: Sampling {
-                temperature: 0.0,
-                top_k: 0,
-                top_p: 1.0,
-                min_p: 0.0,
-                seed: 0,
-                choice: 0,
-                shaping: Shaping::NONE,
-            },
-            logprobs: None,
-            constraint: None,
-            max_tokens: max_tokens as u32,
-            stop_tokens: Arc::new([]),
-            messages: Arc::new([]),
             cache_salt: salt,
-            standing: Standing::default(),
             channel_capacity: max_tokens,
+            ..GenerationRequest::greedy((0..tokens).map(token).collect(), max_tokens as u32)
         })?)
     }
 }

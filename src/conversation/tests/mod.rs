@@ -12,8 +12,6 @@ mod state_machine;
 mod steers;
 mod tools;
 mod trim;
-
-use crate::engine::settings::Shaping;
 use serde_json::Map;
 
 use super::*;
@@ -152,14 +150,7 @@ fn config() -> ResponseConfig {
         fingerprint: "f1".to_owned(),
         instructions: None,
         tools: vec![],
-        sampling: SamplingConfig {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 1,
-            shaping: Shaping::NONE,
-        },
+        sampling: SamplingConfig::GREEDY,
         max_output_tokens: None,
         stop: vec![],
         template_kwargs: Map::new(),

@@ -1,4 +1,5 @@
-//! Follows one sequence: which tokens its constraint allows next.
+//! Follows one sequence: which tokens its constraint allows next. What it says must follow from the tokens so far and
+//! from nothing else, or a resumed answer would go on otherwise.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

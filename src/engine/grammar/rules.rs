@@ -1,4 +1,5 @@
-//! From a constraint to a grammar in the library's terms.
+//! From a constraint to a grammar in the library's terms. Must never allow more than the constraint: what cannot be
+//! said in a grammar is refused.
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Map, Value, json};

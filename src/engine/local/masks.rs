@@ -1,4 +1,5 @@
-//! Masks of constrained sequences, computed beside the forward pass whose logits they are for.
+//! Masks of constrained sequences, computed beside the forward pass whose logits they are for. A sequence without its
+//! mask must fail, never be sampled freely.
 
 use std::collections::{BTreeMap, HashMap};
 

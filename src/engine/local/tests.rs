@@ -45,19 +45,7 @@ pub(super) fn prompt(seed: u32, length: u32) -> Arc<[u32]> {
 }
 
 pub(super) fn request(prompt: Arc<[u32]>, max_tokens: u32) -> GenerationRequest {
-    GenerationRequest {
-        prompt,
-        resumed: Arc::new([]),
-        sampling: GREEDY,
-        logprobs: None,
-        constraint: None,
-        max_tokens,
-        stop_tokens: Arc::new([]),
-        messages: Arc::new([]),
-        cache_salt: 0,
-        standing: Standing::default(),
-        channel_capacity: 1024,
-    }
+    GenerationRequest { sampling: GREEDY, ..GenerationRequest::greedy(prompt, max_tokens) }
 }
 
 #[derive(Debug, PartialEq)]

@@ -1,4 +1,5 @@
-//! The tokens that may be drawn, and the steps that make them fewer.
+//! The tokens that may be drawn, and the steps that make them fewer. No step may leave none, or bring back a token that
+//! is gone.
 
 use std::cmp::Ordering;
 

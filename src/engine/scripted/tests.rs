@@ -1,31 +1,13 @@
 //! What a scripted engine promises, against the engine contract.
 
 use super::*;
-use crate::engine::settings::Shaping;
-use crate::engine::{Sampling, Standing};
 use crate::prompt::{Message, Role};
 
 fn request(text: &str) -> GenerationRequest {
     GenerationRequest {
-        prompt: text.bytes().map(u32::from).collect(),
-        resumed: Arc::new([]),
-        sampling: Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 0,
-            choice: 0,
-            shaping: Shaping::NONE,
-        },
-        logprobs: None,
-        constraint: None,
-        max_tokens: 1_000,
-        stop_tokens: Arc::new([]),
         messages: Arc::new([Message::text(Role::User, text)]),
-        cache_salt: 0,
-        standing: Standing::default(),
         channel_capacity: 4,
+        ..GenerationRequest::greedy(text.bytes().map(u32::from).collect(), 1_000)
     }
 }
 

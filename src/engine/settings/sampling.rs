@@ -21,6 +21,12 @@ pub struct Sampling {
     pub shaping: Shaping,
 }
 
+impl Sampling {
+    /// The most likely token, always.
+    pub const GREEDY: Self =
+        Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, choice: 0, shaping: Shaping::NONE };
+}
+
 /// How tokens are chosen where a client leaves it open.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplingDefaults {

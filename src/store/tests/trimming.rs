@@ -1,6 +1,4 @@
 //! Trimming: old events are unreadable at once, what is kept of them folds as they did, and nothing in between is seen.
-
-use crate::engine::settings::Shaping;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,14 +22,7 @@ fn config() -> ResponseConfig {
         fingerprint: "f".into(),
         instructions: None,
         tools: Vec::new(),
-        sampling: SamplingConfig {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 1,
-            shaping: Shaping::NONE,
-        },
+        sampling: SamplingConfig::GREEDY,
         max_output_tokens: None,
         stop: Vec::new(),
         template_kwargs: serde_json::Map::new(),
