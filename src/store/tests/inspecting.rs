@@ -112,6 +112,12 @@ fn mending_a_cut_log_keeps_the_journal_as_it_was_and_rewinds_what_is_left() {
     assert_eq!(mend(folder.path()).unwrap().kept, None, "a mended folder is mended again");
 }
 
+/// Places of a file in per mille, neighbours far apart. How much of a journal's file is in use differs from run to run
+/// with the database's own threads: a test goes on until it has hit something, not until it has tried some places.
+fn places() -> impl Iterator<Item = usize> {
+    (0..850).map(|nth| 50 + nth * 233 % 850)
+}
+
 /// The conversations that cannot be read, if they are read in this order from a copy of the folder as it is.
 fn unreadable<'a>(
     folder: &Path,
@@ -130,7 +136,7 @@ fn what_cannot_be_read_is_the_same_whatever_was_read_before_and_all_else_can_be_
     let conversations = written(folder.path(), 60, 60);
     drop(SledJournal::open(folder.path()).unwrap());
     let mut seen = 0;
-    for per_mille in (50..900).step_by(40) {
+    for per_mille in places() {
         let copy = tempfile::tempdir().unwrap();
         copy_folder(folder.path(), copy.path());
         flip(copy.path(), per_mille);
@@ -151,8 +157,11 @@ fn what_cannot_be_read_is_the_same_whatever_was_read_before_and_all_else_can_be_
         }
         assert!(refused <= hurt.len(), "{refused} conversations lie beside {}", hurt.len());
         journal.check_writable().unwrap();
+        if seen == 3 {
+            return;
+        }
     }
-    assert!(seen > 0, "nothing was unreadable");
+    panic!("only {seen} places were unreadable");
 }
 
 /// Whether one conversation of the journal cannot be read by the database while the folder opens.
@@ -171,7 +180,7 @@ fn what_the_database_cannot_read_is_damage_of_its_conversation_only() {
     // With a snapshot, recovery reads only what lies behind it.
     drop(SledJournal::open(folder.path()).unwrap());
     let mut seen = 0;
-    for per_mille in (50..900).step_by(60) {
+    for per_mille in places() {
         let copy = tempfile::tempdir().unwrap();
         copy_folder(folder.path(), copy.path());
         flip(copy.path(), per_mille);
@@ -209,6 +218,9 @@ fn what_the_database_cannot_read_is_damage_of_its_conversation_only() {
         for conversation in left {
             journal.read(conversation, 0, 1000).unwrap();
         }
+        if seen == 3 {
+            return;
+        }
     }
-    assert!(seen > 0, "nothing was unreadable");
+    panic!("only {seen} places were unreadable");
 }
