@@ -20,9 +20,9 @@ use crate::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use crate::api::{self, App, Limits, Phase};
 use crate::cli::Prepared;
 use crate::clock::{Clock, monotonic};
-use crate::config::Config;
+use crate::config::{Config, KvType};
 use crate::crash;
-use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine, ModelInfo, ScriptedEngine};
+use crate::engine::{Catalog, Engine, KvFormat, LoadOptions, LocalEngine, ModelInfo, ScriptedEngine};
 use crate::prompt::{ChatTemplate, builtin_template, builtin_template_names, missing_marks};
 use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterStatus};
 
@@ -262,6 +262,10 @@ pub(crate) fn load_options(config: &Config, id: &str) -> anyhow::Result<LoadOpti
         id: Some(id.to_owned()),
         threads,
         kv_bytes: config.kv_bytes,
+        kv_format: match config.kv_type {
+            KvType::F16 => KvFormat::F16,
+            KvType::Q8 => KvFormat::Q8,
+        },
         token_gap_ms: config.token_gap_ms,
         guessed_tokens: config.guessed_tokens,
         sequences_max: config.engine_inbox_requests,

@@ -113,6 +113,8 @@ pub struct Config {
     pub token_channel_capacity: usize,
     /// Bytes for keys and values of attention, all sequences together.
     pub kv_bytes: usize,
+    /// How keys and values are stored.
+    pub kv_type: KvType,
     /// Milliseconds that should lie at most between two tokens of an answer while the engine runs somebody's prompt.
     pub token_gap_ms: u64,
     /// Most tokens that a step of the engine guesses from a sequence's own text; 0 turns that off. It changes no token.
@@ -127,6 +129,17 @@ pub struct Config {
     pub shutdown_drain_ms: u64,
     /// Milliseconds that it then takes at most to write KV files.
     pub shutdown_kv_ms: u64,
+}
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvType {
+    /// Two bytes a value.
+    #[default]
+    F16,
+    /// One byte a value, and a scale for 32 of them.
+    Q8,
 }
 
 /// What can be set for one model.
@@ -178,6 +191,7 @@ impl Default for Config {
             engine_inbox_requests: 256,
             token_channel_capacity: 64,
             kv_bytes: 1 << 30,
+            kv_type: KvType::F16,
             token_gap_ms: 100,
             guessed_tokens: 7,
             kv_files_bytes_max: 4 << 30,

@@ -11,8 +11,8 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use midstream_kernels::{
-    Activation, AttentionArgs, AttentionRow, AttentionScratch, Branch, Format, Isa, KV_BLOCK, Product, RopeStyle,
-    Rotation, Scratch, Team, WeightMatrix, activate_rows, add_branch, attention, f32_to_f16, f32_to_f16_slice, matmul,
+    Activation, AttentionArgs, AttentionRow, AttentionScratch, Branch, Format, Isa, KV_BLOCK, KvFormat, KvLayer,
+    Product, RopeStyle, Rotation, Scratch, Team, WeightMatrix, activate_rows, add_branch, attention, matmul,
     matmul_all, rms_norm_rows, rope,
 };
 
@@ -84,20 +84,20 @@ struct Model<'a> {
     layers: Vec<[WeightMatrix; 7]>,
     head: WeightMatrix,
     norm: Vec<f32>,
-    keys: Vec<Vec<u16>>,
-    values: Vec<Vec<u16>>,
+    kv: Vec<KvLayer>,
     times: [Duration; PARTS.len()],
 }
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     for shape in &SHAPES {
-        for isa in Isa::available().into_iter().skip(1) {
-            let line = format!("{} {}", shape.name, isa.name());
+        let isas = Isa::available().into_iter().skip(1);
+        for (isa, format) in isas.flat_map(|isa| KvFormat::ALL.map(|format| (isa, format))) {
+            let line = format!("{} {} {format}", shape.name, isa.name());
             if !words.iter().all(|word| line.contains(word.as_str())) {
                 continue;
             }
-            let mut model = Model::new(shape, isa);
+            let mut model = Model::new(shape, isa, format);
             for threads in [1, Team::default_size()] {
                 println!("{line}, {threads} threads");
                 println!("{:28}{}", "us per token", PARTS.map(|part| format!("{part:>10}")).concat());
@@ -121,7 +121,7 @@ fn main() {
 }
 
 impl<'a> Model<'a> {
-    fn new(shape: &'a Shape, isa: Isa) -> Self {
+    fn new(shape: &'a Shape, isa: Isa, format: KvFormat) -> Self {
         let Shape { width, inner, .. } = *shape;
         let (query, kv) = (shape.heads * HEAD_DIM, shape.kv_heads * HEAD_DIM);
         let sizes =
@@ -133,15 +133,14 @@ impl<'a> Model<'a> {
             WeightMatrix::new(isa, format, rows, cols, &bytes).unwrap()
         };
         let layer = || std::array::from_fn(|i| matrix(shape.formats[i], sizes[i].0, sizes[i].1));
-        let pages = || (0..shape.layers).map(|_| vec![f32_to_f16(0.1); CONTEXT * kv]).collect();
+        let pages = || KvLayer::new(format, CONTEXT / KV_BLOCK, shape.kv_heads, HEAD_DIM);
         Self {
             shape,
             isa,
             layers: (0..shape.layers).map(|_| layer()).collect(),
             head: matrix(shape.formats[7], shape.words, width),
             norm: vec![1.0; width],
-            keys: pages(),
-            values: pages(),
+            kv: std::iter::repeat_with(pages).take(shape.layers).collect(),
             times: [Duration::ZERO; PARTS.len()],
         }
     }
@@ -197,16 +196,15 @@ impl<'a> Model<'a> {
             rope(team, isa, &rotation, &mut q, m);
             rope(team, isa, &rotation, &mut k, m);
             clock.stop("rope");
-            write_kv(isa, &mut self.keys[index], &mut self.values[index], &positions, [&k, &v]);
+            for ((position, k), v) in positions.iter().zip(k.chunks_exact(kv)).zip(v.chunks_exact(kv)) {
+                self.kv[index].write(isa, (position / KV_BLOCK, position % KV_BLOCK), k, v);
+            }
             clock.stop("kv write");
             let args = AttentionArgs {
                 q: &q,
                 n_heads: heads,
-                n_kv_heads: kv_heads,
-                head_dim: HEAD_DIM,
                 scale: 0.125,
-                k: &self.keys[index],
-                v: &self.values[index],
+                kv: &self.kv[index],
                 window: None,
                 sinks: None,
                 rows: &seen,
@@ -243,26 +241,6 @@ fn rows<'a>(runs: &[std::ops::Range<usize>], tables: &'a [Vec<u32>]) -> Vec<Atte
         run.clone().map(|position| AttentionRow { block_table: table, len: position + 1 }).collect::<Vec<_>>()
     };
     runs.iter().zip(tables).flat_map(of_run).collect()
-}
-
-/// Narrows the rows of keys and values to their places in the blocks.
-fn write_kv(isa: Isa, keys: &mut [u16], values: &mut [u16], positions: &[usize], [k, v]: [&[f32]; 2]) {
-    let kv_heads = k.len() / positions.len() / HEAD_DIM;
-    for (row, position) in positions.iter().enumerate() {
-        for head in 0..kv_heads {
-            let from = (row * kv_heads + head) * HEAD_DIM;
-            let start = (position / KV_BLOCK * kv_heads + head) * KV_BLOCK * HEAD_DIM;
-            let slot = position % KV_BLOCK;
-            let mut narrow = [0; HEAD_DIM];
-            f32_to_f16_slice(isa, &k[from..from + HEAD_DIM], &mut narrow);
-            let block = &mut keys[start..start + HEAD_DIM * KV_BLOCK];
-            for (column, bits) in block.as_chunks_mut::<KV_BLOCK>().0.iter_mut().zip(narrow) {
-                column[slot] = bits;
-            }
-            let start = start + slot * HEAD_DIM;
-            f32_to_f16_slice(isa, &v[from..from + HEAD_DIM], &mut values[start..start + HEAD_DIM]);
-        }
-    }
 }
 
 /// Adds up what each part takes.

@@ -10,8 +10,8 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use midstream_kernels::{
-    Activation, AttentionArgs, AttentionRow, AttentionScratch, Format, Isa, KV_BLOCK, Product, Scratch, Team,
-    WeightMatrix, activate_rows, attention, f32_to_f16, matmul, matmul_all, rms_norm_rows,
+    Activation, AttentionArgs, AttentionRow, AttentionScratch, Format, Isa, KV_BLOCK, KvFormat, KvLayer, Product,
+    Scratch, Team, WeightMatrix, activate_rows, attention, matmul, matmul_all, rms_norm_rows,
 };
 
 const ROWS: usize = 4096;
@@ -36,9 +36,11 @@ fn main() {
             if matches(&line) {
                 println!("{line} {}", models(&team, isa));
             }
-            let line = format!("{:7} attention", isa.name());
-            if matches(&line) {
-                println!("{line} {}", attentions(&team, isa));
+            for format in KvFormat::ALL {
+                let line = format!("{:7} attention {format}", isa.name());
+                if matches(&line) {
+                    println!("{line} {}", attentions(&team, isa, format));
+                }
             }
         }
     }
@@ -115,28 +117,20 @@ fn products(team: &Team, isa: Isa, format: Format) -> String {
     format!("{line} {alone:7.1} {:7.2}", 1e-9 * bytes.len() as f64 / packing)
 }
 
-fn attentions(team: &Team, isa: Isa) -> String {
+fn attentions(team: &Team, isa: Isa, format: KvFormat) -> String {
     let (n_heads, n_kv_heads, head_dim) = (9, 3, 64);
     let mut line = String::new();
     for (rows, len) in [(1, 128), (1, 2048), (8, 1024), (64, 1024)] {
         let blocks = 2048 / KV_BLOCK;
-        let pool: Vec<u16> =
-            (0..blocks * n_kv_heads * KV_BLOCK * head_dim).map(|i| f32_to_f16((i % 13) as f32 * 0.1)).collect();
+        let mut kv = KvLayer::new(format, blocks, n_kv_heads, head_dim);
+        let position: Vec<f32> = (0..n_kv_heads * head_dim).map(|i| (i % 13) as f32 * 0.1).collect();
+        for place in (0..blocks).flat_map(|block| (0..KV_BLOCK).map(move |slot| (block, slot))) {
+            kv.write(isa, place, &position, &position);
+        }
         let q: Vec<f32> = (0..rows * n_heads * head_dim).map(|i| (i % 11) as f32 * 0.1).collect();
         let table: Vec<u32> = (0..blocks as u32).rev().collect();
         let seen = vec![AttentionRow { block_table: &table, len }; rows];
-        let args = AttentionArgs {
-            q: &q,
-            n_heads,
-            n_kv_heads,
-            head_dim,
-            scale: 0.125,
-            k: &pool,
-            v: &pool,
-            window: None,
-            sinks: None,
-            rows: &seen,
-        };
+        let args = AttentionArgs { q: &q, n_heads, scale: 0.125, kv: &kv, window: None, sinks: None, rows: &seen };
         let mut out = vec![0.0; q.len()];
         let mut scratch = AttentionScratch::default();
         let seconds = fastest(|| attention(team, isa, &args, &mut out, &mut scratch));

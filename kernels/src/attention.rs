@@ -5,24 +5,19 @@
 //!
 //! A block's keys lie value by value: one register holds the same value of all its positions, so that scores need no
 //! sums across lanes, and several queries share each register of keys and of values. Where many queries see the same
-//! positions, keys and values are made f32 once for all of them.
+//! positions, or keys and values are int8, they are made f32 once for all of them.
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::isa::for_each_isa;
+use crate::kv::{GROUP, GROUPS_MAX, KV_BLOCK, KvLayer, Quants, Stored};
 use crate::math::{LANES, exp, max};
 use crate::matmul::for_row_tiles;
 use crate::memory::prefetch;
 use crate::shared::SharedSlice;
 use crate::simd::{Simd, exp as exp_lanes, load_part, store_part};
 use crate::{Isa, Team};
-
-/// The longest head there is room for.
-pub const HEAD_DIM_MAX: usize = 256;
-
-/// Positions in a block of the pool.
-pub const KV_BLOCK: usize = LANES;
 
 /// Positions that are scored together and share one step of the running softmax: those of two blocks.
 const CHUNK: usize = 2 * KV_BLOCK;
@@ -49,16 +44,10 @@ pub struct AttentionArgs<'a> {
     pub q: &'a [f32],
     /// Query heads.
     pub n_heads: usize,
-    /// Key-value heads; query head `h` uses head `h / (n_heads / n_kv_heads)`.
-    pub n_kv_heads: usize,
-    /// Values in a head.
-    pub head_dim: usize,
     /// What scores are multiplied with.
     pub scale: f32,
-    /// One layer's keys as f16 bits, `[blocks][n_kv_heads][head_dim][KV_BLOCK]`.
-    pub k: &'a [u16],
-    /// The same layer's values, `[blocks][n_kv_heads][KV_BLOCK][head_dim]`.
-    pub v: &'a [u16],
+    /// One layer's keys and values. Query head `h` uses key-value head `h / (n_heads / kv heads)`.
+    pub kv: &'a KvLayer,
     /// How many positions a row sees at most, the last ones; all when there is none.
     pub window: Option<usize>,
     /// One score per query head that takes part in the softmax and has no value: weight that goes nowhere.
@@ -83,9 +72,14 @@ impl AttentionArgs<'_> {
         self.window.map_or(0, |window| self.rows[row].len.saturating_sub(window))
     }
 
+    /// Query heads that share a key-value head.
+    fn group(&self) -> usize {
+        self.n_heads / self.kv.heads
+    }
+
     /// The sinks of the query heads that share a key-value head.
     fn sinks_of(&self, kv_head: usize) -> Option<&[f32]> {
-        let group = self.n_heads / self.n_kv_heads;
+        let group = self.group();
         self.sinks.map(|sinks| &sinks[kv_head * group..(kv_head + 1) * group])
     }
 }
@@ -112,13 +106,13 @@ impl AttentionScratch {
 /// `out[row][head] = softmax(q k^T * scale) v` over the positions each row sees; `out` is laid out like `q`.
 ///
 /// Panics when a length does not fit the shape, a block number or position lies outside the pool or table, `n_heads`
-/// is no multiple of `n_kv_heads`, `head_dim` exceeds [`HEAD_DIM_MAX`], or the window is empty.
+/// is no multiple of the key-value heads, or the window is empty.
 pub fn attention(team: &Team, isa: Isa, args: &AttentionArgs<'_>, out: &mut [f32], scratch: &mut AttentionScratch) {
     check(args, out.len());
     let segments = args.rows.iter().map(|row| row.len.div_ceil(SEGMENT)).max().unwrap_or(0).max(1);
-    let group = args.n_heads / args.n_kv_heads;
-    let heads_len = group * args.head_dim;
-    let pieces = args.rows.len() * args.n_kv_heads * segments;
+    let (group, kv_heads) = (args.group(), args.kv.heads);
+    let heads_len = group * args.kv.head_dim;
+    let pieces = args.rows.len() * kv_heads * segments;
     find_tiles(args.rows, &mut scratch.tiles);
     grow(&mut scratch.states, pieces * group);
     if segments > 1 {
@@ -128,9 +122,8 @@ pub fn attention(team: &Team, isa: Isa, args: &AttentionArgs<'_>, out: &mut [f32
     // With one segment the pieces lie just like the output's heads.
     let values = SharedSlice::new(if segments > 1 { values } else { &mut *out });
     let states = SharedSlice::new(states);
-    team.run_each(tiles.len() * args.n_kv_heads * segments, |index| {
-        let (tile, kv_head, segment) =
-            (index / segments / args.n_kv_heads, index / segments % args.n_kv_heads, index % segments);
+    team.run_each(tiles.len() * kv_heads * segments, |index| {
+        let (tile, kv_head, segment) = (index / segments / kv_heads, index / segments % kv_heads, index % segments);
         let piece = Piece { args, rows: tiles[tile], kv_head, segment, segments, values: &values, states: &states };
         WIDENED.with_borrow_mut(|widened| run_piece(isa, &piece, widened));
     });
@@ -138,12 +131,12 @@ pub fn attention(team: &Team, isa: Isa, args: &AttentionArgs<'_>, out: &mut [f32
         let values: &[f32] = &scratch.values;
         let states: &[[f32; 2]] = &scratch.states;
         team.run_chunks(out, heads_len, |item, out| {
-            let row = item / args.n_kv_heads;
+            let row = item / kv_heads;
             let first = args.first(row) / SEGMENT;
             let used = args.rows[row].len.div_ceil(SEGMENT).max(1) - first;
             let values = values[(item * segments + first) * heads_len..].chunks_exact(heads_len).take(used);
             let states = states[(item * segments + first) * group..].chunks_exact(group).take(used);
-            merge(values.zip(states), args.sinks_of(item % args.n_kv_heads), out, args.head_dim);
+            merge(values.zip(states), args.sinks_of(item % kv_heads), out, args.kv.head_dim);
         });
     }
 }
@@ -158,20 +151,17 @@ fn grow<T: Copy + Default>(memory: &mut Vec<T>, len: usize) {
 const GROUP_MAX: usize = 64;
 
 fn check(args: &AttentionArgs<'_>, out_len: usize) {
-    let AttentionArgs { n_heads, n_kv_heads, head_dim, .. } = *args;
-    assert!(n_kv_heads > 0 && n_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "whole groups of query heads");
-    assert!(n_heads / n_kv_heads <= GROUP_MAX, "no more query heads in a group than there is room for");
-    assert!((1..=HEAD_DIM_MAX).contains(&head_dim), "a head holds something, and no more than there is room for");
+    let AttentionArgs { n_heads, kv: KvLayer { blocks, heads, head_dim, .. }, .. } = *args;
+    assert!(*heads > 0 && n_heads > 0 && n_heads.is_multiple_of(*heads), "whole groups of query heads");
+    assert!(n_heads / heads <= GROUP_MAX, "no more query heads in a group than there is room for");
     let row_len = n_heads * head_dim;
     assert!(args.q.len() == args.rows.len() * row_len && out_len == args.q.len(), "one query per row and head");
-    assert_eq!(args.k.len(), args.v.len(), "as many values as keys");
     assert!(args.window != Some(0), "a window shows something");
     assert!(args.sinks.is_none_or(|sinks| sinks.len() == n_heads), "a sink for every query head");
-    let blocks = args.k.len() / (n_kv_heads * KV_BLOCK * head_dim);
     for row in args.rows {
         let used = row.len.div_ceil(KV_BLOCK);
         assert!(used <= row.block_table.len(), "a block for every position a row sees");
-        assert!(row.block_table[..used].iter().all(|block| (*block as usize) < blocks), "blocks inside the pool");
+        assert!(row.block_table[..used].iter().all(|block| (*block as usize) < *blocks), "blocks inside the pool");
     }
 }
 
@@ -280,26 +270,88 @@ struct Block<'a, E> {
     values: &'a [E],
 }
 
-impl<'a> Block<'a, u16> {
+/// One block's keys or values for one head, as int8.
+#[derive(Clone, Copy)]
+struct QuantBlock<'a> {
+    /// Laid out like a [`Block`]'s.
+    quants: &'a [[i8; LANES]],
+    /// `[groups][KV_BLOCK]`
+    scales: &'a [[u16; KV_BLOCK]],
+}
+
+impl<'a> QuantBlock<'a> {
+    /// The head at that place, of so many values in a block.
+    fn of(part: &'a Quants, at: usize, len: usize) -> Self {
+        let groups = (len / KV_BLOCK).div_ceil(GROUP);
+        let scales = &part.scales.as_chunks().0[at * groups..(at + 1) * groups];
+        Self { quants: part.quants[at * len..][..len].as_chunks().0, scales }
+    }
+}
+
+/// One block's keys and values for one head, as they are stored.
+#[derive(Clone, Copy)]
+enum StoredBlock<'a> {
+    F16(Block<'a, u16>),
+    Q8 { keys: QuantBlock<'a>, values: QuantBlock<'a> },
+}
+
+impl StoredBlock<'_> {
     /// Asks for the block: it may lie anywhere, so the processor's own prefetching cannot.
     #[inline(always)]
     fn prefetch(self) {
-        prefetch(self.keys.as_flattened());
-        prefetch(self.values);
+        match self {
+            Self::F16(Block { keys, values }) => {
+                prefetch(keys.as_flattened());
+                prefetch(values);
+            }
+            Self::Q8 { keys, values } => {
+                for part in [keys, values] {
+                    prefetch(part.quants.as_flattened());
+                    prefetch(part.scales.as_flattened());
+                }
+            }
+        }
     }
 
-    /// The block as f32, in that memory.
+    /// The block as f32, in that memory, keys before values.
     #[inline(always)]
-    fn widen<S: Simd>(self, memory: &'a mut [f32]) -> Block<'a, f32> {
-        let (keys, values) = memory.split_at_mut(self.values.len());
-        for (wide, keys) in keys.as_chunks_mut().0.iter_mut().zip(self.keys) {
-            S::store(S::widen(keys), wide);
+    fn widen<S: Simd>(self, memory: &mut [f32]) -> Block<'_, f32> {
+        let (wide_keys, wide_values) = memory.split_at_mut(memory.len() / 2);
+        let (key_rows, value_rows) = (wide_keys.as_chunks_mut().0, wide_values.as_chunks_mut().0);
+        match self {
+            Self::F16(Block { keys, values }) => {
+                for (wide, keys) in key_rows.iter_mut().zip(keys) {
+                    S::store(S::widen(keys), wide);
+                }
+                // As many values as keys, so whole registers, wherever a position's values end.
+                for (wide, values) in value_rows.iter_mut().zip(values.as_chunks().0) {
+                    S::store(S::widen(values), wide);
+                }
+            }
+            Self::Q8 { keys, values } => {
+                let groups = key_rows.chunks_mut(GROUP).zip(keys.quants.chunks(GROUP)).zip(keys.scales);
+                for ((wide, quants), scales) in groups {
+                    let scales = S::widen(scales);
+                    for (wide, quants) in wide.iter_mut().zip(quants) {
+                        S::store(S::mul(S::widen_bytes(quants), scales), wide);
+                    }
+                }
+                let mut scales = [[0.0; KV_BLOCK]; GROUPS_MAX];
+                for (wide, scales) in scales.iter_mut().zip(values.scales) {
+                    S::store(S::widen(scales), wide);
+                }
+                // The format takes heads of whole registers only.
+                let registers = value_rows.len() / KV_BLOCK;
+                let positions = value_rows.chunks_exact_mut(registers).zip(values.quants.chunks_exact(registers));
+                for (position, (wide, quants)) in positions.enumerate() {
+                    for (index, (wide, quants)) in wide.iter_mut().zip(quants).enumerate() {
+                        let scale = S::splat(scales[index * LANES / GROUP][position]);
+                        S::store(S::mul(S::widen_bytes(quants), scale), wide);
+                    }
+                }
+            }
         }
-        // As many values as keys, so whole registers, wherever a position's values end.
-        for (wide, values) in values.as_chunks_mut().0.iter_mut().zip(self.values.as_chunks().0) {
-            S::store(S::widen(values), wide);
-        }
-        Block { keys: keys.as_chunks().0, values }
+        Block { keys: wide_keys.as_chunks().0, values: wide_values }
     }
 }
 
@@ -321,31 +373,39 @@ impl Piece<'_> {
         self.args.rows[row].len.min((self.segment + 1) * SEGMENT)
     }
 
-    fn block(&self, position: usize) -> Block<'_, u16> {
+    fn block(&self, position: usize) -> StoredBlock<'_> {
         let args = self.args;
         // The row that sees most sees this position; all rows of the piece share its table.
         let block = args.rows[self.rows.0].block_table[position / KV_BLOCK] as usize;
-        let len = args.head_dim * KV_BLOCK;
-        let at = (block * args.n_kv_heads + self.kv_head) * len;
-        Block { keys: args.k[at..at + len].as_chunks().0, values: &args.v[at..at + len] }
+        let at = block * args.kv.heads + self.kv_head;
+        let len = args.kv.head_dim * KV_BLOCK;
+        match &args.kv.stored {
+            Stored::F16 { keys, values } => StoredBlock::F16(Block {
+                keys: keys[at * len..][..len].as_chunks().0,
+                values: &values[at * len..][..len],
+            }),
+            Stored::Q8 { keys, values } => {
+                StoredBlock::Q8 { keys: QuantBlock::of(keys, at, len), values: QuantBlock::of(values, at, len) }
+            }
+        }
     }
 
     /// What the piece has of a row: its heads' values and states, and where they lie.
     fn place(&self, row: usize) -> usize {
-        (row * self.args.n_kv_heads + self.kv_head) * self.segments + self.segment
+        (row * self.args.kv.heads + self.kv_head) * self.segments + self.segment
     }
 
     /// The query of a row and one of its heads. The caller must not have the same one twice at a time.
     #[inline(always)]
     fn query(&self, row: usize, head: usize, start: usize) -> Query<'_> {
         let args = self.args;
-        let group = args.n_heads / args.n_kv_heads;
+        let (group, head_dim) = (args.group(), args.kv.head_dim);
         let (first, end) = (args.first(row).saturating_sub(start), self.end_of(row).saturating_sub(start).min(CHUNK));
         let at = self.place(row) * group + head;
         Query {
-            values: &args.q[(row * args.n_heads + self.kv_head * group + head) * args.head_dim..][..args.head_dim],
+            values: &args.q[(row * args.n_heads + self.kv_head * group + head) * head_dim..][..head_dim],
             // SAFETY: a row, key-value head and segment belong to one piece only; in it each query is had once.
-            out: unsafe { self.values.part(at * args.head_dim, args.head_dim) },
+            out: unsafe { self.values.part(at * head_dim, head_dim) },
             // SAFETY: as above.
             state: unsafe { &mut self.states.part(at, 1)[0] },
             seen: if first < end { first..end } else { 0..0 },
@@ -358,7 +418,7 @@ impl Piece<'_> {
 #[inline(always)]
 fn piece_body<S: Simd>(piece: &Piece<'_>, widened: &mut Vec<f32>) {
     let args = piece.args;
-    let (head_dim, group) = (args.head_dim, args.n_heads / args.n_kv_heads);
+    let (head_dim, group) = (args.kv.head_dim, args.group());
     let rows = piece.rows.0..piece.rows.1;
     let end = rows.clone().map(|row| piece.end_of(row)).max().unwrap_or(0);
     // Runs begin at the same positions with and without a window.
@@ -373,9 +433,7 @@ fn piece_body<S: Simd>(piece: &Piece<'_>, widened: &mut Vec<f32>) {
     }
     let is_widened = rows.len() * group >= WIDENED_QUERIES_MIN;
     let block_len = 2 * head_dim * KV_BLOCK;
-    if is_widened {
-        grow(widened, 2 * block_len);
-    }
+    grow(widened, 2 * block_len);
     for start in (begin..end).step_by(CHUNK) {
         let low = piece.block(start);
         // Nobody sees the second block where it would be behind the end.
@@ -385,12 +443,15 @@ fn piece_body<S: Simd>(piece: &Piece<'_>, widened: &mut Vec<f32>) {
                 piece.block(ahead).prefetch();
             }
         }
-        if is_widened {
-            let (memory, rest) = widened.split_at_mut(block_len);
-            let blocks = [low.widen::<S>(memory), high.widen::<S>(&mut rest[..block_len])];
-            attend_all::<S, f32>(piece, &blocks, start);
-        } else {
-            attend_all::<S, u16>(piece, &[low, high], start);
+        match (low, high) {
+            (StoredBlock::F16(low), StoredBlock::F16(high)) if !is_widened => {
+                attend_all::<S, u16>(piece, &[low, high], start);
+            }
+            _ => {
+                let (memory, rest) = widened.split_at_mut(block_len);
+                let blocks = [low.widen::<S>(memory), high.widen::<S>(&mut rest[..block_len])];
+                attend_all::<S, f32>(piece, &blocks, start);
+            }
         }
     }
     if piece.segments == 1 {
@@ -408,7 +469,7 @@ fn piece_body<S: Simd>(piece: &Piece<'_>, widened: &mut Vec<f32>) {
 /// Adds a chunk of positions to the results of all queries of a piece.
 #[inline(always)]
 fn attend_all<S: Simd, E: Element>(piece: &Piece<'_>, blocks: &[Block<'_, E>; 2], start: usize) {
-    let group = piece.args.n_heads / piece.args.n_kv_heads;
+    let group = piece.args.group();
     let queries = (piece.rows.1 - piece.rows.0) * group;
     // All heads of the first row, then those of the second.
     let (mut row, mut head) = (piece.rows.0, 0);
@@ -432,7 +493,7 @@ fn attend<S: Simd, E: Element, const R: usize>(
     blocks: &[Block<'_, E>; 2],
     start: usize,
 ) {
-    let group = piece.args.n_heads / piece.args.n_kv_heads;
+    let group = piece.args.group();
     let queries: &mut [Query<'_>; R] = &mut std::array::from_fn(|_| {
         let query = piece.query(*row, *head, start);
         *head += 1;

@@ -24,6 +24,8 @@ pub(crate) trait Simd {
     fn store(vector: Self::V, values: &mut [f32; LANES]);
     /// From f16 bits. Exact.
     fn widen(bits: &[u16; LANES]) -> Self::V;
+    /// From whole numbers. Exact.
+    fn widen_bytes(numbers: &[i8; LANES]) -> Self::V;
     /// To the nearest f16.
     fn narrow(vector: Self::V) -> [u16; LANES];
     fn add(a: Self::V, b: Self::V) -> Self::V;
@@ -113,6 +115,11 @@ impl Simd for Plain {
     #[inline(always)]
     fn widen(bits: &[u16; LANES]) -> Self::V {
         bits.map(f16_to_f32)
+    }
+
+    #[inline(always)]
+    fn widen_bytes(numbers: &[i8; LANES]) -> Self::V {
+        numbers.map(f32::from)
     }
 
     #[inline(always)]

@@ -2,8 +2,9 @@
 //! It must never do anything the plain form does not.
 
 use std::arch::aarch64::{
-    float32x4_t, uint16x4_t, vadd_f32, vaddq_f32, vaddq_s32, vbslq_f32, vcgtq_f32, vcltq_f32, vdupq_n_f32, vdupq_n_s32,
-    vfmaq_f32, vget_high_f32, vget_lane_f32, vget_low_f32, vld1_u16, vld1q_f32, vmulq_f32, vreinterpretq_f32_s32,
+    float32x4_t, uint16x4_t, vadd_f32, vaddq_f32, vaddq_s32, vbslq_f32, vcgtq_f32, vcltq_f32, vcvtq_f32_s32,
+    vdupq_n_f32, vdupq_n_s32, vfmaq_f32, vget_high_f32, vget_high_s8, vget_high_s16, vget_lane_f32, vget_low_f32,
+    vget_low_s8, vget_low_s16, vld1_u16, vld1q_f32, vld1q_s8, vmovl_s8, vmovl_s16, vmulq_f32, vreinterpretq_f32_s32,
     vreinterpretq_s32_f32, vshlq_n_s32, vst1_u16, vst1q_f32, vsubq_f32,
 };
 use std::arch::asm;
@@ -80,6 +81,17 @@ impl Simd for Neon {
         let quads = bits.as_chunks::<4>().0;
         // SAFETY: four elements each; callers enable NEON (see the trait).
         unsafe { [0, 1, 2, 3].map(|i| widen_4(vld1_u16(quads[i].as_ptr()))) }
+    }
+
+    #[inline(always)]
+    fn widen_bytes(numbers: &[i8; LANES]) -> Self::V {
+        // SAFETY: sixteen elements; callers enable NEON (see the trait).
+        unsafe {
+            let bytes = vld1q_s8(numbers.as_ptr());
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes)));
+            [vget_low_s16(low), vget_high_s16(low), vget_low_s16(high), vget_high_s16(high)]
+                .map(|four| vcvtq_f32_s32(vmovl_s16(four)))
+        }
     }
 
     #[inline(always)]

@@ -3,11 +3,12 @@
 
 use std::arch::x86_64::{
     __m128, __m256, __m512, _MM_FROUND_TO_NEAREST_INT, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128,
-    _mm_max_ps, _mm_max_ss, _mm_movehl_ps, _mm_shuffle_ps, _mm_storeu_si128, _mm256_add_epi32, _mm256_add_ps,
-    _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cvtph_ps, _mm256_cvtps_ph,
-    _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps, _mm256_min_ps,
-    _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256,
-    _mm256_sub_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512, _mm512_castps512_ps256, _mm512_castsi512_ps,
+    _mm_max_ps, _mm_max_ss, _mm_movehl_ps, _mm_shuffle_ps, _mm_srli_si128, _mm_storeu_si128, _mm256_add_epi32,
+    _mm256_add_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cvtepi8_epi32,
+    _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_loadu_si256, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps, _mm512_add_epi32, _mm512_add_ps,
+    _mm512_castps_si512, _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps,
     _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_extractf32x8_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps,
     _mm512_min_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
     _mm512_sub_ps,
@@ -81,6 +82,16 @@ impl Simd for Avx2 {
         unsafe {
             let (low, high) = (_mm_loadu_si128(bits.as_ptr().cast()), _mm_loadu_si128(bits.as_ptr().add(8).cast()));
             (_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
+        }
+    }
+
+    #[inline(always)]
+    fn widen_bytes(numbers: &[i8; LANES]) -> Self::V {
+        // SAFETY: sixteen elements; callers enable AVX2 (see the trait).
+        unsafe {
+            let bytes = _mm_loadu_si128(numbers.as_ptr().cast());
+            let (low, high) = (_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes)));
+            (_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
         }
     }
 
@@ -183,6 +194,12 @@ impl Simd for Avx512 {
     fn widen(bits: &[u16; LANES]) -> Self::V {
         // SAFETY: sixteen elements; callers enable AVX-512 F (see the trait).
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(bits.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn widen_bytes(numbers: &[i8; LANES]) -> Self::V {
+        // SAFETY: sixteen elements; callers enable AVX-512 F (see the trait).
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(numbers.as_ptr().cast()))) }
     }
 
     #[inline(always)]

@@ -46,6 +46,8 @@ pub use local::{
     Bound, EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, Needs, Room, Shortage, read_file_facts,
     read_model_info,
 };
+#[cfg(feature = "server")]
+pub use midstream_kernels::KvFormat;
 #[cfg(all(test, feature = "server"))]
 pub(crate) use model::tiny;
 #[cfg(feature = "server")]

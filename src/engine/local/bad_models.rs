@@ -10,9 +10,9 @@ use super::files::ModelFiles;
 use super::load::prepare;
 use super::tests::{gated_engine_of, generate, prompt, read, request};
 use super::*;
-use crate::engine::FinishReason;
 use crate::engine::gguf::{Gguf, Source, TensorType};
 use crate::engine::model::tiny::Tiny;
+use crate::engine::{FinishReason, KvFormat};
 
 const OPTIONS: LoadOptions = LoadOptions {
     id: None,
@@ -23,6 +23,7 @@ const OPTIONS: LoadOptions = LoadOptions {
     threads: Some(1),
     context_length: None,
     kv_bytes: 1 << 20,
+    kv_format: KvFormat::F16,
     promised_bytes: 0,
     sequences_max: 8,
     step_sequences: 8,

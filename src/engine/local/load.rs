@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use midstream_kernels::{Isa, Team};
+use midstream_kernels::{Isa, KvFormat, Team};
 use sha2::{Digest, Sha256};
 
-use super::super::backend::cpu::CpuBackend;
+use super::super::backend::cpu::{CpuBackend, KvPlan};
 use super::super::contract::ModelInfo;
 use super::super::gguf::{self, Gguf, Source};
 use super::super::grammar::Grammars;
@@ -26,8 +26,6 @@ use crate::prompt::{ChatTemplate, PROBED_TOOL, TemplateError};
 /// Changes whenever the same file and tokens would give other logits than before, or a KV block other bytes: KV files
 /// of an earlier build must not be taken for this one's.
 const NUMERICS_VERSION: u32 = 2;
-/// How keys and values are stored.
-const KV_TYPE: &str = "f16";
 /// Memory for KV where nothing was configured.
 const KV_BYTES_DEFAULT: usize = 1 << 30;
 /// Bytes of each weight that go into the fingerprint: enough to tell two trainings of one model apart.
@@ -54,6 +52,8 @@ pub struct LoadOptions {
     pub context_length: Option<usize>,
     /// Memory for KV, for all sequences and the prefix cache together. Taken from the system as it fills.
     pub kv_bytes: usize,
+    /// How keys and values are stored.
+    pub kv_format: KvFormat,
     /// Memory that other models of this process will still take, as [`LocalEngine::promised_bytes`] says.
     pub promised_bytes: u64,
     /// Sequences that wait or run; the next one is refused as overload.
@@ -79,6 +79,7 @@ impl Default for LoadOptions {
             threads: None,
             context_length: None,
             kv_bytes: KV_BYTES_DEFAULT,
+            kv_format: KvFormat::default(),
             promised_bytes: 0,
             sequences_max: 256,
             step_sequences: 32,
@@ -113,6 +114,18 @@ pub enum LoadError {
         path: String,
         /// What is missing, and what to do.
         shortage: Box<Shortage>,
+    },
+    /// Keys and values of this model cannot be stored as was set.
+    #[error(
+        "kv_type \"{format}\" takes heads of whole sixteens of values, and those of {path} have {head_dim}; use \"f16\""
+    )]
+    KvFormat {
+        /// The file.
+        path: String,
+        /// What was set.
+        format: KvFormat,
+        /// Values of a head.
+        head_dim: usize,
     },
     /// The file is broken, or not a model that can be run.
     #[error("cannot use the model {path}: {source}")]
@@ -152,6 +165,7 @@ impl LoadError {
         match self {
             Self::Read { .. } => "model_unreadable",
             Self::Changed { .. } => "model_changed",
+            Self::KvFormat { .. } => "kv_type_unusable",
             Self::Memory { shortage, .. } if shortage.is_of_kv() => "kv_exceeds_memory",
             Self::Memory { .. } => "model_exceeds_memory",
             Self::Model { .. } => "model_unusable",
@@ -203,6 +217,10 @@ fn read_text(path: &Path, files: &dyn Source, options: &LoadOptions) -> Result<T
             expected: vec![description.sizes.embedding, tokenizer.vocab_size()],
         }));
     }
+    let (format, head_dim) = (options.kv_format, description.sizes.head_dim);
+    if !format.takes(head_dim) {
+        return Err(LoadError::KvFormat { path: path.display().to_string(), format, head_dim });
+    }
     let template = chat_template(&gguf, &tokenizer, path, options)?;
     Ok(Text { gguf, description, tokenizer, template })
 }
@@ -220,16 +238,20 @@ pub(super) fn prepare(
     for warning in description.warnings.iter().chain(tokenizer.warnings()) {
         tracing::warn!(model = name(), "{warning}");
     }
-    let (limits, blocks) = sizes(&description, options);
-    let needs = Needs::of(&description, &limits, blocks).map_err(refused)?;
+    let (limits, kv) = sizes(&description, options);
+    let needs = Needs::of(&description, &limits, kv).map_err(refused)?;
     let enough = needs.check(Room::now(), options.promised_bytes);
     enough.map_err(|shortage| LoadError::Memory { path: name(), shortage: Box::new(shortage) })?;
     let text_ms = began.elapsed().as_millis();
     let isa = Isa::select().map_err(|error| LoadError::Isa(error.to_string()))?;
     let team = Team::new(options.threads.unwrap_or_else(Team::default_size));
-    let fingerprint = fingerprint(&gguf, &description, files, options.template.as_deref(), isa);
+    let fingerprint = fingerprint(&gguf, &description, files, options, isa);
     let fingerprint = fingerprint.map_err(|source| refused(source.into()))?;
-    let pool = BlockPool::new(PoolConfig { blocks, model: fingerprint.clone(), kv_type: KV_TYPE.to_owned() });
+    let pool = BlockPool::new(PoolConfig {
+        blocks: kv.blocks,
+        model: fingerprint.clone(),
+        kv_type: kv.format.name().to_owned(),
+    });
     let scheduler = Scheduler::new(limits, pool);
     let context_length = scheduler.context_length();
     if context_length < limits.context_length {
@@ -238,14 +260,14 @@ pub(super) fn prepare(
         tracing::warn!(model = name(), holds = context_length, context = wanted, "{text}");
     }
     let model = model_info(path, options, &gguf, tokenizer, template, context_length, fingerprint);
-    let backend = CpuBackend::load(description, files, isa, team, blocks).map_err(refused)?;
+    let backend = CpuBackend::load(description, files, isa, team, kv).map_err(refused)?;
     let all_ms = began.elapsed().as_millis();
     tracing::info!(model = model.id, all_ms, text_ms, memory = %needs, "loaded");
     Ok((model, scheduler, backend))
 }
 
-/// What bounds the steps of a model, and how many KV blocks there are.
-fn sizes(description: &Description, options: &LoadOptions) -> (Limits, usize) {
+/// What bounds the steps of a model, and its KV.
+fn sizes(description: &Description, options: &LoadOptions) -> (Limits, KvPlan) {
     let made_for = description.sizes.context_length;
     let limits = Limits {
         sequences: options.step_sequences.clamp(1, stats::BATCH_MAX),
@@ -255,7 +277,7 @@ fn sizes(description: &Description, options: &LoadOptions) -> (Limits, usize) {
         // A wrong guess would leave its inputs in the place of those that a convolution still needs.
         guessed_tokens: if description.has_convolutions() { 0 } else { options.guessed_tokens },
     };
-    (limits, kv_blocks(description, options))
+    (limits, kv_plan(description, options))
 }
 
 /// What a file says about its model as a whole, besides its text.
@@ -281,12 +303,12 @@ pub fn read_file_facts(path: &Path, options: &LoadOptions) -> Result<FileFacts, 
     let refused = |source: ModelError| LoadError::Model { path: path.display().to_string(), source };
     files.unless_changed(read_text(path, &files, options).and_then(|text| {
         let key = |key: &str| text.gguf.string(key).ok().flatten().unwrap_or("unknown").to_owned();
-        let (limits, blocks) = sizes(&text.description, options);
+        let (limits, kv) = sizes(&text.description, options);
         Ok(FileFacts {
             architecture: key("general.architecture"),
             tokenizer: format!("{}, {}", key("tokenizer.ggml.model"), key("tokenizer.ggml.pre")),
             work: Work::read(&text.gguf).map_err(|source| refused(source.into()))?,
-            needs: Needs::of(&text.description, &limits, blocks).map_err(refused)?,
+            needs: Needs::of(&text.description, &limits, kv).map_err(refused)?,
             warnings: text.description.warnings.clone(),
             model: model_of(path, options, text),
         })
@@ -347,11 +369,12 @@ fn model_info(
     }
 }
 
-/// How many KV blocks fit into the memory for KV: whole blocks, one at least.
-fn kv_blocks(description: &Description, options: &LoadOptions) -> usize {
-    let block_bytes = CpuBackend::block_bytes_of(description).max(1);
+/// As many KV blocks as fit into the memory for KV: whole blocks, one at least.
+fn kv_plan(description: &Description, options: &LoadOptions) -> KvPlan {
+    let block_bytes = CpuBackend::block_bytes_of(description, options.kv_format).max(1);
     // Numbered in 32 bits; far more than any memory holds.
-    (options.kv_bytes / block_bytes).clamp(1, u32::MAX as usize)
+    let blocks = (options.kv_bytes / block_bytes).clamp(1, u32::MAX as usize);
+    KvPlan { format: options.kv_format, blocks }
 }
 
 /// What the file recommends, else what suits small and quantised models: a little cooler than the model's own
@@ -387,7 +410,7 @@ fn fingerprint(
     gguf: &Gguf,
     description: &Description,
     files: &dyn Source,
-    template: Option<&str>,
+    options: &LoadOptions,
     isa: Isa,
 ) -> Result<String, gguf::Error> {
     let mut hash = Sha256::new();
@@ -413,6 +436,6 @@ fn fingerprint(
         add(&mut hash, tensor.part, tensor.range.start as u64, count)?;
     }
     // A template of one's own makes other prompts, not other logits; but a resumed answer must find its prompt again.
-    hash.update(template.unwrap_or_default());
-    Ok(format!("gguf-{:x}-{}-{KV_TYPE}-n{NUMERICS_VERSION}", hash.finalize(), isa.name()))
+    hash.update(options.template.as_deref().unwrap_or_default());
+    Ok(format!("gguf-{:x}-{}-{}-n{NUMERICS_VERSION}", hash.finalize(), isa.name(), options.kv_format))
 }

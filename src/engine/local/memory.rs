@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::super::backend::cpu::{CpuBackend, StepSize};
+use super::super::backend::cpu::{CpuBackend, KvPlan, StepSize};
 use super::super::kv::BLOCK_TOKENS;
 use super::super::model::{Description, ModelError};
 use super::super::scheduler::Limits;
@@ -29,16 +29,16 @@ pub struct Needs {
 
 impl Needs {
     /// What a model takes that is run within these limits over so many KV blocks.
-    pub(super) fn of(description: &Description, limits: &Limits, blocks: usize) -> Result<Self, ModelError> {
+    pub(super) fn of(description: &Description, limits: &Limits, kv: KvPlan) -> Result<Self, ModelError> {
         let step = StepSize {
             rows: limits.step_tokens,
             sampled: limits.step_tokens.min(limits.sequences + limits.guessed_tokens),
-            context: limits.context_length.min(blocks.saturating_mul(BLOCK_TOKENS)),
+            context: limits.context_length.min(kv.blocks.saturating_mul(BLOCK_TOKENS)),
         };
-        let block = CpuBackend::block_bytes_of(description) as u64;
+        let block = CpuBackend::block_bytes_of(description, kv.format) as u64;
         Ok(Self {
             weights: CpuBackend::weight_bytes_of(description)? as u64,
-            kv: block.saturating_mul(blocks as u64),
+            kv: block.saturating_mul(kv.blocks as u64),
             steps: step.scratch_bytes(description) as u64,
             kv_token: block / BLOCK_TOKENS as u64,
         })

@@ -12,7 +12,7 @@ use crate::engine::kv::BlockId;
 use crate::engine::model::tiny::{Tiny, VOCABULARY};
 use crate::engine::scheduler::Chunk;
 use crate::engine::settings::Shaping;
-use crate::engine::{FinishReason, Sampling, SequenceId, Standing};
+use crate::engine::{FinishReason, KvFormat, Sampling, SequenceId, Standing};
 
 pub(super) const GREEDY: Sampling =
     Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 11, choice: 0, shaping: Shaping::NONE };
@@ -454,6 +454,28 @@ fn the_fingerprint_tells_weights_and_files_apart() {
     let of = |tiny: Tiny| prepare(Path::new("x"), &[&tiny.file()], &LoadOptions::default()).unwrap().0.fingerprint;
     assert_eq!(of(Tiny::default()), of(Tiny::default()));
     assert_ne!(of(Tiny::default()), of(Tiny { seed: 2, ..Tiny::default() }));
+}
+
+#[test]
+fn int8_keys_and_values_hold_nearly_twice_the_tokens_and_are_another_model_to_a_resume() {
+    let options = |kv_format| LoadOptions { kv_bytes: 160 * KV_TOKEN_BYTES, kv_format, ..LoadOptions::default() };
+    let engines = [KvFormat::F16, KvFormat::Q8].map(|format| engine(&options(format)));
+    let [f16, q8] = engines.each_ref().map(LocalEngine::model);
+    assert_eq!((f16.context_length, q8.context_length), (160, 288));
+    assert_ne!(f16.fingerprint, q8.fingerprint);
+    let asked = request(prompt(1, 100), 150);
+    let whole = generate(&engines[1], asked.clone()).tokens;
+    let alone = generate(&engine(&LoadOptions { kv_format: KvFormat::Q8, ..LoadOptions::default() }), asked).tokens;
+    assert_eq!(whole, alone);
+}
+
+#[test]
+fn heads_that_int8_does_not_take_are_refused_by_name() {
+    let tiny = Tiny { head_dim: Some(24), ..Tiny::default() };
+    let options = LoadOptions { kv_format: KvFormat::Q8, ..LoadOptions::default() };
+    let refused = prepare(Path::new("x"), &[&tiny.file()], &options).err().unwrap();
+    assert_eq!(refused.code(), "kv_type_unusable");
+    assert!(refused.to_string().contains("\"f16\""), "{refused}");
 }
 
 #[test]

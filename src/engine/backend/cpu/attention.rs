@@ -14,15 +14,11 @@ impl Mixing<'_> {
         self.turn_heads(layer);
         self.write_heads();
         let Self { team, isa, sizes, pages, buffers, place, .. } = self;
-        let (k, v) = pages.heads(*place);
         let args = AttentionArgs {
             q: &buffers.query,
             n_heads: sizes.heads,
-            n_kv_heads: sizes.kv_heads,
-            head_dim: sizes.head_dim,
             scale: sizes.attention_scale,
-            k,
-            v,
+            kv: pages.heads(*place),
             window: layer.window,
             sinks: layer.sinks.as_deref(),
             rows: seen,

@@ -18,7 +18,7 @@ mod reference;
 mod tests;
 
 use midstream_kernels::{
-    AttentionRow, AttentionScratch, Branch, Isa, RopeStyle, Scratch, Team, add_branch, add_to_rows, matmul,
+    AttentionRow, AttentionScratch, Branch, Isa, KvFormat, RopeStyle, Scratch, Team, add_branch, add_to_rows, matmul,
     rms_norm_rows, rope_angles, scale_in_place,
 };
 
@@ -97,23 +97,32 @@ struct Mixing<'a> {
     place: usize,
 }
 
+/// The KV blocks of a backend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KvPlan {
+    /// How keys and values are stored.
+    pub(crate) format: KvFormat,
+    /// How many blocks there are.
+    pub(crate) blocks: usize,
+}
+
 impl CpuBackend {
-    /// Reads the weights out of the files and makes room for `blocks` KV blocks.
+    /// Reads the weights out of the files and makes room for KV blocks.
     pub(crate) fn load(
         description: Description,
         files: &dyn Source,
         isa: Isa,
         team: Team,
-        blocks: usize,
+        kv: KvPlan,
     ) -> Result<Self, ModelError> {
         let weights = Weights::load(&description, files, isa, &team)?;
-        let pages = Pages::new(PageShape::of(&description), blocks);
+        let pages = Pages::new(PageShape::of(&description, kv.format), kv.blocks);
         Ok(Self { team, isa, description, weights, pages, buffers: Buffers::default() })
     }
 
     /// Bytes of one KV block of such a model.
-    pub(crate) fn block_bytes_of(description: &Description) -> usize {
-        PageShape::of(description).block_bytes()
+    pub(crate) fn block_bytes_of(description: &Description, format: KvFormat) -> usize {
+        PageShape::of(description, format).block_bytes()
     }
 
     /// Bytes of the weights of such a model.

@@ -1,7 +1,7 @@
-//! The bytes of the KV blocks: keys and values as f16, as the attention kernel takes them, and the last inputs of short
+//! What the KV blocks hold: keys and values as the attention kernel takes them, and the last inputs of short
 //! convolutions as f32.
 
-use midstream_kernels::{HEAD_DIM_MAX, Isa, KV_BLOCK, f32_to_f16_slice};
+use midstream_kernels::{Isa, KV_BLOCK, KvFormat, KvLayer};
 
 use super::super::super::kv::BLOCK_TOKENS;
 use super::super::super::model::{Description, Mixer};
@@ -11,6 +11,7 @@ const _: () = assert!(BLOCK_TOKENS == KV_BLOCK, "planner and kernel have blocks 
 /// What one block holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PageShape {
+    format: KvFormat,
     /// Layers with attention.
     attentions: usize,
     kv_heads: usize,
@@ -24,10 +25,10 @@ pub(super) struct PageShape {
 
 impl PageShape {
     /// The shape for a model.
-    pub(super) fn of(description: &Description) -> Self {
+    pub(super) fn of(description: &Description, format: KvFormat) -> Self {
         let sizes = &description.sizes;
         let (kv_heads, head_dim, width) = (sizes.kv_heads, sizes.head_dim, sizes.embedding);
-        let mut shape = Self { kv_heads, head_dim, width, ..Self::default() };
+        let mut shape = Self { format, kv_heads, head_dim, width, ..Self::default() };
         for layer in &description.layers {
             match &layer.mixer {
                 Mixer::Attention(_) => shape.attentions += 1,
@@ -40,11 +41,6 @@ impl PageShape {
         shape
     }
 
-    /// Keys, or values, of one layer.
-    fn head_values(self) -> usize {
-        self.kv_heads * BLOCK_TOKENS * self.head_dim
-    }
-
     /// Inputs of one layer.
     fn input_values(self) -> usize {
         self.inputs * self.width
@@ -52,28 +48,27 @@ impl PageShape {
 
     /// Bytes of one block.
     pub(super) fn block_bytes(self) -> usize {
-        2 * self.attentions * self.head_values() * size_of::<u16>()
+        self.attentions * self.format.block_bytes(self.kv_heads, self.head_dim)
             + self.convolutions * self.input_values() * size_of::<f32>()
     }
 }
 
-/// The pages of all layers. Keys of a layer are `[blocks][kv_heads][head_dim][BLOCK_TOKENS]`, values
-/// `[blocks][kv_heads][BLOCK_TOKENS][head_dim]`, inputs `[blocks][inputs][width]`: a position's input replaces the one
-/// that no later position needs.
+/// The pages of all layers. Inputs of a layer are `[blocks][inputs][width]`: a position's input replaces the one that
+/// no later position needs.
 pub(super) struct Pages {
     shape: PageShape,
     blocks: usize,
-    keys: Vec<Vec<u16>>,
-    values: Vec<Vec<u16>>,
+    attentions: Vec<KvLayer>,
     inputs: Vec<Vec<f32>>,
 }
 
 impl Pages {
     /// Zeroed pages; the system gives them memory when they are first written.
     pub(super) fn new(shape: PageShape, blocks: usize) -> Self {
-        let heads = || (0..shape.attentions).map(|_| vec![0; blocks * shape.head_values()]).collect();
+        let attention = || KvLayer::new(shape.format, blocks, shape.kv_heads, shape.head_dim);
+        let attentions = std::iter::repeat_with(attention).take(shape.attentions).collect();
         let inputs = (0..shape.convolutions).map(|_| vec![0.0; blocks * shape.input_values()]).collect();
-        Self { shape, blocks, keys: heads(), values: heads(), inputs }
+        Self { shape, blocks, attentions, inputs }
     }
 
     /// How many blocks there are.
@@ -82,26 +77,13 @@ impl Pages {
     }
 
     /// Keys and values of one layer among those with attention.
-    pub(super) fn heads(&self, layer: usize) -> (&[u16], &[u16]) {
-        (&self.keys[layer], &self.values[layer])
+    pub(super) fn heads(&self, layer: usize) -> &KvLayer {
+        &self.attentions[layer]
     }
 
     /// Writes one position; `at` is its block and its place in the block.
     pub(super) fn write(&mut self, isa: Isa, layer: usize, at: (usize, usize), key: &[f32], value: &[f32]) {
-        let (block, slot) = at;
-        let PageShape { kv_heads, head_dim, .. } = self.shape;
-        for head in 0..kv_heads {
-            let from = head * head_dim..(head + 1) * head_dim;
-            let start = (block * kv_heads + head) * BLOCK_TOKENS * head_dim;
-            let narrow = &mut [0; HEAD_DIM_MAX][..head_dim];
-            f32_to_f16_slice(isa, &key[from.clone()], narrow);
-            let columns = self.keys[layer][start..start + BLOCK_TOKENS * head_dim].as_chunks_mut::<BLOCK_TOKENS>().0;
-            for (column, bits) in columns.iter_mut().zip(narrow) {
-                column[slot] = *bits;
-            }
-            let start = start + slot * head_dim;
-            f32_to_f16_slice(isa, &value[from], &mut self.values[layer][start..start + head_dim]);
-        }
+        self.attentions[layer].write(isa, at, key, value);
     }
 
     /// The input of a recent position, of one layer among those with a convolution.
@@ -126,12 +108,11 @@ impl Pages {
         self.shape.block_bytes()
     }
 
-    /// One block, little-endian: attention layer by layer, keys before values, then the convolutions' inputs.
+    /// One block: attention layer by layer, then the convolutions' inputs, little-endian.
     pub(super) fn read_block(&self, block: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.block_bytes());
-        let values = self.shape.head_values();
-        for part in self.keys.iter().zip(&self.values).flat_map(|(keys, values)| [keys, values]) {
-            bytes.extend(part[block * values..(block + 1) * values].iter().flat_map(|number| number.to_le_bytes()));
+        for layer in &self.attentions {
+            layer.read_block(block, &mut bytes);
         }
         let values = self.shape.input_values();
         for part in &self.inputs {
@@ -143,13 +124,7 @@ impl Pages {
     /// Writes one block as [`Self::read_block`] gave it.
     pub(super) fn write_block(&mut self, block: usize, bytes: &[u8]) {
         debug_assert_eq!(bytes.len(), self.block_bytes(), "checked before anything is written");
-        let values = self.shape.head_values();
-        let head_bytes = bytes.len().min(2 * self.shape.attentions * values * size_of::<u16>());
-        let (heads, inputs) = bytes.split_at(head_bytes);
-        let mut numbers = heads.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
-        for part in self.keys.iter_mut().zip(&mut self.values).flat_map(|(keys, values)| [keys, values]) {
-            part[block * values..(block + 1) * values].iter_mut().zip(&mut numbers).for_each(|(to, from)| *to = from);
-        }
+        let inputs = self.attentions.iter_mut().fold(bytes, |bytes, layer| layer.write_block(block, bytes));
         let values = self.shape.input_values();
         let mut numbers = inputs.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
         for part in &mut self.inputs {
@@ -197,7 +172,8 @@ mod tests {
 
     #[test]
     fn a_block_keeps_the_last_inputs_of_convolutions_behind_keys_and_values() {
-        let shape = PageShape { attentions: 1, kv_heads: 1, head_dim: 2, convolutions: 2, inputs: 3, width: 2 };
+        let heads = PageShape { attentions: 1, kv_heads: 1, head_dim: 2, ..PageShape::default() };
+        let shape = PageShape { convolutions: 2, inputs: 3, width: 2, ..heads };
         let mut pages = Pages::new(shape, 2);
         for layer in 0..2 {
             for slot in 0..BLOCK_TOKENS {

@@ -12,8 +12,12 @@ use crate::engine::scheduler::Chunk;
 const BLOCKS: usize = 64;
 
 pub(super) fn load(file: &[u8], isa: Isa, threads: usize) -> CpuBackend {
+    load_with(KvFormat::F16, file, isa, threads)
+}
+
+fn load_with(format: KvFormat, file: &[u8], isa: Isa, threads: usize) -> CpuBackend {
     let description = Description::read(&Gguf::parse(file).unwrap()).unwrap();
-    CpuBackend::load(description, &[file], isa, Team::new(threads), BLOCKS).unwrap()
+    CpuBackend::load(description, &[file], isa, Team::new(threads), KvPlan { format, blocks: BLOCKS }).unwrap()
 }
 
 fn tokens(seed: u32, count: usize) -> Vec<u32> {
@@ -50,15 +54,19 @@ fn check_chunks(backend: &mut CpuBackend, all: &[u32], sizes: &[usize], expected
 }
 
 fn check_invariance(file: &[u8]) {
+    check_invariance_with(KvFormat::F16, file);
+}
+
+fn check_invariance_with(format: KvFormat, file: &[u8]) {
     let all = tokens(5, 70);
     for isa in Isa::available() {
-        let mut single = load(file, isa, 1);
+        let mut single = load_with(format, file, isa, 1);
         let expected = one_by_one(&mut single, &all);
         assert!(expected.iter().flatten().all(|bits| f32::from_bits(*bits).is_finite()));
         for sizes in [&[70_usize][..], &[1, 15, 16, 17], &[33, 2]] {
             check_chunks(&mut single, &all, sizes, &expected);
         }
-        let mut team = load(file, isa, 3);
+        let mut team = load_with(format, file, isa, 3);
         check_chunks(&mut team, &all, &[64, 1], &expected);
         check_mixed_step(&mut team, &all, &expected);
     }
@@ -100,6 +108,29 @@ fn logits_do_not_depend_on_batch_chunks_threads_or_cache_in_any_architecture() {
     }
     for (_, writer) in references() {
         check_invariance(&writer.finish());
+    }
+}
+
+#[test]
+fn logits_do_not_depend_on_batch_chunks_threads_or_cache_with_int8_keys_and_values() {
+    for (heads, kv_heads) in [(4, 2), (8, 1), (2, 2)] {
+        check_invariance_with(KvFormat::Q8, &Tiny { heads, kv_heads, seed: 5, ..Tiny::default() }.file());
+    }
+}
+
+#[test]
+fn int8_keys_and_values_give_nearly_the_logits_of_f16_and_not_the_same() {
+    let file = Tiny { seed: 9, own_output: true, ..Tiny::default() }.file();
+    let all = tokens(4, 60);
+    let logits = |format| {
+        let mut backend = load_with(format, &file, Isa::select().unwrap(), 2);
+        backend.forward(&[chunk(&all, 0, all.len(), 0, 1)]).unwrap().to_vec()
+    };
+    let (found, expected) = (logits(KvFormat::Q8), logits(KvFormat::F16));
+    assert_ne!(bits(&found), bits(&expected));
+    let scale = expected.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
+    for (token, (found, wanted)) in found.iter().zip(&expected).enumerate() {
+        assert!((found - wanted).abs() < 0.05 * scale, "token {token}: {found} instead of {wanted}");
     }
 }
 
