@@ -473,7 +473,7 @@ fn attend_all<S: Simd, E: Element>(piece: &Piece<'_>, blocks: &[Block<'_, E>; 2]
     let queries = (piece.rows.1 - piece.rows.0) * group;
     // All heads of the first row, then those of the second.
     let (mut row, mut head) = (piece.rows.0, 0);
-    if S::REGISTERS >= 32 {
+    if S::VECTORS >= 32 {
         for_row_tiles!(queries, |at, COUNT| {
             attend::<S, E, COUNT>(piece, &mut row, &mut head, blocks, start);
         }, 8 4 3 2 1);

@@ -17,6 +17,7 @@
 
 mod activation;
 mod attention;
+mod crowd;
 mod dequant;
 mod error;
 mod format;

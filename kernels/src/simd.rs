@@ -16,8 +16,8 @@ pub(crate) use x86::{Avx2, Avx512};
 pub(crate) trait Simd {
     /// Sixteen floats.
     type V: Copy;
-    /// How many vector registers there are; a `V` may take two.
-    const REGISTERS: usize;
+    /// How many vectors the registers hold: a `V` may take several.
+    const VECTORS: usize;
 
     fn splat(value: f32) -> Self::V;
     fn load(values: &[f32; LANES]) -> Self::V;
@@ -95,7 +95,7 @@ fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; L
 
 impl Simd for Plain {
     type V = [f32; LANES];
-    const REGISTERS: usize = 16;
+    const VECTORS: usize = 8;
 
     #[inline(always)]
     fn splat(value: f32) -> Self::V {

@@ -53,6 +53,7 @@ fn max_4(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 
 impl Simd for Neon {
     type V = [float32x4_t; 4];
+    const VECTORS: usize = 8;
 
     #[inline(always)]
     fn splat(value: f32) -> Self::V {

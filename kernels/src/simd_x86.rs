@@ -52,7 +52,7 @@ fn greatest_8(x: __m256) -> f32 {
 
 impl Simd for Avx2 {
     type V = (__m256, __m256);
-    const REGISTERS: usize = 16;
+    const VECTORS: usize = 8;
 
     #[inline(always)]
     fn splat(value: f32) -> Self::V {
@@ -170,7 +170,7 @@ impl Simd for Avx2 {
 
 impl Simd for Avx512 {
     type V = __m512;
-    const REGISTERS: usize = 32;
+    const VECTORS: usize = 32;
 
     #[inline(always)]
     fn splat(value: f32) -> Self::V {

@@ -8,7 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use crate::crowd::Crowd;
 use crate::shared::SharedSlice;
 
 /// How long a waiting thread looks again and again before it sleeps, in ticks of the processor's clock, which runs at 2
@@ -32,7 +34,8 @@ pub struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// Held during a job: two callers take turns.
-    turn: Mutex<()>,
+    turn: Mutex<Crowd>,
+    began: Instant,
 }
 
 /// A job with its lifetime erased. Only valid between its publication and the moment its door is shut and nobody is
@@ -99,7 +102,14 @@ impl Team {
                 std::thread::Builder::new().name(name).spawn(move || shared.work(index)).ok()
             })
             .collect();
-        Self { shared, workers, turn: Mutex::new(()) }
+        // Time decides who computes, never what.
+        #[allow(clippy::disallowed_methods, reason = "no layer below this one has a clock")]
+        let began = Instant::now();
+        Self { shared, workers, turn: Mutex::default(), began }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// As many threads as this process may use at once: its CPU affinity and its cgroup's quota, at least 1.
@@ -124,9 +134,11 @@ impl Team {
     }
 
     /// Calls `job` once with every index below `count`; threads take the next index when they are free. A thread that
-    /// comes when all are taken is not waited for.
+    /// comes when all are taken is not waited for. Where threads lose their processors to other programs in the middle
+    /// of an index, the caller does without them for a while.
     pub fn run_each(&self, count: usize, job: impl Fn(usize) + Sync) {
-        if count <= 1 || self.workers.is_empty() || IN_JOB.get() {
+        let is_alone = || self.workers.is_empty() || IN_JOB.get() || lock(&self.turn).is_dense(self.now());
+        if count <= 1 || is_alone() {
             (0..count).for_each(job);
             return;
         }
@@ -146,11 +158,12 @@ impl Team {
     /// Opens the door to a job, does the caller's own share, and shuts it: when all workers have done theirs, or else
     /// at once. Returns when nobody is inside.
     fn publish_and_help(&self, job: &(dyn Fn(usize) + Sync), wants_everybody: bool) {
-        let turn = lock(&self.turn);
+        let mut turn = lock(&self.turn);
         // SAFETY: only the lifetime changes. Workers use the job inside the door only, and this function does not
         // return (or unwind) before the door is shut and nobody inside.
         let erased: Job =
             unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(job) };
+        let begin = self.now();
         self.shared.publish(erased);
         let own = as_job(|| job(0));
         if wants_everybody {
@@ -158,7 +171,12 @@ impl Team {
             self.shared.wait_until(|shared| shared.finished.load(Ordering::SeqCst) == workers);
         }
         self.shared.door.fetch_and(!OPEN, Ordering::SeqCst);
+        let done = self.now();
         self.shared.wait_until(|shared| shared.door.load(Ordering::SeqCst) & INSIDE == 0);
+        if !wants_everybody {
+            let now = self.now();
+            turn.note(done.saturating_sub(begin), now.saturating_sub(done), now);
+        }
         let theirs = lock(&self.shared.panic).take();
         drop(turn);
         if let Some(payload) = own.err().or(theirs) {
