@@ -375,7 +375,7 @@ async fn dies_trimming(point: &str) -> Result<(), String> {
     assert_eq!(journaled(&after), before, "{point}");
     server.terminate().await;
     let dump = String::from_utf8(site.run(&["conversations", "dump"], b"")).unwrap();
-    let run = Run { settled: true, answers: None };
+    let run = Run { settled: true, answers: None, reads_prompts: true };
     let found = audit::audit(&Journal::read(&dump), &History::default(), run);
     if found.is_empty() { Ok(()) } else { Err(audit::report(&found)) }
 }
