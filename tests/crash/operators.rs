@@ -1,5 +1,7 @@
 //! What an operator does with the data folder between two runs of the server.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use crate::support::{Site, journaled};
@@ -8,12 +10,23 @@ fn lines(output: &[u8]) -> Vec<Value> {
     String::from_utf8_lossy(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// Whether a file below has this text in it.
+fn holds(folder: &Path, text: &str) -> bool {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).any(|path| {
+        if path.is_dir() {
+            return holds(&path, text);
+        }
+        std::fs::read(path).unwrap().windows(text.len()).any(|bytes| bytes == text.as_bytes())
+    })
+}
+
 #[tokio::test]
 async fn what_an_operator_deletes_is_gone_and_what_stays_survives_a_compaction() {
     let site = Site::scripted(&json!([{"deltas": ["one ", "two ", "three"]}]));
     let server = site.start().await;
     let (kept, kept_in) = server.begin("1", json!({"input": "go"})).await;
-    let (gone, gone_in) = server.begin("2", json!({"input": "go"})).await;
+    let secret = "a word that nobody else says";
+    let (gone, gone_in) = server.begin("2", json!({"input": secret})).await;
     let before = server.until_ended(&kept_in, &kept, 0).await;
     server.until_ended(&gone_in, &gone, 0).await;
     let refused = site.refused(&["conversations", "compact"]);
@@ -28,7 +41,9 @@ async fn what_an_operator_deletes_is_gone_and_what_stays_survives_a_compaction()
     site.run(&["conversations", "delete", &gone_in], b"");
     let refused = site.refused(&["conversations", "show", &gone_in]);
     assert!(refused.contains("there is no conversation"), "{refused}");
+    assert!(holds(&site.path().join("data"), secret), "a deletion hides");
     site.run(&["conversations", "compact"], b"");
+    assert!(!holds(&site.path().join("data"), secret), "and a compaction makes it physical");
     site.run(&["conversations", "repair"], b"");
 
     let server = site.start().await;
