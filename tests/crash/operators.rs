@@ -1,6 +1,7 @@
 //! What an operator does with the data folder between two runs of the server.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -118,6 +119,64 @@ async fn a_conversation_with_an_event_that_cannot_be_read_is_marked_in_the_list(
     assert!(damage.contains("is damaged at seq 3"), "{damage}");
     assert_eq!(hurt["last_seq"], whole["last_seq"], "what is known is told: {hurt}");
     assert_eq!(whole.get("damaged"), None);
+}
+
+/// Every file below, with its bytes.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| {
+            if path.is_dir() { files(&path) } else { BTreeMap::from([(path.clone(), std::fs::read(path).unwrap())]) }
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn doctor_names_damaged_conversations_and_only_looks() {
+    let site = Site::scripted(&json!([{"deltas": ["fine"]}]));
+    let data = site.path().join("data");
+    let said = |wanted: &str, content: bool| {
+        let (said, is_content) = site.doctor();
+        assert!(said.contains(wanted) && is_content == content, "{wanted:?} is not in {said}");
+        assert!(said.contains("\nscripted\n"), "models are described all the same: {said}");
+        said
+    };
+    said("journal        none yet", true);
+    assert!(!data.exists(), "the folder is made by who serves");
+    let server = site.start().await;
+    let mut conversations = Vec::new();
+    for key in ["1", "2"] {
+        let (response, conversation) = server.begin(key, json!({"input": "go"})).await;
+        server.until_ended(&conversation, &response, 0).await;
+        conversations.push(conversation);
+    }
+    said("not looked at: another midstream runs on this folder", true);
+    server.terminate().await;
+    let whole = files(&data);
+    said("nothing is damaged", true);
+    lose_event(&site, &conversations[0], 3);
+    let damaged = files(&data);
+    let told = said(&format!("damaged        {} is damaged at seq 3: ", conversations[0]), false);
+    assert!(told.contains("loses ") && told.contains("conversations repair --apply --data-dir"), "{told}");
+    assert!(!told.contains(&conversations[1]), "{told}");
+    assert!(files(&data) == damaged, "a look changed the folder");
+
+    // A flipped bit that takes acknowledged writes along, whose conversation nobody can tell.
+    let journal = data.join("journal/db");
+    let mut bytes = whole[&journal].clone();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[end / 2] ^= 1;
+    std::fs::remove_dir_all(data.join("journal")).unwrap();
+    for (path, bytes) in &whole {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    std::fs::write(&journal, &bytes).unwrap();
+    let flipped = files(&data);
+    said("acknowledged writes are missing", false);
+    assert!(files(&data) == flipped, "a look changed the folder");
+    std::fs::remove_file(&journal).unwrap();
+    said("not readable: ", false);
 }
 
 #[tokio::test]

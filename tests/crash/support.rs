@@ -101,6 +101,14 @@ impl Site {
         String::from_utf8(output.stderr).unwrap()
     }
 
+    /// What `midstream doctor` says of what is served here, and whether it is content.
+    pub(crate) fn doctor(&self) -> (String, bool) {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_midstream"));
+        process.args(["doctor", "--data-dir"]).arg(self.folder.path().join("data")).args(&self.arguments);
+        let output = process.stdin(Stdio::null()).output().unwrap();
+        (String::from_utf8(output.stdout).unwrap(), output.status.success())
+    }
+
     /// Starts the process and waits until it serves.
     pub(crate) async fn start(&self) -> Server {
         self.try_start(&[]).await.expect("the server ended before it served")
