@@ -5,6 +5,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::coding;
 use super::idempotency::echo;
 use crate::conversation::{Reject, ResponseError};
 use crate::error::Code;
@@ -38,7 +39,7 @@ impl IntoResponse for OpenAiError {
     fn into_response(self) -> Response {
         let code = self.0.code;
         let error = object(self.0);
-        with_retry_headers(code, (status(code), Json(ErrorBody { error })).into_response())
+        with_headers(code, (status(code), Json(ErrorBody { error })).into_response())
     }
 }
 
@@ -57,7 +58,7 @@ impl IntoResponse for NativeError {
         let mut response = (status(code), Json(problem)).into_response();
         let problem_json = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, problem_json);
-        with_retry_headers(code, response)
+        with_headers(code, response)
     }
 }
 
@@ -114,8 +115,12 @@ fn status(code: Code) -> StatusCode {
     StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-fn with_retry_headers(code: Code, mut response: Response) -> Response {
+/// Adds what a client's library acts on by itself.
+fn with_headers(code: Code, mut response: Response) -> Response {
     let headers = response.headers_mut();
+    if code == Code::UnsupportedEncoding {
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(coding::ACCEPTED));
+    }
     let is_retried = matches!(code.status(), 429 | 503) || code == Code::IdempotencyInProgress;
     if is_retried {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));

@@ -70,13 +70,6 @@ async fn a_body_over_the_limit_is_refused_by_its_size() {
 }
 
 #[tokio::test]
-async fn a_compressed_body_is_refused_by_name() {
-    let server = Server::start().await;
-    let request = server.request(Method::POST, "/v1/responses").header("content-encoding", "br").body("x");
-    Answer::read(request.send().await.unwrap()).await.assert_error(415, "unsupported_encoding");
-}
-
-#[tokio::test]
 async fn our_own_routes_answer_with_a_problem_and_openais_with_their_object() {
     let server = Server::start().await;
     let native = server.get("/v1/interventions/steer_1").await;
