@@ -193,6 +193,7 @@ pub fn router(app: App) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn(auth::refuse_foreign_pages))
+        .layer(from_fn(errors::in_the_form_of_the_route))
         .layer(from_fn(with_request_id))
         .with_state(app)
 }

@@ -81,6 +81,53 @@ async fn our_own_routes_answer_with_a_problem_and_openais_with_their_object() {
 }
 
 #[tokio::test]
+async fn our_own_routes_answer_with_a_problem_whoever_refuses() {
+    let server = Server::start_with(Setup { body_bytes_max: 1000, ..Setup::default() }).await;
+    let (own, theirs) = (
+        [
+            (Method::POST, "/v1/responses/resp_1/interventions"),
+            (Method::GET, "/v1/responses/resp_1/prefix"),
+            (Method::GET, "/v1/interventions/steer_1"),
+            (Method::GET, "/v1/conversations/conv_1/events"),
+            (Method::GET, "/v1/conversations/conv_1/ws"),
+            (Method::POST, "/v1/conversations/conv_1/tool_results"),
+            (Method::POST, "/v1/conversations/conv_1/tool_calls/call1/claim"),
+        ],
+        [
+            (Method::POST, "/v1/responses/resp_1/cancel"),
+            (Method::GET, "/v1/responses/resp_1"),
+            (Method::GET, "/v1/conversations/conv_1"),
+            (Method::POST, "/v1/conversations/conv_1/items"),
+            (Method::GET, "/v1/models/x"),
+        ],
+    );
+    let refusals = async |routes: &[(Method, &str)], kind: &str| {
+        for (method, path) in routes {
+            let path_of_bytes = path.replace("_1", "_%FF").replace("/x", "/%FF");
+            let big = || server.request(method.clone(), path).body("x".repeat(2_000));
+            let asks = [
+                server.request(method.clone(), path).header("idempotency-key", "k").body("{\"items\": [{}]}"),
+                server.request(method.clone(), &path_of_bytes),
+                server.request(Method::PATCH, path),
+                server.request(method.clone(), path).header("origin", "https://example.com"),
+                if *method == Method::POST { big() } else { server.request(Method::PUT, path) },
+            ];
+            for ask in asks {
+                let answer = Answer::read(ask.send().await.unwrap()).await;
+                assert!(answer.status >= 400, "{method} {path}");
+                assert_eq!(answer.header("content-type"), Some(kind), "{method} {path}: {}", answer.body);
+                assert!(answer.body["error"]["code"].is_string() && answer.header("x-request-id").is_some());
+            }
+        }
+    };
+    for phase in [Phase::Ready, Phase::Draining] {
+        server.enter(phase);
+        refusals(&own, "application/problem+json").await;
+        refusals(&theirs, "application/json").await;
+    }
+}
+
+#[tokio::test]
 async fn readiness_follows_the_phase_and_requests_wait_for_it() {
     let server = Server::start().await;
     assert_eq!(server.get("/readyz").await.status, 200);
