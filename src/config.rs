@@ -65,7 +65,7 @@ pub struct Config {
     /// Milliseconds of rest after which a conversation goes on without its earlier reasoning; 0 keeps it always.
     pub reasoning_cleared_after_ms: u64,
 
-    /// Most bytes of one request's body.
+    /// Most bytes of one request's body, as it is sent and, where it is compressed, expanded.
     pub body_bytes_max: usize,
     /// Most bytes of one WebSocket frame.
     pub ws_frame_bytes_max: usize,

@@ -2,15 +2,14 @@
 
 use std::collections::HashMap;
 
-use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::App;
+use super::coding;
 use super::errors::{OpenAiError, invalid};
 use crate::actors::Cursor;
 use crate::conversation::Reject;
@@ -38,25 +37,20 @@ impl FromRequestParts<App> for Seated {
     }
 }
 
-/// A JSON object. An empty body is an empty object: some requests need none.
+/// Most bytes of a body on these routes, where they take fewer than the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyBytesMax(pub(crate) usize);
+
+/// A JSON object, compressed or not. An empty body is an empty object: some requests need none.
 pub(crate) struct JsonBody(pub(crate) Value);
 
 impl FromRequest<App> for JsonBody {
     type Rejection = OpenAiError;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, OpenAiError> {
-        let encoding = request.headers().get(header::CONTENT_ENCODING);
-        if let Some(encoding) = encoding.filter(|encoding| *encoding != "identity") {
-            let text = format!("the content-encoding {encoding:?} is not known; send the body uncompressed");
-            return Err(Reject::new(Code::UnsupportedEncoding, text).into());
-        }
-        let bytes = Bytes::from_request(request, app).await.map_err(|rejection| match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => {
-                let text = "the body has more bytes than this route takes; send less";
-                Reject::new(Code::RequestTooLarge, text)
-            }
-            _ => Reject::new(Code::InvalidInput, format!("the body could not be read: {}", rejection.body_text())),
-        })?;
+        let (parts, body) = request.into_parts();
+        let bytes_max = parts.extensions.get().map_or(app.limits.body_bytes_max, |BodyBytesMax(bytes)| *bytes);
+        let bytes = coding::read(&parts.headers, body, bytes_max).await?;
         object(&bytes).map(Self).map_err(OpenAiError)
     }
 }

@@ -1,15 +1,29 @@
 //! From a refusal to an HTTP answer: OpenAI's error object, or a problem around it on our own routes.
 
 use axum::Json;
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::coding;
 use super::idempotency::echo;
 use crate::conversation::{Reject, ResponseError};
 use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::protocol::error::{ErrorBody, ErrorObject, Problem, kind};
+
+/// Routes of our own, which refuse with a problem.
+const OWN_ROUTES: [&str; 7] = [
+    "/v1/responses/{id}/interventions",
+    "/v1/responses/{id}/prefix",
+    "/v1/interventions/{id}",
+    "/v1/conversations/{id}/events",
+    "/v1/conversations/{id}/ws",
+    "/v1/conversations/{id}/tool_results",
+    "/v1/conversations/{id}/tool_calls/{call_id}/claim",
+];
 
 /// Seconds after which a client that was turned away may try again.
 const RETRY_AFTER_S: u32 = 1;
@@ -37,8 +51,21 @@ impl From<Reject> for NativeError {
 impl IntoResponse for OpenAiError {
     fn into_response(self) -> Response {
         let code = self.0.code;
-        let error = object(self.0);
-        with_retry_headers(code, (status(code), Json(ErrorBody { error })).into_response())
+        let error = object(self.0.clone());
+        let mut response = with_headers(code, (status(code), Json(ErrorBody { error })).into_response());
+        response.extensions_mut().insert(self.0);
+        response
+    }
+}
+
+/// Gives refusals the form of the route: whoever refuses in front of a handler does not know which that is.
+pub(crate) async fn in_the_form_of_the_route(request: Request, next: Next) -> Response {
+    let path = request.extensions().get::<MatchedPath>();
+    let is_own = path.is_some_and(|path| OWN_ROUTES.contains(&path.as_str()));
+    let mut response = next.run(request).await;
+    match response.extensions_mut().remove::<Reject>() {
+        Some(reject) if is_own => NativeError(reject).into_response(),
+        _ => response,
     }
 }
 
@@ -57,7 +84,7 @@ impl IntoResponse for NativeError {
         let mut response = (status(code), Json(problem)).into_response();
         let problem_json = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, problem_json);
-        with_retry_headers(code, response)
+        with_headers(code, response)
     }
 }
 
@@ -114,8 +141,12 @@ fn status(code: Code) -> StatusCode {
     StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-fn with_retry_headers(code: Code, mut response: Response) -> Response {
+/// Adds what a client's library acts on by itself.
+fn with_headers(code: Code, mut response: Response) -> Response {
     let headers = response.headers_mut();
+    if code == Code::UnsupportedEncoding {
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(coding::ACCEPTED));
+    }
     let is_retried = matches!(code.status(), 429 | 503) || code == Code::IdempotencyInProgress;
     if is_retried {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));

@@ -8,6 +8,7 @@
 
 mod auth;
 mod body;
+mod coding;
 mod constraint;
 mod conversations;
 mod create;
@@ -33,13 +34,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
+use axum::{Extension, Router};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -57,7 +58,7 @@ const RECOVERY_WAIT: Duration = Duration::from_secs(10);
 /// The bounds of the edge; `config` names and sets them.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most bytes of a body.
+    /// Most bytes of a body, as it is sent and expanded.
     pub body_bytes_max: usize,
     /// Most bytes of a WebSocket message.
     pub ws_frame_bytes_max: usize,
@@ -165,7 +166,7 @@ pub fn router(app: App) -> Router {
         .route("/v1/responses/{id}/interventions", post(interventions::create))
         .route("/v1/conversations/{id}/tool_results", post(conversations::tool_calls::result))
         .route("/v1/conversations/{id}/tool_calls/{call_id}/claim", post(conversations::tool_calls::claim))
-        .layer(DefaultBodyLimit::max(app.limits.control_body_bytes_max));
+        .layer(Extension(body::BodyBytesMax(app.limits.control_body_bytes_max)));
     let served = Router::new()
         .merge(control)
         .route("/v1/models", get(openai::models::list))
@@ -191,8 +192,8 @@ pub fn router(app: App) -> Router {
         .route("/readyz", get(operations::readyz))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(app.limits.body_bytes_max))
         .layer(from_fn(auth::refuse_foreign_pages))
+        .layer(from_fn(errors::in_the_form_of_the_route))
         .layer(from_fn(with_request_id))
         .with_state(app)
 }

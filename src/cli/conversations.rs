@@ -256,7 +256,8 @@ fn repair(folder: &Path, apply: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn say_damage(found: &DamageReport, out: &mut dyn Write) -> io::Result<()> {
+/// Says what is damaged, whose it is, and what a repair would lose.
+pub(super) fn say_damage(found: &DamageReport, out: &mut dyn Write) -> io::Result<()> {
     if let Some(lost) = &found.lost {
         writeln!(
             out,

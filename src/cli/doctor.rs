@@ -1,16 +1,65 @@
-//! `midstream doctor`: what is known of the models that `serve` would serve, with the same flags and settings.
+//! `midstream doctor`: what is known of the conversations and models that `serve` would serve, with the same flags and
+//! settings.
 //!
-//! Reads the models' files without their weights, and scripts; serves nothing.
+//! Reads a copy of the journal, the models' files without their weights, and scripts; serves nothing, changes nothing.
 
 use std::io::{self, Write};
+use std::path::Path;
 
+use super::conversations::say_damage;
 use super::serve::{self, Arguments, Prepared};
 use crate::app::{doubts, load_options};
 use crate::engine::{Engine, Room, ScriptedEngine, read_file_facts};
+use crate::store::{Error, find_damage, holds_journal, inspect};
 
-/// Says it, model by model.
+/// Says it: the conversations, then model by model. Fails where conversations are damaged.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
-    describe(&serve::prepare(arguments)?, Room::now(), &mut io::stdout().lock())
+    let (prepared, out) = (serve::prepare(arguments)?, &mut io::stdout().lock());
+    let folder = &prepared.config.data_dir;
+    let are_whole = describe_conversations(folder, out)?;
+    describe(&prepared, Room::now(), out)?;
+    anyhow::ensure!(are_whole, "conversations in {} are damaged, or cannot be read", folder.display());
+    Ok(())
+}
+
+/// Says what of the conversations is damaged and what can be done. False where something is.
+fn describe_conversations(folder: &Path, out: &mut impl Write) -> anyhow::Result<bool> {
+    writeln!(out, "conversations")?;
+    writeln!(out, "  folder         {}", folder.display())?;
+    if !holds_journal(folder) {
+        writeln!(out, "  journal        none yet")?;
+        return Ok(true);
+    }
+    let found = match inspect(folder, find_damage).and_then(|found| found) {
+        Ok(found) => found,
+        Err(Error::InUse(_)) => {
+            writeln!(
+                out,
+                "  journal        not looked at: another midstream runs on this folder; stop it and ask again"
+            )?;
+            return Ok(true);
+        }
+        Err(error) => {
+            writeln!(out, "  journal        not readable: {error}")?;
+            return Ok(false);
+        }
+    };
+    if found.is_empty() {
+        writeln!(out, "  journal        nothing is damaged")?;
+        return Ok(true);
+    }
+    let mut said = Vec::new();
+    say_damage(&found, &mut said)?;
+    for line in String::from_utf8_lossy(&said).lines() {
+        writeln!(out, "  damaged        {line}")?;
+    }
+    let folder = folder.display();
+    writeln!(
+        out,
+        "  to do          restore the folder from a copy, or lose what is damaged and keep the rest: midstream \
+         conversations repair --apply --data-dir {folder}"
+    )?;
+    Ok(false)
 }
 
 fn describe(prepared: &Prepared, room: Option<Room>, out: &mut impl Write) -> anyhow::Result<()> {

@@ -49,7 +49,7 @@ enum Command {
     Render(render::Arguments),
     /// Read a model's output from standard input and print reasoning, text and calls as JSON lines
     Parse(parse::Arguments),
-    /// Say what is known of models: architecture, tokenizer, template, formats, context
+    /// Say what is damaged of conversations, and what is known of models: architecture, tokenizer, template, formats
     Doctor(serve::Arguments),
     /// Measure how fast a model runs here, beside what the machine can do at most
     Bench(bench::Arguments),

@@ -130,6 +130,9 @@ async fn a_cursor_that_cannot_be_is_refused() {
     assert_eq!(future.assert_error(400, "cursor_in_future")["last_seq"], 1);
     server.get(&format!("{path}?after=x")).await.assert_error(400, "invalid_input");
     server.get("/v1/conversations/conv_1/events").await.assert_error(404, "conversation_not_found");
+    // A page begins behind an item, and an id that was never issued is not found.
+    let unknown = server.get(&format!("/v1/conversations/{conversation}/items?after=item_1")).await;
+    assert_eq!(unknown.assert_error(404, "not_found")["param"], "after");
 }
 
 #[tokio::test]

@@ -70,13 +70,6 @@ async fn a_body_over_the_limit_is_refused_by_its_size() {
 }
 
 #[tokio::test]
-async fn a_compressed_body_is_refused_by_name() {
-    let server = Server::start().await;
-    let request = server.request(Method::POST, "/v1/responses").header("content-encoding", "br").body("x");
-    Answer::read(request.send().await.unwrap()).await.assert_error(415, "unsupported_encoding");
-}
-
-#[tokio::test]
 async fn our_own_routes_answer_with_a_problem_and_openais_with_their_object() {
     let server = Server::start().await;
     let native = server.get("/v1/interventions/steer_1").await;
@@ -85,6 +78,53 @@ async fn our_own_routes_answer_with_a_problem_and_openais_with_their_object() {
     let openai = server.get("/v1/responses/resp_1").await;
     assert_eq!(openai.header("content-type"), Some("application/json"));
     assert_eq!(openai.body["error"]["type"], "invalid_request_error");
+}
+
+#[tokio::test]
+async fn our_own_routes_answer_with_a_problem_whoever_refuses() {
+    let server = Server::start_with(Setup { body_bytes_max: 1000, ..Setup::default() }).await;
+    let (own, theirs) = (
+        [
+            (Method::POST, "/v1/responses/resp_1/interventions"),
+            (Method::GET, "/v1/responses/resp_1/prefix"),
+            (Method::GET, "/v1/interventions/steer_1"),
+            (Method::GET, "/v1/conversations/conv_1/events"),
+            (Method::GET, "/v1/conversations/conv_1/ws"),
+            (Method::POST, "/v1/conversations/conv_1/tool_results"),
+            (Method::POST, "/v1/conversations/conv_1/tool_calls/call1/claim"),
+        ],
+        [
+            (Method::POST, "/v1/responses/resp_1/cancel"),
+            (Method::GET, "/v1/responses/resp_1"),
+            (Method::GET, "/v1/conversations/conv_1"),
+            (Method::POST, "/v1/conversations/conv_1/items"),
+            (Method::GET, "/v1/models/x"),
+        ],
+    );
+    let refusals = async |routes: &[(Method, &str)], kind: &str| {
+        for (method, path) in routes {
+            let path_of_bytes = path.replace("_1", "_%FF").replace("/x", "/%FF");
+            let big = || server.request(method.clone(), path).body("x".repeat(2_000));
+            let asks = [
+                server.request(method.clone(), path).header("idempotency-key", "k").body("{\"items\": [{}]}"),
+                server.request(method.clone(), &path_of_bytes),
+                server.request(Method::PATCH, path),
+                server.request(method.clone(), path).header("origin", "https://example.com"),
+                if *method == Method::POST { big() } else { server.request(Method::PUT, path) },
+            ];
+            for ask in asks {
+                let answer = Answer::read(ask.send().await.unwrap()).await;
+                assert!(answer.status >= 400, "{method} {path}");
+                assert_eq!(answer.header("content-type"), Some(kind), "{method} {path}: {}", answer.body);
+                assert!(answer.body["error"]["code"].is_string() && answer.header("x-request-id").is_some());
+            }
+        }
+    };
+    for phase in [Phase::Ready, Phase::Draining] {
+        server.enter(phase);
+        refusals(&own, "application/problem+json").await;
+        refusals(&theirs, "application/json").await;
+    }
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
 mod chat;
+mod compressed;
 mod conversations;
 mod deletion;
 mod errors;

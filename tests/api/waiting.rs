@@ -218,3 +218,28 @@ async fn an_instruction_for_a_request_that_is_not_stored_is_known_while_it_lives
     assert_eq!(found(&server, &receipt.id()).await, receipt.body);
     assert_eq!(server.delete(&format!("/v1/interventions/{}", receipt.id())).await.body["status"], "withdrawn");
 }
+
+#[tokio::test]
+async fn too_many_instructions_are_turned_away_and_change_nothing_until_others_are_decided() {
+    let server = Server::start().await;
+    let id = server.running("endless").await;
+    let waits = |text: String| json!({"input": text, "when": "after"});
+    let mut waiting = Vec::new();
+    for number in 0..16 {
+        let key = format!("k{number}");
+        waiting.push(server.post_keyed(&path(&id), &key, waits(key.clone())).await.id());
+    }
+    let turned_away = server.post_keyed(&path(&id), "late", waits("late".to_owned())).await;
+    turned_away.assert_error(429, "too_many_pending_steers");
+    assert!(turned_away.header("retry-after").is_some());
+    assert_eq!(found(&server, &waiting[15]).await["status"], "accepted");
+    server.delete(&format!("/v1/interventions/{}", waiting[0])).await;
+    // The refusal left its key free. Sixteen wait again, and of large ones fewer do.
+    assert_eq!(server.post_keyed(&path(&id), "late", waits("late".to_owned())).await.status, 202);
+    for waiting in &waiting[1..] {
+        server.delete(&format!("/v1/interventions/{waiting}")).await;
+    }
+    let large = server.post_keyed(&path(&id), "large", waits("x".repeat(64 << 10))).await;
+    large.assert_error(429, "too_many_pending_steers");
+    server.post(&format!("/v1/responses/{id}/cancel"), json!({})).await;
+}

@@ -199,6 +199,14 @@ pub(crate) const BUGS: &[Bug] = &[
         let place = run.find("output_delta", 1);
         run.lines[place]["event"]["event"]["tokens"] = json!([99]);
     }),
+    bug("the same prompt gives other tokens", "I17", |run| {
+        let place = run.find("output_delta", 1);
+        run.lines[place]["event"]["event"]["tokens"] = json!([99]);
+    }),
+    bug("an answer goes on where the same one ended by itself", "I17", |run| {
+        let place = run.find("output_delta", 1);
+        run.lines[place]["event"]["event"]["tokens"] = json!([2, 3, 2, 7]);
+    }),
     bug("a refused request has an effect", "I16", |run| {
         let place = run.find("response_created", 2);
         let mut refused = run.lines[place]["event"]["event"].clone();

@@ -10,7 +10,7 @@ mod scene;
 use scene::Evidence;
 
 fn violations(evidence: &Evidence) -> Vec<audit::Violation> {
-    let run = audit::Run { settled: true, answers: Some(&scene::answer) };
+    let run = audit::Run { settled: true, answers: Some(&scene::answer), reads_prompts: true };
     audit::audit(&audit::Journal::read(&evidence.dump()), &evidence.history, run)
 }
 

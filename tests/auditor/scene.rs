@@ -67,6 +67,7 @@ fn record(trims: bool) -> Evidence {
     steered_and_cancelled(&mut world);
     let (parent, from) = with_tools(&mut world);
     forked(&mut world, &parent, from);
+    asked_again(&mut world);
     if trims {
         let all = EventRetention { before_ms: u64::MAX, bytes_max: None };
         for ExpiredEvents { conversation, oldest_seq } in
@@ -133,6 +134,18 @@ fn forked(world: &mut World, parent: &State, from: ResponseId) {
     talk.create("elsewhere", "f1");
     talk.started();
     talk.says("here");
+    talk.end(GenerationEnd::Stop);
+    talk.read_all();
+}
+
+/// Asks what another one asked who did not hear the end.
+fn asked_again(world: &mut World) {
+    let mut talk = Talk::open(world, "cat");
+    talk.create("hello", "c1");
+    talk.started();
+    for text in ["one ", "two ", "three"] {
+        talk.says(text);
+    }
     talk.end(GenerationEnd::Stop);
     talk.read_all();
 }
@@ -285,7 +298,8 @@ impl<'a> Talk<'a> {
         let (own, before) = all.split_last().unwrap();
         let fingerprint = &own.config.fingerprint;
         let held = held_tokens(before, fingerprint).map(|held| held.tokens).unwrap_or_default();
-        let prompt: Vec<u32> = held.into_iter().chain(900..909).collect();
+        let said = own.input.iter().flat_map(|item| item.text().into_bytes()).map(|byte| 600 + u32::from(byte));
+        let prompt: Vec<u32> = held.into_iter().chain(said).chain(900..909).collect();
         let (prompt_tokens, record) = (prompt.len() as u32, RecordedPrompt::of(&prompt, own, before, fingerprint));
         let prompt = Some(record);
         self.decide(Input::GenerationStarted { generation, prompt_tokens, cached_tokens: 0, prompt }, None).unwrap();

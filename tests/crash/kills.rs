@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Site, journaled, shown_text};
+use crate::support::{Server, Site, is_terminal, journaled, shown_text};
 use crate::witness::{Ask, Witness};
 
 /// Words of the long answer: seconds of it, so that it still runs when a slow machine comes to steer it.
@@ -24,7 +24,7 @@ fn words() -> Vec<String> {
 }
 
 /// Reads frames until `count` were seen or the connection is gone.
-async fn some(server: &crate::support::Server, conversation: &str, after: u64, count: usize) -> Vec<Value> {
+async fn some(server: &Server, conversation: &str, after: u64, count: usize) -> Vec<Value> {
     let mut frames = server.follow(&format!("/v1/conversations/{conversation}/events?after={after}")).await;
     let mut seen = Vec::new();
     while seen.len() < count
@@ -194,49 +194,107 @@ impl Dice {
     }
 }
 
-#[tokio::test]
-async fn killed_at_random_moments_nothing_that_was_acknowledged_or_seen_is_lost() {
-    let seed = midstream::clock::Clock::System.unix_ms();
-    println!("seed {seed}");
+/// What was asked for in a round, and what was said at the end.
+struct Round {
+    body: Value,
+    text: String,
+    /// What was said to who changed his mind.
+    steered: Option<String>,
+}
+
+/// What a response said, whole.
+async fn said(server: &Server, response: &str) -> String {
+    let object = server.get(&format!("/v1/responses/{response}")).await;
+    let parts = object["output"].as_array().unwrap().iter().flat_map(|item| item["content"].as_array().unwrap());
+    parts.map(|part| part["text"].as_str().unwrap()).collect()
+}
+
+/// Kills the process in the round of each body, at a moment that is drawn, behind this many frames or more; then
+/// everything ends, and is audited.
+async fn soak(site: &Site, seed: u64, frames_min: u64, bodies: Vec<Value>) -> Vec<Round> {
     let mut dice = Dice(seed);
-    let site = site();
     let mut server = site.start().await;
     let mut witness = Witness::default();
-    let (mut begun, mut steered): (Vec<(String, String)>, Vec<String>) = (Vec::new(), Vec::new());
-    for round in 0..12 {
-        let (key, input) = (format!("round{round}"), format!("tell {round}"));
-        let body = json!({"input": input, "background": true});
-        let (path, conversation) = ("/v1/responses", None);
-        let create = Ask { operation: "create", path, key: &key, conversation, input: Some(&input), body };
+    let mut begun: Vec<(Value, String, String, Option<String>)> = Vec::new();
+    for (round, body) in bodies.into_iter().enumerate() {
+        let key = format!("round{round}");
+        let (operation, path, input) = ("create", "/v1/responses", body["input"].as_str());
+        let create = Ask { operation, path, key: &key, conversation: None, input, body: body.clone() };
         let answer = witness.ask(&server, &create).await.unwrap();
         let id = |value: &Value| value.as_str().unwrap().to_owned();
         let (response, conversation) = (id(&answer["id"]), id(&answer["conversation"]["id"]));
-        let (mut seen, enough) = (0, 1 + dice.below(30));
-        let count = |_: &Value| {
+        let (mut seen, enough) = (0, frames_min + dice.below(30));
+        let count = |frame: &Value| {
             seen += 1;
-            seen == enough
+            seen == enough || is_terminal(frame)
         };
         witness.read(&server, &conversation, 0, count).await;
-        begun.push((conversation.clone(), response.clone()));
+        let mut successor = None;
         if dice.below(2) == 0 {
             let (path, input) =
                 (format!("/v1/responses/{response}/interventions"), format!("I changed my mind {round}"));
             let (body, place) = (json!({"input": input}), Some(conversation.as_str()));
             let (operation, path, input) = ("intervene", path.as_str(), Some(input.as_str()));
             let steer = Ask { operation, path, key: &key, conversation: place, input, body };
-            let receipt = witness.ask(&server, &steer).await.unwrap();
-            steered.push(id(&receipt["successor_id"]));
-            begun.push((conversation, id(&receipt["successor_id"])));
+            // It may have come too late.
+            successor = witness.ask(&server, &steer).await.unwrap()["successor_id"].as_str().map(str::to_owned);
         }
+        begun.push((body, conversation, response, successor));
         server.kill();
         server = site.start().await;
     }
-    for (conversation, response) in begun {
-        assert!(witness.until_ended(&server, &conversation, &response).await);
+    let mut told = Vec::new();
+    for (body, conversation, response, successor) in begun {
+        let last = successor.as_ref().unwrap_or(&response);
+        assert!(witness.until_ended(&server, &conversation, last).await);
+        let steered = match &successor {
+            Some(successor) => Some(said(&server, successor).await),
+            None => None,
+        };
+        told.push(Round { body, text: said(&server, &response).await, steered });
     }
-    for successor in steered {
-        let object = server.get(&format!("/v1/responses/{successor}")).await;
-        assert_eq!(object["output"][0]["content"][0]["text"], "As you wish.", "{object}");
+    witness.audit(site, server).await.unwrap();
+    told
+}
+
+/// Rounds of a soak: these, unless `MIDSTREAM_TEST_SOAK_ROUNDS` says more.
+fn rounds(usual: u32) -> u32 {
+    let asked = std::env::var("MIDSTREAM_TEST_SOAK_ROUNDS").ok();
+    asked.map_or(usual, |text| text.parse().expect("MIDSTREAM_TEST_SOAK_ROUNDS is a number"))
+}
+
+#[tokio::test]
+async fn killed_at_random_moments_nothing_that_was_acknowledged_or_seen_is_lost() {
+    let seed = midstream::clock::Clock::System.unix_ms();
+    println!("seed {seed}");
+    let bodies = (0..rounds(12)).map(|round| json!({"input": format!("tell {round}"), "background": true})).collect();
+    for Round { text, steered, .. } in soak(&site(), seed, 1, bodies).await {
+        match steered {
+            Some(steered) => assert_eq!(steered, "As you wish."),
+            None => assert_eq!(text, whole()),
+        }
     }
-    witness.audit(&site, server).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_real_model_killed_at_random_moments_says_what_it_says_undisturbed() {
+    let seed = midstream::clock::Clock::System.unix_ms();
+    println!("seed {seed}");
+    // Each story is asked for twice, and the auditor compares what is told.
+    let body = |round: u32| {
+        let story = round / 2;
+        let input = format!("Tell me a story about the number {story}.");
+        json!({"input": input, "background": true, "max_output_tokens": 40, "temperature": 0.8, "seed": story})
+    };
+    // With tokens in each round: what is resumed again and again without one is given up.
+    let told = soak(&Site::real_model(), seed, 4, (0..rounds(4)).map(body).collect()).await;
+    let site = Site::real_model();
+    let undisturbed = site.start().await;
+    for (number, Round { body, text, steered }) in told.into_iter().enumerate() {
+        let (response, conversation) = undisturbed.begin(&format!("round{number}"), body).await;
+        undisturbed.until_ended(&conversation, &response, 0).await;
+        let whole = said(&undisturbed, &response).await;
+        let is_whole = whole == text || steered.is_some() && whole.starts_with(&text);
+        assert!(is_whole, "{text:?} instead of {whole:?}");
+    }
 }

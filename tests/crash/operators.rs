@@ -1,5 +1,8 @@
 //! What an operator does with the data folder between two runs of the server.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
 use serde_json::{Value, json};
 
 use crate::support::{Site, journaled};
@@ -8,12 +11,23 @@ fn lines(output: &[u8]) -> Vec<Value> {
     String::from_utf8_lossy(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// Whether a file below has this text in it.
+fn holds(folder: &Path, text: &str) -> bool {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).any(|path| {
+        if path.is_dir() {
+            return holds(&path, text);
+        }
+        std::fs::read(path).unwrap().windows(text.len()).any(|bytes| bytes == text.as_bytes())
+    })
+}
+
 #[tokio::test]
 async fn what_an_operator_deletes_is_gone_and_what_stays_survives_a_compaction() {
     let site = Site::scripted(&json!([{"deltas": ["one ", "two ", "three"]}]));
     let server = site.start().await;
     let (kept, kept_in) = server.begin("1", json!({"input": "go"})).await;
-    let (gone, gone_in) = server.begin("2", json!({"input": "go"})).await;
+    let secret = "a word that nobody else says";
+    let (gone, gone_in) = server.begin("2", json!({"input": secret})).await;
     let before = server.until_ended(&kept_in, &kept, 0).await;
     server.until_ended(&gone_in, &gone, 0).await;
     let refused = site.refused(&["conversations", "compact"]);
@@ -28,7 +42,9 @@ async fn what_an_operator_deletes_is_gone_and_what_stays_survives_a_compaction()
     site.run(&["conversations", "delete", &gone_in], b"");
     let refused = site.refused(&["conversations", "show", &gone_in]);
     assert!(refused.contains("there is no conversation"), "{refused}");
+    assert!(holds(&site.path().join("data"), secret), "a deletion hides");
     site.run(&["conversations", "compact"], b"");
+    assert!(!holds(&site.path().join("data"), secret), "and a compaction makes it physical");
     site.run(&["conversations", "repair"], b"");
 
     let server = site.start().await;
@@ -103,6 +119,64 @@ async fn a_conversation_with_an_event_that_cannot_be_read_is_marked_in_the_list(
     assert!(damage.contains("is damaged at seq 3"), "{damage}");
     assert_eq!(hurt["last_seq"], whole["last_seq"], "what is known is told: {hurt}");
     assert_eq!(whole.get("damaged"), None);
+}
+
+/// Every file below, with its bytes.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| {
+            if path.is_dir() { files(&path) } else { BTreeMap::from([(path.clone(), std::fs::read(path).unwrap())]) }
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn doctor_names_damaged_conversations_and_only_looks() {
+    let site = Site::scripted(&json!([{"deltas": ["fine"]}]));
+    let data = site.path().join("data");
+    let said = |wanted: &str, content: bool| {
+        let (said, is_content) = site.doctor();
+        assert!(said.contains(wanted) && is_content == content, "{wanted:?} is not in {said}");
+        assert!(said.contains("\nscripted\n"), "models are described all the same: {said}");
+        said
+    };
+    said("journal        none yet", true);
+    assert!(!data.exists(), "the folder is made by who serves");
+    let server = site.start().await;
+    let mut conversations = Vec::new();
+    for key in ["1", "2"] {
+        let (response, conversation) = server.begin(key, json!({"input": "go"})).await;
+        server.until_ended(&conversation, &response, 0).await;
+        conversations.push(conversation);
+    }
+    said("not looked at: another midstream runs on this folder", true);
+    server.terminate().await;
+    let whole = files(&data);
+    said("nothing is damaged", true);
+    lose_event(&site, &conversations[0], 3);
+    let damaged = files(&data);
+    let told = said(&format!("damaged        {} is damaged at seq 3: ", conversations[0]), false);
+    assert!(told.contains("loses ") && told.contains("conversations repair --apply --data-dir"), "{told}");
+    assert!(!told.contains(&conversations[1]), "{told}");
+    assert!(files(&data) == damaged, "a look changed the folder");
+
+    // A flipped bit that takes acknowledged writes along, whose conversation nobody can tell.
+    let journal = data.join("journal/db");
+    let mut bytes = whole[&journal].clone();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[end / 2] ^= 1;
+    std::fs::remove_dir_all(data.join("journal")).unwrap();
+    for (path, bytes) in &whole {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    std::fs::write(&journal, &bytes).unwrap();
+    let flipped = files(&data);
+    said("acknowledged writes are missing", false);
+    assert!(files(&data) == flipped, "a look changed the folder");
+    std::fs::remove_file(&journal).unwrap();
+    said("not readable: ", false);
 }
 
 #[tokio::test]

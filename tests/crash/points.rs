@@ -50,14 +50,14 @@ const SERVING: &[&str] = &[
     "generation_ended",
 ];
 
-/// Points that a server comes to before it serves again.
-const RECOVERING: &[&str] = &["journal_opened", "recovery_waking", "recovery_done"];
+/// Points that a server comes to before it serves again, with how often where three conversations go on.
+const RECOVERING: &[(&str, u64)] = &[("journal_opened", 1), ("recovery_waking", 3), ("recovery_done", 1)];
 
 /// Points of a trim, which a start brings.
 const TRIMMING: &[&str] = &["trim_keeping", "trim_before", "trim_after"];
 
-/// Points of a real model's engine and of its KV files.
-const WITH_A_MODEL: &[&str] = &["prefill_middle", "kv_file_synced", "kv_file_placed"];
+/// Conversations that are trimmed, each of which comes to each of these points once.
+const TRIMMED: u64 = 3;
 
 /// Cases that run at the same time; most of their time they wait for a disk or a timer.
 const AT_ONCE: usize = 4;
@@ -68,6 +68,7 @@ fn site() -> Site {
     Site::scripted(&json!({"tool_format": "hermes", "replies": [
         {"match": "changed my mind", "deltas": words, "delay_ms": 3},
         {"match": "never mind", "deltas": ["fine"], "delay_ms": 1},
+        {"match": "take your time", "deltas": words, "delay_ms": 40},
         {"match": "rain", "deltas": ["it ", "rains"], "delay_ms": 1},
         {"match": "look", "deltas": ["let me see ", call], "delay_ms": 1},
         {"match": "bye", "deltas": ["bye"]},
@@ -195,17 +196,19 @@ impl Workload {
         Some(())
     }
 
-    /// A short answer of a real model to a prompt of several steps.
-    async fn story(&mut self, server: &Server) -> Option<()> {
-        let input = "A lighthouse keeper lives alone on a small island. ".repeat(60);
-        if !self.answers.contains_key("m1") {
-            let body = json!({"input": input, "background": true, "max_output_tokens": 8, "temperature": 0});
-            let (operation, path, input) = ("create", "/v1/responses", Some(input.as_str()));
-            let ask = Ask { operation, path, key: "m1", conversation: None, input, body };
-            self.once(server, "m1", &ask).await?;
+    /// A short answer of a real model to each of these prompts, in conversations of their own.
+    async fn stories(&mut self, server: &Server, prompts: &[Prompt]) -> Option<()> {
+        for (key, sentences) in prompts {
+            let input = "A lighthouse keeper lives alone on a small island. ".repeat(*sentences);
+            if !self.answers.contains_key(key) {
+                let body = json!({"input": input, "background": true, "max_output_tokens": 8, "temperature": 0});
+                let (operation, path, input) = ("create", "/v1/responses", Some(input.as_str()));
+                self.once(server, key, &Ask { operation, path, key, conversation: None, input, body }).await?;
+            }
+            let (conversation, response) = (self.conversation(key), self.id(key, "id"));
+            self.witness.until_ended(server, &conversation, &response).await.then_some(())?;
         }
-        let (conversation, response) = (self.conversation("m1"), self.id("m1", "id"));
-        self.witness.until_ended(server, &conversation, &response).await.then_some(())
+        Some(())
     }
 
     /// A conversation that is deleted once it has ended.
@@ -281,21 +284,24 @@ async fn dies_at(point: &str, nth: u64) -> Result<(), String> {
     finish(&site, workload).await.map_err(|why| format!("MIDSTREAM_CRASH={plan}: {why}"))
 }
 
-/// Killed in the middle, then dies three times in its recovery.
-async fn dies_recovering(point: &str) -> Result<(), String> {
+/// Killed in the middle of three conversations; then dies at the n-th time at a point of its recovery, so many times.
+async fn dies_recovering(point: &str, nth: u64, times: usize) -> Result<(), String> {
     let (site, mut workload) = (site(), Workload::default());
     let server = site.start().await;
+    for key in ["w1", "w2"] {
+        workload.create(&server, key, "take your time", None).await.unwrap();
+    }
     workload.create(&server, "c1", "tell", None).await.unwrap();
     let conversation = workload.conversation("c1");
     workload.some(&server, &conversation, 6).await.unwrap();
     server.kill();
-    let plan = format!("{point}:1");
-    for _ in 0..3 {
+    let plan = format!("{point}:{nth}");
+    for _ in 0..times {
         if site.try_start(&[("MIDSTREAM_CRASH", &plan)]).await.is_some() {
-            return Err(format!("{point} is not on the way to serving"));
+            return Err(format!("{plan} is not on the way to serving"));
         }
     }
-    finish(&site, workload).await.map_err(|why| format!("three times MIDSTREAM_CRASH={plan}: {why}"))
+    finish(&site, workload).await.map_err(|why| format!("{times} times MIDSTREAM_CRASH={plan}: {why}"))
 }
 
 async fn finish(site: &Site, mut workload: Workload) -> Result<(), String> {
@@ -327,12 +333,12 @@ async fn dead_at_any_point_nothing_that_was_acknowledged_or_seen_is_lost() {
 }
 
 #[tokio::test]
-async fn dead_three_times_in_its_recovery_it_recovers() {
-    let broken: Vec<String> = futures_util::future::join_all(RECOVERING.iter().map(|point| dies_recovering(point)))
-        .await
-        .into_iter()
-        .filter_map(Result::err)
-        .collect();
+async fn dead_at_any_point_of_its_recovery_and_three_times_at_the_first_it_recovers() {
+    let cases = RECOVERING.iter().flat_map(|(point, last)| {
+        // Three times behind the waking of a conversation, its response would be given up.
+        (1..=*last).map(|nth| dies_recovering(point, nth, if nth == 1 { 3 } else { 1 }))
+    });
+    let broken: Vec<String> = futures_util::future::join_all(cases).await.into_iter().filter_map(Result::err).collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
@@ -348,65 +354,131 @@ pub(crate) async fn trimmed(server: &Server, conversation: &str) -> u64 {
     }
 }
 
-/// Two turns; killed at a point of the trim that takes the events of the first.
-async fn dies_trimming(point: &str) -> Result<(), String> {
+/// A conversation of two turns, the first of which is to be trimmed.
+struct TwoTurns {
+    conversation: String,
+    events: Vec<Value>,
+    /// Where its responses are, and what is there.
+    objects: Vec<(String, Value)>,
+}
+
+impl TwoTurns {
+    async fn taken(server: &Server, number: u64) -> Self {
+        let (first, conversation) = server.begin(&format!("1 {number}"), json!({"input": "rain"})).await;
+        let mut events = server.until_ended(&conversation, &first, 0).await;
+        let body = json!({"input": "bye", "conversation": conversation});
+        let (second, _) = server.begin(&format!("2 {number}"), body).await;
+        let behind = events.last().unwrap()["seq"].as_u64().unwrap();
+        events.extend(server.until_ended(&conversation, &second, behind).await);
+        let mut objects = Vec::new();
+        for path in [first, second].map(|id| format!("/v1/responses/{id}")) {
+            let shown = server.get(&path).await;
+            objects.push((path, shown));
+        }
+        Self { conversation, events, objects }
+    }
+
+    /// Once it is trimmed, nothing but its oldest events is missing.
+    async fn check(&self, server: &Server, plan: &str) {
+        let oldest_seq = trimmed(server, &self.conversation).await;
+        for (path, shown) in &self.objects {
+            assert_eq!(server.get(path).await, *shown, "{plan}");
+        }
+        let gone = server.get(&format!("/v1/conversations/{}/events?after=0", self.conversation)).await;
+        assert_eq!(gone["error"]["code"], "cursor_expired", "{plan}: {gone}");
+        let second = self.objects[1].1["id"].as_str().unwrap();
+        let after = server.until_ended(&self.conversation, second, oldest_seq - 1).await;
+        let is_left = |event: &&Value| event["seq"].as_u64() >= Some(oldest_seq);
+        let left: Vec<Value> = self.events.iter().filter(is_left).cloned().collect();
+        assert_eq!(journaled(&after), journaled(&left), "{plan}");
+    }
+}
+
+/// Three conversations; killed at the n-th time at a point of the trims that take the events of their first turns.
+async fn dies_trimming(plan: &str) -> Result<(), String> {
     let site = site();
     let server = site.start().await;
-    let (first, conversation) = server.begin("1", json!({"input": "rain"})).await;
-    let mut before = server.until_ended(&conversation, &first, 0).await;
-    let (second, _) = server.begin("2", json!({"input": "bye", "conversation": conversation})).await;
-    before.extend(server.until_ended(&conversation, &second, before.last().unwrap()["seq"].as_u64().unwrap()).await);
-    let objects = [first, second].map(|id| format!("/v1/responses/{id}"));
-    let shown = [server.get(&objects[0]).await, server.get(&objects[1]).await];
+    let mut conversations = Vec::new();
+    for number in 0..TRIMMED {
+        conversations.push(TwoTurns::taken(&server, number).await);
+    }
     server.kill();
     let settings = ("MIDSTREAM_CONVERSATION_EVENTS_BYTES_MAX", "1");
-    let plan = format!("{point}:1");
-    if let Some(server) = site.try_start(&[settings, ("MIDSTREAM_CRASH", &plan)]).await {
+    if let Some(server) = site.try_start(&[settings, ("MIDSTREAM_CRASH", plan)]).await {
         server.dead().await;
     }
     let server = site.try_start(&[settings]).await.ok_or("it does not start again")?;
-    let oldest_seq = trimmed(&server, &conversation).await;
-    assert_eq!([server.get(&objects[0]).await, server.get(&objects[1]).await], shown, "{point}");
-    let gone = server.get(&format!("/v1/conversations/{conversation}/events?after=0")).await;
-    assert_eq!(gone["error"]["code"], "cursor_expired", "{gone}");
-    let second = shown[1]["id"].as_str().unwrap();
-    let after = server.until_ended(&conversation, second, oldest_seq - 1).await;
-    let before = journaled(&before.into_iter().filter(|it| it["seq"].as_u64() >= Some(oldest_seq)).collect::<Vec<_>>());
-    assert_eq!(journaled(&after), before, "{point}");
+    for conversation in &conversations {
+        conversation.check(&server, plan).await;
+    }
     server.terminate().await;
     let dump = String::from_utf8(site.run(&["conversations", "dump"], b"")).unwrap();
-    let run = Run { settled: true, answers: None };
+    let run = Run { settled: true, answers: None, reads_prompts: true };
     let found = audit::audit(&Journal::read(&dump), &History::default(), run);
     if found.is_empty() { Ok(()) } else { Err(audit::report(&found)) }
 }
 
 #[tokio::test]
 async fn dead_at_any_point_of_a_trim_the_conversation_is_what_it_was() {
-    for point in TRIMMING {
-        dies_trimming(point).await.unwrap_or_else(|why| panic!("{point}: {why}"));
+    let plans = TRIMMING.iter().flat_map(|point| (1..=TRIMMED).map(move |nth| format!("{point}:{nth}")));
+    for plan in plans {
+        dies_trimming(&plan).await.unwrap_or_else(|why| panic!("{plan}: {why}"));
     }
+}
+
+/// A real model that runs prompts in several steps, and writes a file as soon as a conversation rests.
+fn site_with_a_model() -> Site {
+    let site = Site::real_model();
+    let settings = site.path().join("settings.toml");
+    std::fs::write(&settings, "kv_file_idle_ms = 1\n").unwrap();
+    let settings = settings.display().to_string();
+    site.with(&["--config", &settings])
+}
+
+/// A key, and how many sentences the prompt has.
+type Prompt = (&'static str, usize);
+
+/// One that is run in several steps.
+const LONG: &[Prompt] = &[("m1", 60)];
+
+/// Conversations that each have a file.
+const SHORT: &[Prompt] = &[("m1", 2), ("m2", 3)];
+
+/// How often a long prompt is in its middle.
+async fn middles() -> u64 {
+    let (site, mut workload) = (site_with_a_model(), Workload::default());
+    let log = site.path().join("log");
+    std::fs::write(&log, "").unwrap();
+    let server = site.try_start(&[("MIDSTREAM_CRASH_LOG", &log.display().to_string())]).await.unwrap();
+    workload.stories(&server, LONG).await.expect("nothing disturbs it");
+    server.kill();
+    std::fs::read_to_string(log).unwrap().lines().filter(|name| *name == "prefill_middle").count() as u64
+}
+
+async fn dies_with_a_model(point: &str, nth: u64, prompts: &[Prompt]) -> Result<(), String> {
+    let (site, mut workload) = (site_with_a_model(), Workload::default());
+    let plan = format!("{point}:{nth}");
+    let server = site.try_start(&[("MIDSTREAM_CRASH", &plan)]).await.unwrap();
+    // The KV is written behind the end: the server dies while nobody asks for anything.
+    if workload.stories(&server, prompts).await.is_some() {
+        server.dead().await;
+    }
+    let server = site.start().await;
+    let told = workload.stories(&server, prompts).await;
+    let done = if told.is_some() { workload.witness.audit(&site, server).await } else { Err("no end".to_owned()) };
+    done.map_err(|why| format!("MIDSTREAM_CRASH={plan}: {why}"))
 }
 
 #[tokio::test]
 async fn dead_while_a_real_model_reads_its_prompt_or_its_kv_is_written_it_goes_on() {
+    let last = middles().await;
+    assert!(last > 2, "the prompt is run in {last} steps before its last");
+    let cases = [("prefill_middle", last, LONG), ("kv_file_synced", 2, SHORT), ("kv_file_placed", 2, SHORT)];
     let mut broken = Vec::new();
-    for point in WITH_A_MODEL {
-        let site = Site::real_model();
-        let settings = site.path().join("settings.toml");
-        // A prompt of several steps, and a file as soon as the conversation rests.
-        std::fs::write(&settings, "kv_file_idle_ms = 1\n").unwrap();
-        let settings = settings.display().to_string();
-        let site = site.with(&["--config", &settings]);
-        let (mut workload, plan) = (Workload::default(), format!("{point}:1"));
-        let server = site.try_start(&[("MIDSTREAM_CRASH", &plan)]).await.unwrap();
-        // The KV is written behind the end: the server dies while nobody asks for anything.
-        if workload.story(&server).await.is_some() {
-            server.dead().await;
+    for (point, last, prompts) in cases {
+        for nth in BTreeSet::from([1, 2, last]) {
+            broken.extend(dies_with_a_model(point, nth, prompts).await.err());
         }
-        let server = site.start().await;
-        let told = workload.story(&server).await;
-        let done = if told.is_some() { workload.witness.audit(&site, server).await } else { Err("no end".to_owned()) };
-        broken.extend(done.err().map(|why| format!("MIDSTREAM_CRASH={plan}: {why}")));
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }

@@ -56,6 +56,12 @@ impl Site {
         self
     }
 
+    /// Runs the binary itself again.
+    pub(crate) fn bare(mut self) -> Self {
+        self.wrapper.clear();
+        self
+    }
+
     /// Adds arguments.
     pub(crate) fn with(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(|word| (*word).to_owned()));
@@ -93,6 +99,14 @@ impl Site {
         let output = process.stdin(Stdio::null()).output().unwrap();
         assert!(!output.status.success(), "{command:?}");
         String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// What `midstream doctor` says of what is served here, and whether it is content.
+    pub(crate) fn doctor(&self) -> (String, bool) {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_midstream"));
+        process.args(["doctor", "--data-dir"]).arg(self.folder.path().join("data")).args(&self.arguments);
+        let output = process.stdin(Stdio::null()).output().unwrap();
+        (String::from_utf8(output.stdout).unwrap(), output.status.success())
     }
 
     /// Starts the process and waits until it serves.
@@ -157,10 +171,10 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-    /// Waits until the process has ended by itself.
-    pub(crate) async fn dead(mut self) {
+    /// Waits until the process has ended by itself; gives its exit code.
+    pub(crate) async fn dead(mut self) -> Option<i32> {
         let ended = tokio::task::spawn_blocking(move || self.child.wait().unwrap());
-        tokio::time::timeout(PATIENCE, ended).await.expect("the server lives on").unwrap();
+        tokio::time::timeout(PATIENCE, ended).await.expect("the server lives on").unwrap().code()
     }
 
     /// Asks the process to end, and waits for its exit code. Of a wrapped one the wrapper's child is asked.

@@ -119,7 +119,8 @@ impl Witness {
             return Err(format!("the server ended with {code:?}"));
         }
         let dump = String::from_utf8(site.run(&["conversations", "dump"], b"")).unwrap();
-        let found = audit::audit(&Journal::read(&dump), &self.history, Run { settled: true, answers: None });
+        let run = Run { settled: true, answers: None, reads_prompts: true };
+        let found = audit::audit(&Journal::read(&dump), &self.history, run);
         if found.is_empty() { Ok(()) } else { Err(audit::report(&found)) }
     }
 }

@@ -175,7 +175,7 @@ fn page(mut items: Vec<Item>, query: &HashMap<String, String>) -> Result<ItemLis
     let limit = limit.ok_or_else(|| invalid("limit", format!("limit must be between 1 and {PAGE_ITEMS_MAX}")))?;
     if let Some(after) = query.get("after") {
         let place = items.iter().position(|item| item.wire_id() == *after);
-        let place = place.ok_or_else(|| invalid("after", format!("there is no item {after:?} here")))?;
+        let place = place.ok_or_else(|| no_item(after).param("after"))?;
         items.drain(..=place);
     }
     let has_more = items.len() > limit;

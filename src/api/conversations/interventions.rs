@@ -26,9 +26,8 @@ pub(crate) async fn create(
     Principal(principal): Principal,
     PathId(id): PathId,
     headers: HeaderMap,
-    body: Result<JsonBody, crate::api::errors::OpenAiError>,
+    JsonBody(body): JsonBody,
 ) -> Result<Response, NativeError> {
-    let JsonBody(body) = body.map_err(|error| error.0)?;
     let id = create::response_id(&id)?;
     let request: wire::Intervene = decode(&body)?;
     let key = idempotency::key(&headers)?.ok_or_else(|| {

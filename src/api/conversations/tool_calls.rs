@@ -11,7 +11,7 @@ use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, PathIds, decode};
 use crate::api::create::{self, Claimed, Key};
-use crate::api::errors::{NativeError, OpenAiError, invalid, wrong_operation};
+use crate::api::errors::{NativeError, invalid, wrong_operation};
 use crate::api::{idempotency, input};
 use crate::conversation::{CallRef, ItemBody, Reject};
 use crate::ids::CallId;
@@ -22,13 +22,11 @@ use crate::store::{KeyedAnswer, Operation};
 pub(crate) async fn claim(
     State(app): State<App>,
     Principal(principal): Principal,
-    path: Result<PathIds, OpenAiError>,
+    path: PathIds,
     headers: HeaderMap,
-    body: Result<JsonBody, OpenAiError>,
+    JsonBody(mut body): JsonBody,
 ) -> Result<Response, NativeError> {
-    let JsonBody(mut body) = body.map_err(|error| error.0)?;
     let mut request: ToolClaim = decode(&body)?;
-    let path = path.map_err(|error| error.0)?;
     request.call_id = Some(path.get("call_id").to_owned());
     let id = create::conversation_id(path.get("id"))?;
     let handle = app.directory.conversation(id, &principal).await?;
@@ -48,9 +46,8 @@ pub(crate) async fn result(
     Principal(principal): Principal,
     PathId(id): PathId,
     headers: HeaderMap,
-    body: Result<JsonBody, OpenAiError>,
+    JsonBody(body): JsonBody,
 ) -> Result<Response, NativeError> {
-    let JsonBody(body) = body.map_err(|error| error.0)?;
     let request: ToolResult = decode(&body)?;
     let id = create::conversation_id(&id)?;
     let handle = app.directory.conversation(id, &principal).await?;

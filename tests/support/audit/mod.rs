@@ -1,5 +1,16 @@
 //! The auditor: reads what was journaled (a dump's JSON lines) and what clients saw (a history), and says which
 //! promises are broken. It knows the stored form only; it must never use the server's own types or its fold.
+//!
+//! A violation names the invariant of the protocol's list that is broken. Some of them a journal and a history show in
+//! part, or not at all; what is missing here is shown elsewhere:
+//!
+//! - I4, that a cancelled sequence is out of the engine and that no block stays with it: `engine/local/tests.rs`.
+//! - I10, that the sync comes before the answer: `tests/crash/order.rs`, by the system calls.
+//! - I13, blocks of other tenants: where there are tenants.
+//! - I15, memory and disk under many finished conversations: `tests/crash/retention.rs`, by what the process and its
+//!   folder take. A journal holds what was kept, and neither what was to go nor what it costs.
+//! - I17, tokens in another batch, chunking or thread count, and on another instruction set:
+//!   `engine/backend/cpu/tests.rs` and `kernels/tests/`. Here only prompts that come twice are compared.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a journal of another form fails the test")]
 
@@ -8,6 +19,7 @@ mod forks;
 mod history;
 mod journal;
 mod readers;
+mod repeats;
 mod story;
 mod turn;
 
@@ -48,6 +60,8 @@ pub(crate) struct Run<'a> {
     pub(crate) settled: bool,
     /// The tokens with which the model answers what was said last, where that is known.
     pub(crate) answers: Option<&'a Answers>,
+    /// The model reads the prompts that are recorded, and nothing else.
+    pub(crate) reads_prompts: bool,
 }
 
 /// Reads a journal and a history, and gives what is broken.
@@ -62,6 +76,9 @@ pub(crate) fn audit(journal: &Journal, history: &History, run: Run<'_>) -> Vec<V
         for story in &stories {
             story.check_answers(answers, &mut found);
         }
+    }
+    if run.reads_prompts {
+        repeats::check(&stories, &mut found);
     }
     forks::check(&stories, &mut found);
     readers::check(journal, history, &mut found);

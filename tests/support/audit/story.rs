@@ -29,7 +29,7 @@ const ONLY_BEFORE_THE_END: [&str; 17] = [
 ];
 
 /// Events that change nothing that is checked here.
-const WITHOUT_CONSEQUENCE: [&str; 16] = [
+const WITHOUT_CONSEQUENCE: [&str; 15] = [
     "conversation_updated",
     "conversation_rewound",
     "conversation_suspended",
@@ -40,7 +40,6 @@ const WITHOUT_CONSEQUENCE: [&str; 16] = [
     "response_attended",
     "response_paused",
     "response_suspended",
-    "response_resumed",
     "content_part_added",
     "content_part_done",
     "output_done",
@@ -158,6 +157,11 @@ impl Story {
             }
             "cancel_requested" | "response_ended" => self.end(kind, event, at),
             "response_in_progress" => self.record_prompt(event, at),
+            "response_resumed" => {
+                if let Some(turn) = self.turn_mut(text(event, "response_id")) {
+                    turn.inexact |= event["exact"] == false;
+                }
+            }
             "intervention_accepted" => self.accept(event, at),
             "intervention_committed" => self.commit(event, at),
             "intervention_failed" => self.decide(event, "failed", at),
@@ -483,11 +487,13 @@ impl Story {
         for turn in self.turns[..place].iter().filter(|turn| !turn.prompt.is_null()) {
             held = turn.prompt_on(held).map(|tokens| [&tokens, turn.kept_tokens()].concat());
         }
-        let length = self.turns[place].prompt_on(held).map(|tokens| tokens.len() as u64);
+        let whole = self.turns[place].prompt_on(held);
+        let length = whole.as_ref().map(|tokens| tokens.len() as u64);
         // With a deleted item go tokens that were held.
         if length != event["prompt_tokens"].as_u64() && !lost_items {
             at.broken("I9", format!("the prompt of {} is recorded with {length:?} tokens", self.turns[place].id));
         }
+        self.turns[place].whole_prompt = whole.filter(|_| !lost_items);
     }
 
     /// An item leaves the transcript; a call takes its result along, and a result its call.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{list, text};
 
 /// A response.
+#[allow(clippy::struct_excessive_bools)] // facts that are recorded independently of each other
 pub(super) struct Turn {
     pub(super) id: String,
     pub(super) previous: Option<String>,
@@ -17,6 +18,14 @@ pub(super) struct Turn {
     pub(super) tool_policies: Value,
     /// What is recorded of its prompt; null where nothing is.
     pub(super) prompt: Value,
+    /// All of its prompt, where that is known.
+    pub(super) whole_prompt: Option<Vec<u64>>,
+    /// What its tokens follow from besides the prompt.
+    pub(super) choosing: Value,
+    /// A text may end it, behind which tokens may have been sampled that count for nothing.
+    pub(super) stops: bool,
+    /// A restart went on with it under another model or build.
+    pub(super) inexact: bool,
     /// Its tokens so far, in order.
     pub(super) tokens: Vec<u64>,
     /// It is another conversation's, and was copied.
@@ -58,6 +67,10 @@ impl Turn {
             instructions: config["instructions"].as_str().map(str::to_owned),
             tool_policies: config["tool_policies"].clone(),
             prompt: Value::Null,
+            whole_prompt: None,
+            choosing: choosing(config),
+            stops: !config["stop"].is_null(),
+            inexact: false,
             tokens: Vec::new(),
             copied: false,
             limited: !config["thinking"].is_null(),
@@ -130,6 +143,17 @@ impl Turn {
     pub(super) fn call(&self, call_id: &str) -> Option<&Value> {
         self.kept().find(|item| item["body"]["kind"] == "function_call" && item["body"]["call_id"] == call_id)
     }
+}
+
+/// What tokens follow from besides the prompt.
+fn choosing(config: &Value) -> Value {
+    let mut sampling = config["sampling"].clone();
+    if sampling["temperature"] == 0.0 && sampling["shaping"].is_null() {
+        // The most likely token is always taken: nothing is drawn.
+        sampling["seed"] = Value::Null;
+    }
+    let others = ["model", "fingerprint", "tools", "formats", "constraint", "stop"].map(|field| &config[field]);
+    json!([others, sampling, config["choice"]["index"]])
 }
 
 /// A list of numbers.
