@@ -117,7 +117,7 @@ fn texts<'a>(parts: &'a [ContentPart], path: &str) -> Result<Vec<&'a str>, Rejec
             "refusal" => part.refusal.as_deref(),
             kind => {
                 let at = format!("{path}[{position}].type");
-                let message = format!("{at}: parts of the type {kind:?} are not supported; send text");
+                let message = format!("{at}: the model reads text, and no parts of the type {kind:?}; send text");
                 return Err(invalid(at, message));
             }
         };
