@@ -165,6 +165,7 @@ async fn begin(
     let failed = |code, message: String| GenerationEnd::Failed { code, message };
     let Some(response) = state.response(response_id) else { return Err(GenerationEnd::Aborted) };
     let (config, resumed) = (response.config.clone(), response.tokens());
+    let max_tokens = state.tokens_max(response).unwrap_or(u32::MAX);
     let home = state.id.filter(|_| config.store);
     let owner = owner(&config, state.id);
     let Some(engine) = parts.catalog.get(Some(&config.model)).cloned() else {
@@ -219,7 +220,11 @@ async fn begin(
         None => None,
     };
     let stop_tokens = engine.model().tokenizer.end_of_generation();
-    let request = request(&config, owner, rendered, constraint, stop_tokens, parts.config.token_channel_capacity);
+    let request = GenerationRequest {
+        max_tokens,
+        channel_capacity: parts.config.token_channel_capacity,
+        ..request(&config, owner, rendered, constraint, stop_tokens)
+    };
     let source = Source { engine, request, tokens: resumed, control: control.clone() };
     Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt })
 }
@@ -249,12 +254,9 @@ fn request(
     rendered: Rendered,
     constraint: Option<Compiled>,
     stop_tokens: &[u32],
-    channel_capacity: usize,
 ) -> GenerationRequest {
     let sampling = &config.sampling;
     GenerationRequest {
-        prompt: rendered.tokens.into(),
-        resumed: Arc::default(),
         sampling: Sampling {
             temperature: sampling.temperature,
             top_k: sampling.top_k,
@@ -266,12 +268,11 @@ fn request(
         },
         logprobs: config.logprobs,
         constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
-        max_tokens: config.max_output_tokens.unwrap_or(u32::MAX),
         stop_tokens: stop_tokens.into(),
         messages: rendered.messages.into(),
         cache_salt: CACHE_SALT,
         standing: Standing { owner, priority: config.priority.unwrap_or(0) },
-        channel_capacity,
+        ..GenerationRequest::greedy(rendered.tokens.into(), u32::MAX)
     }
 }
 

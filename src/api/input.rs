@@ -200,11 +200,15 @@ pub(crate) fn formats(model: &ModelInfo, constraint: Option<&Constraint>) -> For
 
 /// What the request asks for beyond the answer.
 pub(crate) fn policies(body: &Value) -> Result<Policies, Reject> {
-    const NAMES: [&str; 6] =
-        ["durability", "on_disconnect", "grace_ms", "on_restart", "max_unattended_tokens", "if_busy"];
+    const BUDGET: &str = "max_conversation_tokens";
+    const NAMES: [&str; 7] =
+        ["durability", "on_disconnect", "grace_ms", "on_restart", "max_unattended_tokens", BUDGET, "if_busy"];
     let named = |name: &str| Some((name.to_owned(), body.get(name).filter(|value| !value.is_null())?.clone()));
     let policies: Policies = decode(&Value::Object(NAMES.into_iter().filter_map(named).collect()))?;
     within_a_month(policies.grace_ms, "grace_ms")?;
+    if policies.max_conversation_tokens == Some(0) {
+        return Err(invalid(BUDGET, format!("{BUDGET} must be at least 1")));
+    }
     Ok(policies)
 }
 

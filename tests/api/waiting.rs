@@ -161,6 +161,45 @@ async fn an_unread_response_generates_only_as_much_as_it_may() {
 }
 
 #[tokio::test]
+async fn a_conversation_whose_tokens_are_spent_says_so_before_and_at_the_end() {
+    let server = Server::start().await;
+    let opened = server.post("/v1/conversations", json!({"max_conversation_tokens": 50})).await;
+    let conversation = opened.body["id"].as_str().unwrap().to_owned();
+    let ask = async |more: Value| {
+        let mut body = json!({"input": "endless", "conversation": conversation});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/responses", body).await.body
+    };
+    let why = |response: &Value| response["incomplete_details"]["reason"].as_str().unwrap_or_default().to_owned();
+    let first = ask(json!({"max_output_tokens": 20})).await;
+    assert_eq!(why(&first), "max_output_tokens");
+    let second = ask(json!({})).await;
+    assert_eq!((&second["status"], why(&second).as_str()), (&json!("incomplete"), "max_conversation_tokens"));
+    assert_eq!(second["usage"]["output_tokens"], 30, "what the first one left");
+    // Nothing is left: no token is generated, and OpenAI's stream ends as every other.
+    let body = json!({"input": "hi", "conversation": conversation, "stream": true});
+    let shown = server.post_stream("/v1/responses", body).await.rest_json().await;
+    let [created, ended] = &shown[..] else { panic!("{shown:?}") };
+    assert_eq!((&created["type"], &ended["type"]), (&json!("response.created"), &json!("response.incomplete")));
+    let third = &ended["response"];
+    assert_eq!((why(third).as_str(), &third["output"]), ("max_conversation_tokens", &json!([])));
+    // A request may say another bound.
+    let fourth = ask(json!({"input": "hi", "max_conversation_tokens": 1000})).await;
+    assert_eq!(fourth["status"], "completed");
+    let events = format!("/v1/conversations/{conversation}/events?types=conversation.budget_low,response.incomplete");
+    let mut told = server.get_stream(&events).await;
+    assert_eq!(told.until("response.incomplete").await["response_id"], first["id"]);
+    let warning = told.until("conversation.budget_low").await;
+    assert_eq!((&warning["max_conversation_tokens"], &warning["response_id"]), (&json!(50), &second["id"]));
+    assert!(warning["left_tokens"].as_u64().unwrap() <= 5, "{warning}");
+    assert_eq!(told.until("response.incomplete").await["response_id"], second["id"]);
+    for wrong in [json!(0), json!(-1), json!("many")] {
+        let refused = server.post("/v1/conversations", json!({"max_conversation_tokens": wrong})).await;
+        assert_eq!(refused.assert_error(400, "invalid_input")["param"], "max_conversation_tokens");
+    }
+}
+
+#[tokio::test]
 async fn a_model_that_thinks_is_told_to_stop_thinking_while_it_does() {
     let server = Server::start().await;
     let conversation = server.conversation().await;

@@ -58,11 +58,12 @@ fn name(event: &Event) -> &'static str {
         Event::InterventionFailed { .. } => "intervention_failed",
         Event::InterventionSuperseded { .. } => "intervention_superseded",
         Event::InterventionWithdrawn { .. } => "intervention_withdrawn",
+        Event::ConversationBudgetLow { .. } => "conversation_budget_low",
     }
 }
 
 /// How many names there are above.
-const VARIANTS: usize = 39;
+const VARIANTS: usize = 40;
 
 /// The releases whose events are kept; the last is today's.
 const RELEASES: [&str; 2] = ["v1", "v2"];
@@ -165,6 +166,7 @@ fn config() -> ResponseConfig {
             grace_ms: 5_000,
             on_restart: OnRestart::Fail,
             max_unattended_tokens: Some(64),
+            max_conversation_tokens: None,
         },
         tool_policies: [(
             "weather".to_owned(),
@@ -230,6 +232,7 @@ fn samples() -> Vec<Event> {
     events.extend(prompts());
     events.extend(shaped());
     events.push(going_on());
+    events.extend(bounded());
     events
 }
 
@@ -247,6 +250,25 @@ fn with_formats() -> Event {
     let (id, input) = (response(1), Vec::new());
     let config = ResponseConfig { formats, ..config() };
     Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+}
+
+/// A conversation whose answers may have so many tokens together.
+fn bounded() -> Vec<Event> {
+    let policy = Policy { max_conversation_tokens: Some(1 << 40), ..config().policy };
+    let (id, input, config) = (response(1), Vec::new(), ResponseConfig { policy, ..config() });
+    let (response_id, max_conversation_tokens, left_tokens) = (response(1), 1 << 40, 4096);
+    vec![
+        Event::ConversationCreated {
+            id: ConversationId::from_bytes([1; 16]),
+            principal: "local".into(),
+            metadata: Map::new(),
+            forked_from: None,
+            defaults: Policies { max_conversation_tokens: Some(1 << 40), ..Policies::default() },
+            template_ms: None,
+        },
+        Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false })),
+        Event::ConversationBudgetLow { response_id, max_conversation_tokens, left_tokens },
+    ]
 }
 
 /// A response that goes on with the last message of its input.
