@@ -11,7 +11,7 @@ use super::grammar::{Compiled, Grammars};
 use super::sampling::TokenLogprobs;
 use super::settings::{Sampling, SamplingDefaults};
 use super::tokenizer::Tokenizer;
-use crate::prompt::{ChatTemplate, Message};
+use crate::prompt::{ChatTemplate, Efforts, Message};
 
 /// Names one sequence inside one engine; unique for the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -162,6 +162,8 @@ pub struct ModelInfo {
     pub bare_calls: bool,
     /// Compiles what an answer must look like; absent where the engine cannot be held to anything.
     pub grammars: Option<Arc<Grammars>>,
+    /// The words for how hard it is to think.
+    pub efforts: Arc<Efforts>,
     /// Whether equal tokens after a resume are guaranteed (own engine) or not (upstream).
     pub exact_resume: bool,
 }

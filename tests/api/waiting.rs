@@ -216,10 +216,40 @@ async fn a_model_that_thinks_is_told_to_stop_thinking_while_it_does() {
     assert_eq!(done["output"][1]["type"], "message");
     let late = server.post_keyed(&path(&id), "k2", json!({"reasoning": {"budget_tokens": 5}})).await;
     late.assert_error(409, "response_already_completed");
-    for wrong in [json!({"effort": "much"}), json!({"budget_tokens": -1}), json!({})] {
+    for (wrong, param) in [
+        (json!({"effort": "much"}), "reasoning.effort"),
+        (json!({"budget_tokens": -1}), "reasoning.budget_tokens"),
+        (json!({}), "reasoning"),
+    ] {
         let refused = server.post_keyed(&path(&id), "k3", json!({"reasoning": wrong})).await;
-        refused.assert_error(400, "invalid_input");
+        assert_eq!(refused.assert_error(400, "invalid_input")["param"], param);
     }
+}
+
+#[tokio::test]
+async fn how_hard_to_think_is_said_in_the_words_that_the_model_takes() {
+    let server = Server::start().await;
+    let thought = async |word: &str| {
+        let body = json!({"input": "ponder", "reasoning": {"effort": word}, "max_output_tokens": 400});
+        let response = server.post("/v1/responses", body).await.body;
+        response["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64().unwrap()
+    };
+    // The words are settings of the model; the closing of the reasoning counts for it.
+    let (briefly, none, low) = (thought("briefly").await, thought("none").await, thought("low").await);
+    assert!(none < briefly && briefly < 30 && low > 300, "{none} {briefly} {low}");
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "extreme"});
+    let (path, responses) = ("/v1/responses", json!({"input": "hi", "reasoning": {"effort": "extreme"}}));
+    for (path, body, at) in [("/v1/chat/completions", chat, "reasoning_effort"), (path, responses, "reasoning.effort")]
+    {
+        let refused = server.post(path, body).await;
+        let error = refused.assert_error(400, "invalid_input");
+        let message = error["message"].as_str().unwrap();
+        assert_eq!(error["param"], at);
+        assert!(message.contains("none, minimal, low, medium, high, xhigh, briefly"), "{message}");
+    }
+    // Summaries alone say nothing of it.
+    let silent = json!({"input": "hi", "reasoning": {"effort": null, "summary": "auto"}});
+    assert_eq!(server.post("/v1/responses", silent).await.status, 200);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! From a GGUF file to a running engine.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use super::room::Room;
 use super::{LocalEngine, stats};
 use crate::clock::{self, Clock};
 use crate::parse::{ReasoningFormat, TemplateFacts, ToolFormat, detect};
-use crate::prompt::{ChatTemplate, PROBED_TOOL, TemplateError};
+use crate::prompt::{ChatTemplate, Effort, Efforts, PROBED_TOOL, TemplateError};
 
 /// Changes whenever the same file and tokens would give other logits than before, or a KV block other bytes: KV files
 /// of an earlier build must not be taken for this one's.
@@ -48,6 +49,8 @@ pub struct LoadOptions {
     pub reasoning: Option<ReasoningFormat>,
     /// See [`ModelInfo::bare_calls`].
     pub bare_calls: bool,
+    /// Words of its own for how hard it is to think, beside the usual ones.
+    pub efforts: BTreeMap<String, Effort>,
     /// Threads that compute; by default as many as the process may use.
     pub threads: Option<usize>,
     /// Most tokens that prompt and answer may have together; by default, and at most, what the model was made for.
@@ -76,6 +79,7 @@ impl Default for LoadOptions {
             tool_format: None,
             reasoning: None,
             bare_calls: true,
+            efforts: BTreeMap::new(),
             threads: None,
             context_length: None,
             kv_bytes: KV_BYTES_DEFAULT,
@@ -343,6 +347,7 @@ fn model_info(
         template: Arc::new(template),
         tool_format: options.tool_format.unwrap_or(tool_format),
         bare_calls: options.bare_calls,
+        efforts: Arc::new(Efforts::with(&options.efforts)),
         exact_resume: true,
     }
 }
