@@ -225,7 +225,8 @@ async fn begin(
         channel_capacity: parts.config.token_channel_capacity,
         ..request(&config, owner, rendered, constraint, stop_tokens)
     };
-    let source = Source { engine, request, tokens: resumed, control: control.clone() };
+    let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
+    let source = Source { engine, request, form_at, tokens: resumed, control: control.clone() };
     Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt })
 }
 
@@ -236,7 +237,13 @@ fn compiled(config: &ResponseConfig, model: &ModelInfo) -> Result<Option<Compile
     let surroundings = Surroundings { tools: &config.tools, tool_format, reasoning };
     let grammars = model.grammars.as_ref();
     let grammars = grammars.ok_or_else(|| Unrendered::Constraint(format!("{} takes no constraint now", model.id)))?;
-    grammars.compile(constraint, &surroundings).map(Some).map_err(|error| Unrendered::Constraint(error.to_string()))
+    let compiled = grammars.compile(constraint, &surroundings);
+    compiled.map(Some).map_err(|error| Unrendered::Constraint(blamed(constraint.at.as_deref(), &error)))
+}
+
+/// An error with the field of the request that it is about.
+fn blamed(at: Option<&str>, error: &impl std::fmt::Display) -> String {
+    at.map_or_else(|| error.to_string(), |at| format!("{at}: {error}"))
 }
 
 /// Whose a generation is: its conversation's, or that of all choices of one request. It is a name, no more.
@@ -280,6 +287,8 @@ fn request(
 struct Source {
     engine: Arc<dyn Engine>,
     request: GenerationRequest,
+    /// The field that says what the answer must look like.
+    form_at: Option<String>,
     /// The answer's tokens so far.
     tokens: Vec<u32>,
     control: Arc<PumpControl>,
@@ -531,6 +540,10 @@ impl Pump {
             FinishReason::Stop => GenerationEnd::Stop,
             FinishReason::Length => GenerationEnd::Length,
             FinishReason::Aborted => GenerationEnd::Aborted,
+            FinishReason::Lost(lost) => {
+                let message = blamed(self.gathered.source.form_at.as_deref(), &lost);
+                GenerationEnd::Failed { code: Code::InvalidInput, message }
+            }
             FinishReason::Failed(message) => GenerationEnd::Failed { code: Code::EngineFailed, message },
         })
     }

@@ -11,6 +11,7 @@ mod body;
 mod constraint;
 mod conversations;
 mod create;
+mod custom_tools;
 mod dialect;
 mod errors;
 mod frame;

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::super::backend::cpu::CpuBackend;
 use super::super::contract::ModelInfo;
 use super::super::gguf::{self, Gguf, Source};
-use super::super::grammar::Grammars;
+use super::super::grammar::{FORMS_VERSION, Grammars};
 use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig};
 use super::super::model::{Description, ModelError, Work};
 use super::super::scheduler::{Limits, Scheduler};
@@ -387,7 +387,8 @@ fn formats(template: &ChatTemplate) -> (ToolFormat, ReasoningFormat) {
 }
 
 /// Names everything that decides about the tokens: header (metadata, tokenizer, template, shapes), weights,
-/// instruction set, KV type, numerics. Of the weights, the beginning of each and the file's size stand for all.
+/// instruction set, KV type, numerics, forms of answers. Of the weights, the beginning of each and the file's size
+/// stand for all.
 fn fingerprint(
     gguf: &Gguf,
     description: &Description,
@@ -419,5 +420,5 @@ fn fingerprint(
     }
     // A template of one's own makes other prompts, not other logits; but a resumed answer must find its prompt again.
     hash.update(template.unwrap_or_default());
-    Ok(format!("gguf-{:x}-{}-{KV_TYPE}-n{NUMERICS_VERSION}", hash.finalize(), isa.name()))
+    Ok(format!("gguf-{:x}-{}-{KV_TYPE}-n{NUMERICS_VERSION}-f{FORMS_VERSION}", hash.finalize(), isa.name()))
 }

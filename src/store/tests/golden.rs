@@ -1,6 +1,8 @@
 //! The stored form of events: every version ever written must decode, and today's must encode the same bytes.
 
-use crate::engine::settings::{CallRule, Callable, Constraint, Dry, Mirostat, Penalties, Shaping, Step, TextRule, Xtc};
+use crate::engine::settings::{
+    CallRule, Callable, Constraint, Dry, InputRule, Mirostat, Penalties, Shaping, Step, TextRule, Xtc,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -257,6 +259,14 @@ fn bounded() -> Vec<Event> {
     let policy = Policy { max_conversation_tokens: Some(1 << 40), ..config().policy };
     let (id, input, config) = (response(1), Vec::new(), ResponseConfig { policy, ..config() });
     let (response_id, max_conversation_tokens, left_tokens) = (response(1), 1 << 40, 4096);
+    let held = |input| {
+        let tools = vec![Callable { name: "patch".into(), by_schema: true, input: Some(input) }];
+        let calls = Some(CallRule { tools, several: false });
+        let constraint = Some(Constraint { text: TextRule::Nothing, calls, at: Some("tools".into()) });
+        let config = ResponseConfig { constraint, ..self::config() };
+        let (id, input) = (response(2), Vec::new());
+        Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+    };
     vec![
         Event::ConversationCreated {
             id: ConversationId::from_bytes([1; 16]),
@@ -268,6 +278,8 @@ fn bounded() -> Vec<Event> {
         },
         Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false })),
         Event::ConversationBudgetLow { response_id, max_conversation_tokens, left_tokens },
+        held(InputRule::Regex { pattern: "a+".into() }),
+        held(InputRule::Lark { grammar: "start: \"a\"\n".into() }),
     ]
 }
 
@@ -310,7 +322,7 @@ fn shaped() -> Vec<Event> {
         mirostat: Some(Mirostat { version: 2, tau: 5.0, eta: 0.125 }),
     };
     let schema = json!({"type": "object", "properties": {"b": {"type": "null"}, "a": {"const": 1.5}}});
-    let tools = vec![Callable { name: "weather".into(), by_schema: true }];
+    let tools = vec![Callable { name: "weather".into(), by_schema: true, input: None }];
     let forms = [
         (TextRule::Any, Some(CallRule { tools: tools.clone(), several: false })),
         (TextRule::Nothing, Some(CallRule { tools, several: true })),
@@ -321,8 +333,12 @@ fn shaped() -> Vec<Event> {
     ];
     let created = |(text, calls)| {
         let sampling = SamplingConfig { shaping: shaping.clone(), ..config().sampling };
-        let config =
-            ResponseConfig { sampling, logprobs: Some(3), constraint: Some(Constraint { text, calls }), ..config() };
+        let config = ResponseConfig {
+            sampling,
+            logprobs: Some(3),
+            constraint: Some(Constraint { text, calls, at: None }),
+            ..config()
+        };
         let (id, input) = (response(2), Vec::new());
         Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
     };
