@@ -1,5 +1,6 @@
 //! How fast the local engine decodes 1, 2, 4 and 8 sequences together, without guesses; how fast it reads a prompt of
-//! 512 tokens; and how fast it repeats a text and writes a new one, without guesses and with them.
+//! 512 tokens; how fast it writes freely and in a given form, and what the masks of that form take; and how fast it
+//! repeats a text and writes a new one, without guesses and with them.
 //!
 //! `MIDSTREAM_TEST_MODEL=FILE.gguf cargo bench --bench decode [-- THREADS…]`; by default with 1 and 2 threads.
 #![allow(clippy::print_stdout)] // its output is a table for people
@@ -10,7 +11,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use midstream::clock::monotonic;
-use midstream::engine::{Engine, EngineEvent, Generation, GenerationRequest, LoadOptions, LocalEngine};
+use midstream::engine::settings::{Constraint, TextRule};
+use midstream::engine::{
+    Compiled, Engine, EngineEvent, Generation, GenerationRequest, LoadOptions, LocalEngine, Surroundings,
+};
+use serde_json::json;
 
 /// Tokens of the prompt before decoding is measured.
 const CONTEXT: u32 = 128;
@@ -43,6 +48,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             write!(line, "{rate:>9.1}")?;
         }
         println!("{line}");
+    }
+    println!("threads   answer     tokens/s free     of a form   masks: median, 99 %, in microseconds");
+    for threads in &threads {
+        let engine = LocalEngine::load(&path, &options(*threads, 0))?;
+        let compiled = form(&engine)?;
+        let (mut free, mut formed, mut tokens) = (0.0_f64, 0.0_f64, Vec::new());
+        for _ in 0..RUNS {
+            free = free.max(answer(&engine, None)?.0);
+            let (rate, said) = answer(&engine, Some(compiled.clone()))?;
+            (formed, tokens) = (formed.max(rate), said);
+        }
+        let (median, most) = masks(&compiled, &tokens)?;
+        println!("{threads:>7}   {:<8} {free:>14.1} {formed:>13.1}   {median:>14.0} {most:>6.0}", "person");
     }
     println!("threads   answer     tokens/s without guesses     with   guessed   right");
     for threads in threads {
@@ -90,6 +108,80 @@ fn write(engine: &LocalEngine, question: &str) -> Result<f64, Box<dyn std::error
         tokens += u32::from(matches!(event, EngineEvent::Token(_)));
     }
     Ok(f64::from(tokens) / seconds(begin))
+}
+
+/// A schema with nested objects, lists, patterns and choices.
+fn form(engine: &LocalEngine) -> Result<Compiled, Box<dyn std::error::Error>> {
+    let work = json!({
+        "type": "object",
+        "properties": {
+            "title": {"type": "string", "maxLength": 60},
+            "year": {"type": "integer", "minimum": 1000, "maximum": 2030},
+            "kind": {"enum": ["painting", "sculpture", "drawing", "print"]},
+            "sizes": {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 3},
+        },
+        "required": ["title", "year", "kind", "sizes"],
+        "additionalProperties": false,
+    });
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 60},
+            "born": {"type": "string", "pattern": "^[12][0-9]{3}-[01][0-9]-[0-3][0-9]$"},
+            "alive": {"type": "boolean"},
+            "works": {"type": "array", "items": work, "minItems": 4, "maxItems": 8},
+            "note": {"anyOf": [{"type": "null"}, {"type": "string", "maxLength": 200}]},
+        },
+        "required": ["name", "born", "alive", "works", "note"],
+        "additionalProperties": false,
+    });
+    let constraint = Constraint { text: TextRule::JsonSchema { schema }, calls: None, at: None };
+    let model = engine.model();
+    let surroundings = Surroundings { tools: &[], tool_format: model.tool_format, reasoning: model.reasoning };
+    let grammars = model.grammars.as_ref().ok_or("no constraints")?;
+    Ok(grammars.compile(&constraint, &surroundings)?)
+}
+
+/// Tokens per second of an answer behind its first token, and the tokens; it is held to the form, if to one.
+fn answer(engine: &LocalEngine, form: Option<Compiled>) -> Result<(f64, Vec<u32>), Box<dyn std::error::Error>> {
+    let question = "<|im_start|>user\nDescribe a painter and the works as JSON.<|im_end|>\n<|im_start|>assistant\n";
+    let prompt: Vec<u32> = engine.model().tokenizer.encode(question, true);
+    let ends = engine.model().tokenizer.end_of_generation();
+    let mut generation = engine.submit(GenerationRequest {
+        stop_tokens: ends.into(),
+        constraint: form.map(|form| (form, Some(false))),
+        channel_capacity: WRITTEN as usize + 8,
+        ..GenerationRequest::greedy(prompt.into(), WRITTEN)
+    })?;
+    await_token(&mut generation)?;
+    let (begin, mut tokens) = (monotonic(), Vec::new());
+    while let Some(event) = generation.events.blocking_recv() {
+        if let EngineEvent::Token(token) = event {
+            tokens.push(token);
+        }
+    }
+    let rate = tokens.len() as f64 / seconds(begin);
+    tokens.retain(|token| !ends.contains(token));
+    Ok((rate, tokens))
+}
+
+/// How long a mask takes in front of each token of an answer that was held to the form: the median, and what one in a
+/// hundred takes longer than; in microseconds.
+fn masks(compiled: &Compiled, tokens: &[u32]) -> Result<(f64, f64), Box<dyn std::error::Error>> {
+    let mut guide = compiled.guide(Some(false));
+    let mut times = Vec::with_capacity(tokens.len());
+    // The first token was not counted with the others.
+    let first = guide.forced().first().copied().ok_or("the form begins with a choice")?;
+    guide.accept(first)?;
+    for token in tokens {
+        let begin = monotonic();
+        guide.mask()?;
+        times.push(begin.elapsed().as_secs_f64() * 1e6);
+        guide.accept(*token)?;
+    }
+    times.sort_unstable_by(f64::total_cmp);
+    let at = |share: usize| times.get(times.len().saturating_sub(1) * share / 100).copied().unwrap_or_default();
+    Ok((at(50), at(99)))
 }
 
 fn next(salt: &mut u64) -> u64 {

@@ -32,7 +32,7 @@ fn main() -> Outcome<()> {
     let mut masks: Vec<f64> = Vec::new();
     for (number, line) in input.lines().enumerate() {
         let schema: Value = serde_json::from_str(line)?;
-        let constraint = Constraint { text: TextRule::JsonSchema { schema }, calls: None };
+        let constraint = Constraint { text: TextRule::JsonSchema { schema }, calls: None, at: None };
         let surroundings = Surroundings { tools: &[], tool_format: model.tool_format, reasoning: model.reasoning };
         let grammars = model.grammars.as_ref().ok_or("this model takes no forms")?;
         let compiled = grammars.compile(&constraint, &surroundings)?;

@@ -221,7 +221,9 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
         engines.push(Arc::new(engine));
     }
     if let Some(path) = &config.scripted {
-        engines.push(Arc::new(ScriptedEngine::from_file(path)?.with_bare_calls(config.bare_calls)));
+        let engine = ScriptedEngine::from_file(path)?.with_bare_calls(config.bare_calls);
+        let efforts = config.efforts_of(&engine.model().id);
+        engines.push(Arc::new(engine.with_efforts(&efforts)));
     }
     Ok(engines)
 }
@@ -272,6 +274,7 @@ pub(crate) fn load_options(config: &Config, id: &str) -> anyhow::Result<LoadOpti
         tool_format: config.tool_format_of(id)?,
         reasoning: config.reasoning_of(id)?,
         bare_calls: config.bare_calls,
+        efforts: config.efforts_of(id),
         template: config.chat_template_of(id).map(template_text).transpose()?,
         ..LoadOptions::default()
     })

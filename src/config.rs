@@ -3,6 +3,10 @@
 //! Every limit and every queue's bound in the project has its name and its default here; other modules take the
 //! number, never invent one. This module reads files and variables only when it is asked to, and starts nothing.
 
+#[cfg(test)]
+mod effort_tests;
+mod nearest;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -14,6 +18,8 @@ use figment::value::{Dict, Map, Value};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::parse::{ReasoningFormat, ToolFormat, UnknownFormat};
+use crate::prompt::Effort;
+use nearest::nearest;
 
 /// The name of the choice that goes by a model's template.
 const AUTO: &str = "auto";
@@ -152,6 +158,8 @@ pub struct ModelConfig {
     pub tool_format: Option<String>,
     /// See [`Config::reasoning`].
     pub reasoning: Option<String>,
+    /// Words for how hard it is to think, and what each stands for: the model's own, or others for the usual ones.
+    pub efforts: BTreeMap<String, Effort>,
 }
 
 impl Default for Config {
@@ -311,6 +319,11 @@ impl Config {
         format_named("reasoning", own.unwrap_or(&self.reasoning))
     }
 
+    /// The words for how hard a model is to think that are set for it.
+    pub fn efforts_of(&self, model: &str) -> BTreeMap<String, Effort> {
+        self.model.get(model).map(|model| model.efforts.clone()).unwrap_or_default()
+    }
+
     /// Refuses values that cannot work.
     pub fn check(&self) -> Result<(), Error> {
         for model in self.model.keys().map(String::as_str).chain([""]) {
@@ -402,26 +415,6 @@ fn in_words(expected: &str) -> &str {
         "a string" | "path string" => "a text",
         expected => expected,
     }
-}
-
-/// The known name that was most likely meant, if one is near.
-fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let near = known.iter().map(|known| (distance(name, known), *known)).min()?;
-    (near.0 <= 1 + name.len() / 3).then_some(near.1)
-}
-
-/// How many letters to put in, take out or change to come from one name to the other.
-fn distance(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in to.bytes().enumerate() {
-            let changed = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[to.len()]
 }
 
 /// One text or a list of them.
@@ -602,7 +595,8 @@ mod tests {
         let own = ModelConfig {
             chat_template: Some("my-template.jinja".to_owned()),
             tool_format: Some("hermes".to_owned()),
-            reasoning: Some("none".to_owned()),
+            reasoning: None,
+            efforts: [("low".to_owned(), Effort { budget_tokens: Some(512), ..Effort::default() })].into(),
         };
         let model = BTreeMap::from([("my-model".to_owned(), own)]);
         assert_eq!(config.chat_template_of("my-model"), Some("my-template.jinja"));

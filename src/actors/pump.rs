@@ -165,6 +165,7 @@ async fn begin(
     let failed = |code, message: String| GenerationEnd::Failed { code, message };
     let Some(response) = state.response(response_id) else { return Err(GenerationEnd::Aborted) };
     let (config, resumed) = (response.config.clone(), response.tokens());
+    let max_tokens = state.tokens_max(response).unwrap_or(u32::MAX);
     let home = state.id.filter(|_| config.store);
     let owner = owner(&config, state.id);
     let Some(engine) = parts.catalog.get(Some(&config.model)).cloned() else {
@@ -219,8 +220,13 @@ async fn begin(
         None => None,
     };
     let stop_tokens = engine.model().tokenizer.end_of_generation();
-    let request = request(&config, owner, rendered, constraint, stop_tokens, parts.config.token_channel_capacity);
-    let source = Source { engine, request, tokens: resumed, control: control.clone() };
+    let request = GenerationRequest {
+        max_tokens,
+        channel_capacity: parts.config.token_channel_capacity,
+        ..request(&config, owner, rendered, constraint, stop_tokens)
+    };
+    let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
+    let source = Source { engine, request, form_at, tokens: resumed, control: control.clone() };
     Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt })
 }
 
@@ -231,7 +237,13 @@ fn compiled(config: &ResponseConfig, model: &ModelInfo) -> Result<Option<Compile
     let surroundings = Surroundings { tools: &config.tools, tool_format, reasoning };
     let grammars = model.grammars.as_ref();
     let grammars = grammars.ok_or_else(|| Unrendered::Constraint(format!("{} takes no constraint now", model.id)))?;
-    grammars.compile(constraint, &surroundings).map(Some).map_err(|error| Unrendered::Constraint(error.to_string()))
+    let compiled = grammars.compile(constraint, &surroundings);
+    compiled.map(Some).map_err(|error| Unrendered::Constraint(blamed(constraint.at.as_deref(), &error)))
+}
+
+/// An error with the field of the request that it is about.
+fn blamed(at: Option<&str>, error: &impl std::fmt::Display) -> String {
+    at.map_or_else(|| error.to_string(), |at| format!("{at}: {error}"))
 }
 
 /// Whose a generation is: its conversation's, or that of all choices of one request. It is a name, no more.
@@ -249,12 +261,9 @@ fn request(
     rendered: Rendered,
     constraint: Option<Compiled>,
     stop_tokens: &[u32],
-    channel_capacity: usize,
 ) -> GenerationRequest {
     let sampling = &config.sampling;
     GenerationRequest {
-        prompt: rendered.tokens.into(),
-        resumed: Arc::default(),
         sampling: Sampling {
             temperature: sampling.temperature,
             top_k: sampling.top_k,
@@ -266,12 +275,11 @@ fn request(
         },
         logprobs: config.logprobs,
         constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
-        max_tokens: config.max_output_tokens.unwrap_or(u32::MAX),
         stop_tokens: stop_tokens.into(),
         messages: rendered.messages.into(),
         cache_salt: CACHE_SALT,
         standing: Standing { owner, priority: config.priority.unwrap_or(0) },
-        channel_capacity,
+        ..GenerationRequest::greedy(rendered.tokens.into(), u32::MAX)
     }
 }
 
@@ -279,6 +287,8 @@ fn request(
 struct Source {
     engine: Arc<dyn Engine>,
     request: GenerationRequest,
+    /// The field that says what the answer must look like.
+    form_at: Option<String>,
     /// The answer's tokens so far.
     tokens: Vec<u32>,
     control: Arc<PumpControl>,
@@ -530,6 +540,10 @@ impl Pump {
             FinishReason::Stop => GenerationEnd::Stop,
             FinishReason::Length => GenerationEnd::Length,
             FinishReason::Aborted => GenerationEnd::Aborted,
+            FinishReason::Lost(lost) => {
+                let message = blamed(self.gathered.source.form_at.as_deref(), &lost);
+                GenerationEnd::Failed { code: Code::InvalidInput, message }
+            }
             FinishReason::Failed(message) => GenerationEnd::Failed { code: Code::EngineFailed, message },
         })
     }

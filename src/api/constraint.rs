@@ -3,10 +3,12 @@
 
 use serde_json::{Value, json};
 
+use super::custom_tools::input_rules;
 use super::errors::invalid;
 use crate::conversation::{Reject, ResponseConfig};
 use crate::engine::settings::{CallRule, Callable, Constraint, TextRule};
-use crate::engine::{ModelInfo, Surroundings, Uncompilable, calls_are_bare};
+use crate::engine::{ModelInfo, Refused, Surroundings, Uncompilable};
+use crate::error::Code;
 use crate::parse::ToolFormat;
 use crate::prompt::ToolDefinition;
 use crate::protocol::sampling::GenerationParams;
@@ -28,8 +30,11 @@ pub(crate) fn constraint(
     let constraint = match (said, calls) {
         (None, None) => return Ok(None),
         // Where a tool must be called there is no text to be bound.
-        (Some(said), calls) if !must => Constraint { text: said.rule, calls },
-        (_, calls) => Constraint { text: if must { TextRule::Nothing } else { TextRule::Any }, calls },
+        (Some(said), calls) if !must => Constraint { text: said.rule, calls, at: Some(said.at) },
+        (_, calls) => {
+            let text = if must { TextRule::Nothing } else { TextRule::Any };
+            Constraint { text, calls, at: Some(calls_field(params)) }
+        }
     };
     if model.grammars.is_none() {
         // Of strict tools an engine that cannot be held to anything does what it can, as it does of all tools.
@@ -54,7 +59,10 @@ pub(crate) fn check(model: &ModelInfo, config: &ResponseConfig, params: &Generat
     let (Some(constraint), Some(grammars)) = (&config.constraint, &model.grammars) else { return Ok(()) };
     let surroundings =
         Surroundings { tools: &config.tools, tool_format: model.tool_format, reasoning: model.reasoning };
-    grammars.compile(constraint, &surroundings).map(|_| ()).map_err(|error| refused(params, constraint, &error))
+    grammars.compile_soon(constraint, &surroundings).map(|_| ()).map_err(|error| match error {
+        Refused::Uncompilable(error) => refused(params, constraint, &error),
+        Refused::Busy => Reject::new(Code::Overloaded, error.to_string()),
+    })
 }
 
 /// The refusal, with the place inside the schema where the keyword stands that it names.
@@ -95,9 +103,13 @@ fn find(schema: &Value, keyword: &str) -> Option<String> {
 fn field(params: &GenerationParams) -> String {
     match text_rule(params) {
         Ok(Some(said)) => said.at,
-        _ if params.tool_choice.is_some() => "tool_choice".to_owned(),
-        _ => "tools".to_owned(),
+        _ => calls_field(params),
     }
+}
+
+fn calls_field(params: &GenerationParams) -> String {
+    let chosen = params.tool_choice.as_ref().is_some_and(|choice| !choice.is_null());
+    if chosen { "tool_choice" } else { "tools" }.to_owned()
 }
 
 /// The one rule for text that the request has.
@@ -207,7 +219,12 @@ fn calls(
     tools: &[ToolDefinition],
     is_bound: bool,
 ) -> Result<(Option<CallRule>, bool), Reject> {
-    let strict = strict_names(params.tools.as_deref().unwrap_or_default());
+    let declared = params.tools.as_deref().unwrap_or_default();
+    let rules = input_rules(declared)?;
+    let input = |name: &String| rules.iter().find(|(tool, _)| tool == name).map(|(_, rule)| rule.clone());
+    let mut strict = strict_names(declared);
+    // A grammar is held to wherever the tool is called.
+    strict.extend(tools.iter().map(|tool| &tool.name).filter(|name| input(name).is_some()).cloned());
     let choice = params.tool_choice.as_ref().filter(|choice| !choice.is_null());
     let all = || tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
     let (names, must) = match choice.map(|choice| (choice, choice.as_str())) {
@@ -233,7 +250,8 @@ fn calls(
         return Err(invalid("tool_choice", "tool_choice asks for a call, but there are no tools; declare one"));
     }
     let several = params.parallel_tool_calls != Some(false);
-    let tools = names.into_iter().map(|name| Callable { by_schema: must || strict.contains(&name), name }).collect();
+    let callable = |name: String| Callable { by_schema: must || strict.contains(&name), input: input(&name), name };
+    let tools = names.into_iter().map(callable).collect();
     Ok((Some(CallRule { tools, several }), must))
 }
 
@@ -241,11 +259,12 @@ fn calls(
 fn chosen(choice: &Value, all: Vec<String>) -> Result<(Vec<String>, bool), Reject> {
     let wrong = |at: &str, text: &str| Err(invalid(at, format!("{at}: {text}")));
     let name_of = |value: &Value| {
-        let name = value.get("name").or_else(|| value.get("function")?.get("name"));
+        let inner = || value.get("function").or_else(|| value.get("custom"))?.get("name");
+        let name = value.get("name").or_else(inner);
         name.and_then(Value::as_str).map(str::to_owned)
     };
     match choice.get("type").and_then(Value::as_str) {
-        Some("function") => match name_of(choice) {
+        Some("function" | "custom") => match name_of(choice) {
             Some(name) => Ok((vec![name], true)),
             None => wrong("tool_choice.name", "the name of the tool is missing"),
         },
@@ -264,7 +283,7 @@ fn chosen(choice: &Value, all: Vec<String>) -> Result<(Vec<String>, bool), Rejec
             Ok((tools.iter().filter_map(name_of).collect(), must))
         }
         Some("auto") => Ok((all, false)),
-        _ => wrong("tool_choice.type", "it must be function or allowed_tools"),
+        _ => wrong("tool_choice.type", "it must be function, custom or allowed_tools"),
     }
 }
 
@@ -277,7 +296,115 @@ fn strict_names(tools: &[Value]) -> Vec<String> {
     strict.filter_map(|(_, function)| function.get("name")?.as_str().map(str::to_owned)).collect()
 }
 
-/// Whether answers under this constraint are calls without a mark, which their reader must take for calls.
+/// Whether a call object that is all of an answer under this constraint must be taken for a call: where a family's form
+/// cannot say what is asked for, calls are written so.
 pub(crate) fn bare_calls(constraint: Option<&Constraint>, model: &ModelInfo) -> bool {
-    model.bare_calls || constraint.is_some_and(|it| it.calls.is_some()) && calls_are_bare(model.tool_format)
+    model.bare_calls || constraint.is_some_and(|constraint| constraint.calls.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::settings::InputRule;
+    use crate::engine::{Engine, Grammars, ScriptedEngine};
+
+    fn model() -> ModelInfo {
+        let engine = ScriptedEngine::from_json(r#"{"tool_format": "hermes", "replies": [{"deltas": ["a"]}]}"#).unwrap();
+        let grammars = Some(Arc::new(Grammars::new(engine.model().tokenizer.clone())));
+        ModelInfo { grammars, ..engine.model().clone() }
+    }
+
+    /// What becomes of a request with these fields, whose functions and custom tools are all shown to the model.
+    fn checked(model: &ModelInfo, body: &Value) -> Result<Option<Constraint>, Reject> {
+        let params: GenerationParams = serde_json::from_value(body.clone()).unwrap();
+        let declared = params.tools.iter().flatten().map(|tool| {
+            let said = tool.get("function").unwrap_or(tool);
+            let name = said["name"].as_str().unwrap().to_owned();
+            ToolDefinition { name, description: None, parameters: said["parameters"].clone() }
+        });
+        let tools: Vec<ToolDefinition> = declared.collect();
+        let constraint = constraint(&params, &tools, model)?;
+        if let Some(constraint) = &constraint {
+            let surroundings =
+                Surroundings { tools: &tools, tool_format: model.tool_format, reasoning: model.reasoning };
+            let compiled = model.grammars.as_ref().unwrap().compile(constraint, &surroundings);
+            compiled.map(|_| ()).map_err(|error| refused(&params, constraint, &error))?;
+        }
+        Ok(constraint)
+    }
+
+    #[test]
+    fn a_custom_tool_is_held_to_its_grammar_wherever_it_is_called() {
+        let format = json!({"type": "grammar", "syntax": "regex", "definition": "[a-c]+"});
+        let custom = json!({"type": "custom", "name": "patch", "format": format});
+        let other = json!({"type": "function", "name": "look", "parameters": {"type": "object"}});
+        for (choice, names) in [
+            (json!("auto"), &["patch", "look"][..]),
+            (json!("required"), &["patch", "look"]),
+            (json!({"type": "custom", "name": "patch"}), &["patch"]),
+            (json!({"type": "custom", "custom": {"name": "patch"}}), &["patch"]),
+            (
+                json!({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "patch"}]}),
+                &["patch"],
+            ),
+        ] {
+            let body = json!({"tools": [custom, other], "tool_choice": choice});
+            let constraint = checked(&model(), &body).unwrap().unwrap();
+            let tools = constraint.calls.unwrap().tools;
+            assert_eq!(tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), names);
+            assert_eq!(tools[0].input, Some(InputRule::Regex { pattern: "[a-c]+".to_owned() }), "{choice}");
+        }
+    }
+
+    #[test]
+    fn rules_that_want_too_much_are_refused_by_the_field_that_has_them() {
+        let model = model();
+        let schema =
+            |schema: Value| json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}});
+        let at = "response_format.json_schema.schema";
+        let function = |parameters: Value| {
+            json!([{"type": "function", "function":
+            {"name": "f", "strict": true, "parameters": parameters}}])
+        };
+        let many: Vec<String> = (0..40_000).map(|index| format!("{index}")).collect();
+        let wide: serde_json::Map<String, Value> = (0..3_000)
+            .map(|index| (format!("field_{index}"), json!({"type": "string", "pattern": "^(a|b)*c{0,50}$"})))
+            .collect();
+        let mut deep = json!({"type": "null"});
+        for _ in 0..100 {
+            deep = json!({"type": "array", "items": deep, "minItems": 1});
+        }
+        let rules = (0..2_000).map(|index| format!("r{index}: \"a\"\n")).collect::<Vec<_>>().concat();
+        for (body, at) in [
+            (schema(json!({"enum": many})), at),
+            (schema(json!({"type": "object", "properties": wide})), at),
+            (schema(deep.clone()), at),
+            (schema(json!({"type": "string", "pattern": "a".repeat(5_000)})), at),
+            (schema(json!({"type": "string", "pattern": "((a{0,1000}){0,1000}){0,1000}"})), at),
+            (schema(json!({"type": "array", "minItems": 1_000_000_000_u64})), at),
+            (schema(json!({"allOf": [{"type": "string"}, {"type": "null"}]})), at),
+            (json!({"structured_outputs": {"regex": "((a{0,1000}){0,1000}){0,1000}"}}), "structured_outputs.regex"),
+            (json!({"structured_outputs": {"regex": "(.*a){30}(.*b){30}[^x]{500}"}}), "structured_outputs.regex"),
+            (json!({"structured_outputs": {"grammar": format!("start: r1\n{rules}")}}), "structured_outputs.grammar"),
+            (
+                json!({"guided_grammar": format!("start: {}\"a\"{}", "(".repeat(8_000), ")".repeat(8_000))}),
+                "guided_grammar",
+            ),
+            (json!({"guided_choice": ["a".repeat(200_000)]}), "guided_choice"),
+            (json!({"tools": function(json!({"type": "object", "properties": {"a": deep}}))}), "tools"),
+            (json!({"tools": function(json!({"type": "object", "properties": wide}))}), "tools"),
+            (json!({"tools": function(json!("text")), "tool_choice": "required"}), "tool_choice"),
+        ] {
+            match checked(&model, &body) {
+                // What is compiled is within the bounds that every answer is followed under.
+                Ok(constraint) => assert!(constraint.is_some()),
+                Err(reject) => {
+                    assert_eq!((reject.code, reject.param.as_deref()), (Code::InvalidInput, Some(at)));
+                    assert!(reject.message.starts_with(at), "{}", reject.message);
+                }
+            }
+        }
+    }
 }

@@ -108,7 +108,9 @@ pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) 
     if let Some(all) = request.tools.as_ref().filter(|all| all.len() != tools.len()) {
         echo.insert("tools".to_owned(), all.clone().into());
     }
-    let thinking = input::effort(body.get("reasoning"));
+    let word = body.get("reasoning").and_then(|reasoning| reasoning.get("effort")).and_then(Value::as_str);
+    let (thinking, template_kwargs) =
+        input::thought(word, "reasoning.effort", request.chat_template_kwargs.as_ref(), model)?;
     let constraint = constraint::constraint(&params, &tools, model)?;
     let config = ResponseConfig {
         model: model.id.clone(),
@@ -118,7 +120,7 @@ pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) 
         sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: input::token_limit(request.max_output_tokens, "max_output_tokens")?,
         stop: input::stops(request.stop.as_ref())?,
-        template_kwargs: input::template_kwargs(request.chat_template_kwargs.as_ref(), thinking.as_ref()),
+        template_kwargs,
         background: request.background.unwrap_or(false),
         store: request.store.unwrap_or(true),
         metadata: request.metadata.clone().unwrap_or_default(),

@@ -130,6 +130,11 @@ fn native(state: &State, event: &Event) -> Value {
         Event::ConversationDeleted {} => json!({"type": "conversation.deleted"}),
         Event::ConversationSuspended {} => json!({"type": "conversation.suspended"}),
         Event::ConversationResumed {} => json!({"type": "conversation.resumed"}),
+        Event::ConversationBudgetLow { max_conversation_tokens, left_tokens, .. } => json!({
+            "type": "conversation.budget_low",
+            "max_conversation_tokens": max_conversation_tokens,
+            "left_tokens": left_tokens,
+        }),
         Event::ItemDeleted { item_id } => json!({"type": "conversation.item.deleted", "item_id": item_id}),
         Event::ResponseDeleted { .. } => json!({"type": "response.deleted"}),
         Event::ResponseDequeued { .. } => json!({"type": "response.dequeued"}),

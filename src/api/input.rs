@@ -11,7 +11,7 @@ use crate::conversation::{Content, Formats, Item, ItemBody, ItemStatus, Policies
 use crate::engine::ModelInfo;
 use crate::engine::settings::Constraint;
 use crate::ids::{CallId, FreshIds, ItemId};
-use crate::prompt::{PromptEnd, Role, ToolDefinition, with_thinking};
+use crate::prompt::{Effort, Efforts, PromptEnd, Role, ToolDefinition, with_effort};
 use crate::protocol::TextOr;
 use crate::protocol::chat::ChatMessage;
 use crate::protocol::items::{ContentPart, InputItem};
@@ -117,7 +117,7 @@ fn texts<'a>(parts: &'a [ContentPart], path: &str) -> Result<Vec<&'a str>, Rejec
             "refusal" => part.refusal.as_deref(),
             kind => {
                 let at = format!("{path}[{position}].type");
-                let message = format!("{at}: parts of the type {kind:?} are not supported; send text");
+                let message = format!("{at}: the model reads text, and no parts of the type {kind:?}; send text");
                 return Err(invalid(at, message));
             }
         };
@@ -200,11 +200,15 @@ pub(crate) fn formats(model: &ModelInfo, constraint: Option<&Constraint>) -> For
 
 /// What the request asks for beyond the answer.
 pub(crate) fn policies(body: &Value) -> Result<Policies, Reject> {
-    const NAMES: [&str; 6] =
-        ["durability", "on_disconnect", "grace_ms", "on_restart", "max_unattended_tokens", "if_busy"];
+    const BUDGET: &str = "max_conversation_tokens";
+    const NAMES: [&str; 7] =
+        ["durability", "on_disconnect", "grace_ms", "on_restart", "max_unattended_tokens", BUDGET, "if_busy"];
     let named = |name: &str| Some((name.to_owned(), body.get(name).filter(|value| !value.is_null())?.clone()));
     let policies: Policies = decode(&Value::Object(NAMES.into_iter().filter_map(named).collect()))?;
     within_a_month(policies.grace_ms, "grace_ms")?;
+    if policies.max_conversation_tokens == Some(0) {
+        return Err(invalid(BUDGET, format!("{BUDGET} must be at least 1")));
+    }
     Ok(policies)
 }
 
@@ -247,18 +251,16 @@ pub(crate) fn tool_policies(tools: Option<&[Value]>) -> Result<BTreeMap<String, 
     Ok(policies)
 }
 
-/// Tokens of reasoning that the words for effort stand for; the last sets no bound.
-const EFFORTS: [(&str, Option<u32>); 6] = [
-    ("none", Some(0)),
-    ("minimal", Some(256)),
-    ("low", Some(1024)),
-    ("medium", Some(4096)),
-    ("high", Some(16_384)),
-    ("xhigh", None),
-];
+/// What a word for how hard to think stands for; `at` is the field that has it.
+fn effort<'a>(efforts: &'a Efforts, word: &str, at: &str) -> Result<&'a Effort, Reject> {
+    efforts.get(word).ok_or_else(|| {
+        let known = efforts.words().collect::<Vec<_>>().join(", ");
+        invalid(at, format!("{at} is {word:?}, which the model does not know; it takes {known}"))
+    })
+}
 
-/// How long the model may think: a word, or a number of tokens.
-pub(crate) fn thinking(asked: Option<&Value>) -> Result<Option<Thinking>, Reject> {
+/// How long the model may think from now on: a word, or a number of tokens.
+pub(crate) fn thinking(asked: Option<&Value>, efforts: &Efforts) -> Result<Option<Thinking>, Reject> {
     let Some(asked) = asked.filter(|asked| !asked.is_null()) else { return Ok(None) };
     if let Some(tokens) = asked.get("budget_tokens").filter(|tokens| !tokens.is_null()) {
         let tokens = tokens.as_u64().and_then(|tokens| u32::try_from(tokens).ok());
@@ -266,29 +268,27 @@ pub(crate) fn thinking(asked: Option<&Value>) -> Result<Option<Thinking>, Reject
         let budget_tokens = Some(tokens.ok_or_else(|| invalid("reasoning.budget_tokens", text))?);
         return Ok(Some(Thinking { budget_tokens, effort: None }));
     }
-    let word = asked.get("effort").and_then(Value::as_str);
-    let known = EFFORTS.iter().find(|(name, _)| Some(*name) == word);
-    let (name, budget_tokens) = known.ok_or_else(|| {
-        let names = EFFORTS.map(|(name, _)| name).join(", ");
-        let text = format!("reasoning takes budget_tokens, or effort as one of {names}");
-        invalid("reasoning", text)
-    })?;
-    Ok(Some(Thinking { budget_tokens: *budget_tokens, effort: Some((*name).to_owned()) }))
+    let Some(word) = asked.get("effort").and_then(Value::as_str) else {
+        let known = efforts.words().collect::<Vec<_>>().join(", ");
+        return Err(invalid("reasoning", format!("reasoning takes budget_tokens, or effort as one of {known}")));
+    };
+    let budget_tokens = effort(efforts, word, "reasoning.effort")?.budget_tokens;
+    Ok(Some(Thinking { budget_tokens, effort: Some(word.to_owned()) }))
 }
 
-/// As [`thinking`], of a request for a response: words that only others know, and summaries, mean nothing here.
-pub(crate) fn effort(reasoning: Option<&Value>) -> Option<Thinking> {
-    let word = reasoning?.get("effort")?.as_str()?;
-    let (name, budget_tokens) = EFFORTS.iter().find(|(name, _)| *name == word)?;
-    Some(Thinking { budget_tokens: *budget_tokens, effort: Some((*name).to_owned()) })
-}
-
-/// The template's variables: the client's, and what it asked for of thinking in other words. They are recorded with
-/// the response, so that a change of its budget does not change its prompt.
-pub(crate) fn template_kwargs(asked: Option<&Map<String, Value>>, thinking: Option<&Thinking>) -> Map<String, Value> {
-    let thinks = thinking.map(|thinking| thinking.budget_tokens != Some(0));
-    let effort = thinking.and_then(|thinking| thinking.effort.as_deref());
-    with_thinking(asked.cloned().unwrap_or_default(), thinks, effort)
+/// How hard a request wants its answer thought about, by the word in the field `at`; and with it the template's
+/// variables, which are recorded with the response, so that a later change of its budget does not change its prompt.
+pub(crate) fn thought(
+    word: Option<&str>,
+    at: &str,
+    asked: Option<&Map<String, Value>>,
+    model: &ModelInfo,
+) -> Result<(Option<Thinking>, Map<String, Value>), Reject> {
+    let kwargs = asked.cloned().unwrap_or_default();
+    let Some(word) = word else { return Ok((None, kwargs)) };
+    let effort = effort(&model.efforts, word, at)?;
+    let thinking = Thinking { budget_tokens: effort.budget_tokens, effort: Some(word.to_owned()) };
+    Ok((Some(thinking), with_effort(kwargs, word, effort)))
 }
 
 /// Where the prompt ends, as users of vLLM say it.

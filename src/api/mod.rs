@@ -12,6 +12,7 @@ mod coding;
 mod constraint;
 mod conversations;
 mod create;
+mod custom_tools;
 mod dialect;
 mod errors;
 mod frame;

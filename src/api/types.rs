@@ -17,7 +17,8 @@ const ALL: &str = "*";
 const ALWAYS: [&str; 2] = ["conversation.rewound", "conversation.deleted"];
 
 /// Every type that an event's frame has, and the one of the frame beside it.
-const KNOWN: [&str; 46] = [
+const KNOWN: [&str; 47] = [
+    "conversation.budget_low",
     "conversation.created",
     "conversation.deleted",
     "conversation.item.deleted",

@@ -45,7 +45,13 @@ impl State {
             Event::ItemDeleted { item_id } => self.delete_item(*item_id),
             Event::ResponseCreated(new) => self.apply_created(new, recorded),
             Event::ResponseDequeued { response_id } => self.apply_dequeued(*response_id, recorded.seq),
+            Event::ConversationBudgetLow { max_conversation_tokens, .. } => {
+                self.warned_of_budget = Some(*max_conversation_tokens);
+            }
             event => self.apply_to_part(event, recorded),
+        }
+        if let Event::OutputDelta { tokens, .. } | Event::ResponseEnded { tail_tokens: tokens, .. } = &recorded.event {
+            self.generated_tokens += tokens.len() as u64;
         }
         if let Some(number) = recorded.number
             && let Some(response) = stream_response(&recorded.event).and_then(|id| self.response_mut(id))
@@ -347,6 +353,7 @@ pub(super) fn response_of(event: &Event) -> Option<ResponseId> {
         | Event::ResponsePaused { response_id }
         | Event::ResponseSuspended { response_id }
         | Event::ResponseResumed { response_id, .. }
+        | Event::ConversationBudgetLow { response_id, .. }
         | Event::OutputItemAdded { response_id, .. }
         | Event::ContentPartAdded { response_id, .. }
         | Event::OutputDelta { response_id, .. }

@@ -92,13 +92,15 @@ impl Draft {
     /// Records a new response and asks for its generation.
     pub(super) fn start(&mut self, new: NewResponse) {
         let response_id = new.id;
-        let generation = self.push(Event::ResponseCreated(Box::new(new)));
-        self.effects.push(Effect::StartGeneration { generation, response_id });
+        self.generate(response_id, Event::ResponseCreated(Box::new(new)));
     }
 
-    /// Asks for the generation that this event stands for.
+    /// Asks for the generation that this event stands for, unless its conversation has no tokens left for it.
     pub(super) fn generate(&mut self, response_id: ResponseId, event: Event) {
         let generation = self.push(event);
+        if self.ends_unbegun(response_id) {
+            return;
+        }
         self.effects.push(Effect::StartGeneration { generation, response_id });
     }
 

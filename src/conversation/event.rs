@@ -127,6 +127,15 @@ pub enum Event {
         /// Which response.
         response_id: ResponseId,
     },
+    /// Little is left of the tokens that all answers of the conversation may have together; told once for each bound.
+    ConversationBudgetLow {
+        /// The response that is about to spend them.
+        response_id: ResponseId,
+        /// The bound.
+        max_conversation_tokens: u64,
+        /// What is left of it.
+        left_tokens: u64,
+    },
     /// The engine began: the prompt is rendered and its length known. Also a sign of life after silence.
     ResponseInProgress {
         /// Which response.
@@ -504,8 +513,8 @@ pub struct TokenLogprob {
 pub enum Ending {
     /// By itself: the model stopped, or its calls wait for results.
     Completed,
-    /// Cut: `max_output_tokens`, `max_unattended_tokens`, `steered`, `interrupted`, `disconnected`,
-    /// `conversation_deleted`.
+    /// Cut: `max_output_tokens`, `max_unattended_tokens`, `max_conversation_tokens`, `steered`, `interrupted`,
+    /// `disconnected`, `conversation_deleted`.
     Incomplete {
         /// Why.
         reason: String,

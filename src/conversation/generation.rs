@@ -30,6 +30,7 @@ impl Draft {
         if self.record_outputs(response_id, outputs).is_break() {
             return self.cut(response_id);
         }
+        self.warn_of_budget(response_id, 0);
         self.unattended_limit(response_id);
     }
 
@@ -52,13 +53,14 @@ impl Draft {
         if self.record_outputs(response_id, outputs).is_break() {
             return self.cut(response_id);
         }
+        self.warn_of_budget(response_id, tail_tokens.len());
         match end {
             GenerationEnd::Aborted => {}
             GenerationEnd::Stop => {
                 self.end_naturally(response_id, ItemStatus::Completed, Ending::Completed, tail_tokens);
             }
             GenerationEnd::Length => {
-                let ending = Ending::Incomplete { reason: "max_output_tokens".to_owned() };
+                let ending = self.length_reached(response_id, tail_tokens.len());
                 self.end_naturally(response_id, ItemStatus::Incomplete, ending, tail_tokens);
             }
             GenerationEnd::Failed { code, message } => self.end(response_id, failed(code, message)),

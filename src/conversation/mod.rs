@@ -9,6 +9,7 @@
 //! with [`Now`].
 
 mod apply;
+mod budget;
 mod calls;
 mod cancel;
 mod create;

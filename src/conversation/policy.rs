@@ -123,6 +123,9 @@ pub struct Policies {
     /// See [`Policy::max_unattended_tokens`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_unattended_tokens: Option<u32>,
+    /// See [`Policy::max_conversation_tokens`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_conversation_tokens: Option<u64>,
     /// What a request does while another response runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub if_busy: Option<IfBusy>,
@@ -143,6 +146,9 @@ pub struct Policy {
     /// Tokens it may generate unread; then it ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_unattended_tokens: Option<u32>,
+    /// Tokens that all answers of its conversation may have together, it included; then it ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_conversation_tokens: Option<u64>,
 }
 
 /// How long a model may think.
@@ -204,6 +210,7 @@ impl Policies {
             grace_ms: self.grace_ms.or(inherited.grace_ms),
             on_restart: self.on_restart.or(inherited.on_restart),
             max_unattended_tokens: self.max_unattended_tokens.or(inherited.max_unattended_tokens),
+            max_conversation_tokens: self.max_conversation_tokens.or(inherited.max_conversation_tokens),
             if_busy: self.if_busy.or(inherited.if_busy),
         }
     }
@@ -228,6 +235,7 @@ impl Policies {
             grace_ms,
             on_restart: self.on_restart.unwrap_or_default(),
             max_unattended_tokens: self.max_unattended_tokens,
+            max_conversation_tokens: self.max_conversation_tokens,
         }
     }
 }

@@ -47,6 +47,10 @@ pub struct State {
     pub interventions: BTreeMap<InterventionId, Arc<Intervention>>,
     /// All calls that the model made, in order.
     pub calls: Vec<Call>,
+    /// Tokens that all answers have together. What a fork took over was its parent's.
+    pub generated_tokens: u64,
+    /// The last bound of these tokens of which it was said that little is left.
+    pub warned_of_budget: Option<u64>,
 }
 
 /// A call that the model made for the client.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::grammar::{Compiled, Grammars};
+use super::grammar::{Compiled, Grammars, Lost};
 use super::sampling::TokenLogprobs;
 use super::settings::{Sampling, SamplingDefaults};
 use super::tokenizer::Tokenizer;
-use crate::prompt::{ChatTemplate, Message};
+use crate::prompt::{ChatTemplate, Efforts, Message};
 
 /// Names one sequence inside one engine; unique for the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -99,6 +99,8 @@ pub enum FinishReason {
     Length,
     /// The sequence was aborted.
     Aborted,
+    /// What the request says of the answer's form cannot be followed on.
+    Lost(Lost),
     /// The engine failed; the text is fit to be shown to a client.
     Failed(String),
 }
@@ -160,6 +162,8 @@ pub struct ModelInfo {
     pub reasoning: crate::parse::ReasoningFormat,
     /// Whether an answer that is nothing but a call of a declared tool, without markers, is a call.
     pub bare_calls: bool,
+    /// The words for how hard it is to think.
+    pub efforts: Arc<Efforts>,
     /// Compiles what an answer must look like; absent where the engine cannot be held to anything.
     pub grammars: Option<Arc<Grammars>>,
     /// Whether equal tokens after a resume are guaranteed (own engine) or not (upstream).

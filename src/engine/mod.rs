@@ -40,7 +40,7 @@ pub use contract::{
     ModelInfo, SequenceId, Standing,
 };
 #[cfg(feature = "server")]
-pub use grammar::{Compiled, Grammars, Guide, Lost, Surroundings, TokenSet, Uncompilable, calls_are_bare};
+pub use grammar::{Compiled, Grammars, Guide, Lost, Refused, Surroundings, TokenSet, Uncompilable};
 #[cfg(feature = "server")]
 pub use local::{
     Bound, EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, Needs, Room, Shortage, read_file_facts,

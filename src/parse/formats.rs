@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::families::{self, Family};
+use super::families::{self, BARE_CALL, Family, Writing};
 use super::reasoning::{self, Reasoning};
 
 /// The name of the format that looks for nothing.
@@ -56,6 +56,11 @@ impl ToolFormat {
     /// Other names that it is known by.
     pub fn aliases(self) -> &'static [&'static str] {
         self.0.map_or(&[], |family| family.aliases)
+    }
+
+    /// How its models write calls; where nothing is looked for, as every model can.
+    pub fn writing(self) -> &'static Writing {
+        self.0.map_or(&BARE_CALL, |family| &family.writes)
     }
 
     pub(super) fn family(self) -> Option<&'static Family> {

@@ -25,6 +25,7 @@ mod values;
 mod tests;
 
 pub use detect::{TemplateFacts, detect};
+pub use families::{BARE_CALL, CallPart, Each, Writing};
 pub use formats::{ReasoningFormat, ToolFormat, UnknownFormat};
 pub use piece::Piece;
 pub use pipeline::{Pipeline, PipelineConfig};

@@ -3,8 +3,10 @@
 mod control;
 mod corpus;
 mod families;
+mod flood;
 mod fuzz;
 mod generate;
+mod ids;
 mod json;
 mod page;
 mod render;

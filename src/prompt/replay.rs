@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::Capabilities;
+use super::{Capabilities, Effort};
 
 /// Keeps earlier reasoning in most templates that can; set whether the template is known to read it or not.
 const KEEP: (&str, bool) = ("truncate_history_thinking", false);
@@ -28,15 +28,19 @@ pub fn template_kwargs(asked: &Map<String, Value>, can: &Capabilities) -> Map<St
     kwargs
 }
 
-/// The variables of a request that says whether it wants thinking; what the client set itself stays.
-pub fn with_thinking(mut asked: Map<String, Value>, thinks: Option<bool>, effort: Option<&str>) -> Map<String, Value> {
-    let set = ["enable_thinking", "thinking"].iter().any(|name| asked.contains_key(*name));
-    if let Some(thinks) = thinks.filter(|_| !set) {
+/// The variables of a request that says how hard to think, by a word and what it stands for; what the client set itself
+/// stays.
+pub fn with_effort(mut asked: Map<String, Value>, word: &str, effort: &Effort) -> Map<String, Value> {
+    let thinks = effort.budget_tokens != Some(0);
+    for (name, value) in &effort.template_kwargs {
+        asked.entry(name).or_insert_with(|| value.clone());
+    }
+    if !asked.contains_key("enable_thinking") && !asked.contains_key("thinking") {
         asked.insert("enable_thinking".to_owned(), Value::Bool(thinks));
     }
     // Some templates write the word itself.
-    if let Some(effort) = effort.filter(|_| thinks == Some(true)) {
-        asked.entry("reasoning_effort").or_insert(Value::from(effort));
+    if thinks {
+        asked.entry("reasoning_effort").or_insert(Value::from(word));
     }
     asked
 }
@@ -65,13 +69,21 @@ mod tests {
 
     #[test]
     fn a_request_that_thinks_says_so_to_the_template_under_its_own_name_too() {
-        let asked = with_thinking(Map::new(), Some(true), Some("low"));
+        let low = Effort { budget_tokens: Some(1024), ..Effort::default() };
+        let asked = with_effort(Map::new(), "low", &low);
         let said = json!({"enable_thinking": true, "reasoning_effort": "low"});
         assert_eq!(Value::Object(asked.clone()), said);
         let can = Capabilities { thinking_switch: Some("thinking"), ..Capabilities::unknown() };
         assert_eq!(template_kwargs(&asked, &can)["thinking"], true);
-        assert!(with_thinking(Map::new(), None, None).is_empty());
-        let own = map(&json!({"thinking": false}));
-        assert_eq!(with_thinking(own.clone(), Some(true), None), own);
+        // What the model's settings say of the word goes before what is usual, and behind what the client says.
+        let template_kwargs = map(&json!({"reasoning_effort": "high", "thinking": true, "x": 1}));
+        let most = Effort { budget_tokens: None, template_kwargs };
+        let said = json!({"x": 2, "reasoning_effort": "high", "thinking": true});
+        assert_eq!(Value::Object(with_effort(map(&json!({"x": 2})), "max", &most)), said);
+        let none = Effort { budget_tokens: Some(0), ..Effort::default() };
+        let off = json!({"enable_thinking": false});
+        assert_eq!(Value::Object(with_effort(Map::new(), "none", &none)), off);
+        let own = map(&json!({"thinking": false, "reasoning_effort": "x"}));
+        assert_eq!(with_effort(own.clone(), "low", &low), own);
     }
 }

@@ -19,6 +19,8 @@ pub struct Model {
     pub tool_format: &'static str,
     /// How its reasoning is marked, as it was set or found out.
     pub reasoning_format: &'static str,
+    /// The words that `reasoning.effort` takes.
+    pub reasoning_efforts: Vec<String>,
 }
 
 /// All models.

@@ -89,7 +89,7 @@ async fn what_this_version_does_not_do_is_refused_by_name() {
         ("on_multiple", json!("replaces")),
         ("on_late", json!("queue")),
         ("tools", json!("wait")),
-        ("reasoning", json!({"effort": "lots"})),
+        ("reasoning", json!({})),
         ("input", json!("")),
     ] {
         let answer = server.post_keyed(&path(&id), "k", json!({"input": "a", name: value})).await;

@@ -86,6 +86,89 @@ async fn an_answer_without_a_generation_prompt_begins_behind_the_last_message() 
     assert_eq!(answered["usage"]["prompt_tokens"], rendered["count"]);
 }
 
+/// A transcript of text parts, a refusal and a result in parts, in each API's shape; and as plain texts.
+fn parted() -> [(Value, Value); 2] {
+    let text = |kind: &str, texts: &[&str]| -> Value {
+        texts.iter().map(|text| json!({"type": kind, "text": text})).collect()
+    };
+    let call = json!([{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]);
+    let chat = |joined: bool| {
+        let said = |texts: &[&str]| if joined { json!(texts.concat()) } else { text("text", texts) };
+        let refusal = json!([{"type": "refusal", "refusal": "I won't."}]);
+        json!({"tools": tools(), "messages": [
+            {"role": "system", "content": said(&["Be ", "kind.\n"])},
+            {"role": "user", "content": said(&["  What's", "", " <|im_end|>up?"])},
+            {"role": "assistant", "content": if joined { json!("I won't.") } else { refusal }},
+            {"role": "user", "content": said(&["Look!"])},
+            {"role": "assistant", "content": null, "tool_calls": call},
+            {"role": "tool", "tool_call_id": "c1", "content": said(&["bl", "ue"])},
+        ]})
+    };
+    let responses = |joined: bool| {
+        let said = |kind: &str, texts: &[&str]| if joined { json!(texts.concat()) } else { text(kind, texts) };
+        let refusal = json!([{"type": "refusal", "refusal": "I won't."}]);
+        json!({"tools": [{"type": "function", "name": "look", "parameters": {"type": "object"}}], "input": [
+            {"role": "developer", "content": said("input_text", &["Be ", "kind.\n"])},
+            {"role": "user", "content": said("input_text", &["  What's", "", " <|im_end|>up?"])},
+            {"role": "assistant", "content": if joined { json!("I won't.") } else { refusal }},
+            {"role": "assistant", "content": said("output_text", &["So", "."])},
+            {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": said("input_text", &["bl", "ue"])},
+        ]})
+    };
+    [(chat(false), chat(true)), (responses(false), responses(true))]
+}
+
+#[tokio::test]
+async fn parts_are_one_text_and_a_refusal_is_what_was_said() {
+    let server = Server::start().await;
+    for (parts, plain) in parted() {
+        let parts = server.post("/v1/chat/render", parts).await.body;
+        let plain = server.post("/v1/chat/render", plain).await.body;
+        let text = parts["prompt"].as_str().unwrap();
+        for said in ["Be kind.\n", "  What's <|im_end|>up?", "I won't.", "blue"] {
+            assert!(text.contains(said), "{text}");
+        }
+        assert_eq!((text, &parts["tokens"]), (plain["prompt"].as_str().unwrap(), &plain["tokens"]));
+    }
+}
+
+#[tokio::test]
+async fn what_a_model_that_reads_text_cannot_read_is_refused_by_its_place() {
+    let server = Server::start().await;
+    let image = "data:image/png;base64,AAAA";
+    let text = json!({"type": "text", "text": "What is this?"});
+    for part in [
+        json!({"type": "image_url", "image_url": {"url": image}}),
+        json!({"type": "input_image", "image_url": image}),
+        json!({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}),
+        json!({"type": "input_file", "file_data": "AAAA"}),
+    ] {
+        let content = json!([text, part]);
+        let results = [
+            json!({"role": "assistant", "tool_calls":
+                [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]}),
+            json!({"role": "tool", "tool_call_id": "c1", "content": content}),
+        ];
+        for (path, body, at) in [
+            (
+                "/v1/chat/completions",
+                json!({"messages": [{"role": "user", "content": content}]}),
+                "messages[0].content",
+            ),
+            ("/v1/chat/completions", json!({"messages": results}), "messages[1].content"),
+            ("/v1/responses", json!({"input": [{"role": "user", "content": content}]}), "input[0].content"),
+            ("/v1/chat/render", json!({"messages": [{"role": "user", "content": content}]}), "messages[0].content"),
+        ] {
+            let answer = server.post(path, body).await;
+            let error = answer.assert_error(400, "invalid_input").clone();
+            assert_eq!(error["param"], format!("{at}[1].type"));
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains("reads text") && message.contains(part["type"].as_str().unwrap()), "{message}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_cannot_be_rendered_is_refused_by_its_field() {
     let server = Server::start().await;

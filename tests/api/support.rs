@@ -9,6 +9,7 @@ use midstream::api::{self, App, Limits, Phase};
 use midstream::clock::Clock;
 use midstream::config::Config;
 use midstream::engine::{Catalog, Engine, ScriptedEngine};
+use midstream::prompt::Effort;
 use midstream::store::{Journal, MemoryJournal, Writer, WriterHandle};
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -94,7 +95,9 @@ impl Server {
         let journal: Arc<dyn Journal> = Arc::new(MemoryJournal::new());
         let config = Config { silence_ms: setup.silence.as_millis() as u64, ..Config::default() };
         let writer = Writer::start(journal.clone(), config.journal_queue_batches).unwrap();
-        let engine: Arc<dyn Engine> = Arc::new(ScriptedEngine::from_json(&script().to_string()).unwrap());
+        let engine = ScriptedEngine::from_json(&script().to_string()).unwrap();
+        let briefly = Effort { budget_tokens: Some(4), ..Effort::default() };
+        let engine: Arc<dyn Engine> = Arc::new(engine.with_efforts(&[("briefly".to_owned(), briefly)].into()));
         let catalog = Arc::new(Catalog::new(vec![engine]));
         let keys = Keys::new(journal.clone());
         let limits = Limits {

@@ -161,6 +161,45 @@ async fn an_unread_response_generates_only_as_much_as_it_may() {
 }
 
 #[tokio::test]
+async fn a_conversation_whose_tokens_are_spent_says_so_before_and_at_the_end() {
+    let server = Server::start().await;
+    let opened = server.post("/v1/conversations", json!({"max_conversation_tokens": 50})).await;
+    let conversation = opened.body["id"].as_str().unwrap().to_owned();
+    let ask = async |more: Value| {
+        let mut body = json!({"input": "endless", "conversation": conversation});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/responses", body).await.body
+    };
+    let why = |response: &Value| response["incomplete_details"]["reason"].as_str().unwrap_or_default().to_owned();
+    let first = ask(json!({"max_output_tokens": 20})).await;
+    assert_eq!(why(&first), "max_output_tokens");
+    let second = ask(json!({})).await;
+    assert_eq!((&second["status"], why(&second).as_str()), (&json!("incomplete"), "max_conversation_tokens"));
+    assert_eq!(second["usage"]["output_tokens"], 30, "what the first one left");
+    // Nothing is left: no token is generated, and OpenAI's stream ends as every other.
+    let body = json!({"input": "hi", "conversation": conversation, "stream": true});
+    let shown = server.post_stream("/v1/responses", body).await.rest_json().await;
+    let [created, ended] = &shown[..] else { panic!("{shown:?}") };
+    assert_eq!((&created["type"], &ended["type"]), (&json!("response.created"), &json!("response.incomplete")));
+    let third = &ended["response"];
+    assert_eq!((why(third).as_str(), &third["output"]), ("max_conversation_tokens", &json!([])));
+    // A request may say another bound.
+    let fourth = ask(json!({"input": "hi", "max_conversation_tokens": 1000})).await;
+    assert_eq!(fourth["status"], "completed");
+    let events = format!("/v1/conversations/{conversation}/events?types=conversation.budget_low,response.incomplete");
+    let mut told = server.get_stream(&events).await;
+    assert_eq!(told.until("response.incomplete").await["response_id"], first["id"]);
+    let warning = told.until("conversation.budget_low").await;
+    assert_eq!((&warning["max_conversation_tokens"], &warning["response_id"]), (&json!(50), &second["id"]));
+    assert!(warning["left_tokens"].as_u64().unwrap() <= 5, "{warning}");
+    assert_eq!(told.until("response.incomplete").await["response_id"], second["id"]);
+    for wrong in [json!(0), json!(-1), json!("many")] {
+        let refused = server.post("/v1/conversations", json!({"max_conversation_tokens": wrong})).await;
+        assert_eq!(refused.assert_error(400, "invalid_input")["param"], "max_conversation_tokens");
+    }
+}
+
+#[tokio::test]
 async fn a_model_that_thinks_is_told_to_stop_thinking_while_it_does() {
     let server = Server::start().await;
     let conversation = server.conversation().await;
@@ -177,10 +216,40 @@ async fn a_model_that_thinks_is_told_to_stop_thinking_while_it_does() {
     assert_eq!(done["output"][1]["type"], "message");
     let late = server.post_keyed(&path(&id), "k2", json!({"reasoning": {"budget_tokens": 5}})).await;
     late.assert_error(409, "response_already_completed");
-    for wrong in [json!({"effort": "much"}), json!({"budget_tokens": -1}), json!({})] {
+    for (wrong, param) in [
+        (json!({"effort": "much"}), "reasoning.effort"),
+        (json!({"budget_tokens": -1}), "reasoning.budget_tokens"),
+        (json!({}), "reasoning"),
+    ] {
         let refused = server.post_keyed(&path(&id), "k3", json!({"reasoning": wrong})).await;
-        refused.assert_error(400, "invalid_input");
+        assert_eq!(refused.assert_error(400, "invalid_input")["param"], param);
     }
+}
+
+#[tokio::test]
+async fn how_hard_to_think_is_said_in_the_words_that_the_model_takes() {
+    let server = Server::start().await;
+    let thought = async |word: &str| {
+        let body = json!({"input": "ponder", "reasoning": {"effort": word}, "max_output_tokens": 400});
+        let response = server.post("/v1/responses", body).await.body;
+        response["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64().unwrap()
+    };
+    // The words are settings of the model; the closing of the reasoning counts for it.
+    let (briefly, none, low) = (thought("briefly").await, thought("none").await, thought("low").await);
+    assert!(none < briefly && briefly < 30 && low > 300, "{none} {briefly} {low}");
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "extreme"});
+    let (path, responses) = ("/v1/responses", json!({"input": "hi", "reasoning": {"effort": "extreme"}}));
+    for (path, body, at) in [("/v1/chat/completions", chat, "reasoning_effort"), (path, responses, "reasoning.effort")]
+    {
+        let refused = server.post(path, body).await;
+        let error = refused.assert_error(400, "invalid_input");
+        let message = error["message"].as_str().unwrap();
+        assert_eq!(error["param"], at);
+        assert!(message.contains("none, minimal, low, medium, high, xhigh, briefly"), "{message}");
+    }
+    // Summaries alone say nothing of it.
+    let silent = json!({"input": "hi", "reasoning": {"effort": null, "summary": "auto"}});
+    assert_eq!(server.post("/v1/responses", silent).await.status, 200);
 }
 
 #[tokio::test]

@@ -116,6 +116,40 @@ async fn killed_in_the_middle_of_a_constrained_answer_it_ends_as_it_would_have()
     assert!(shown.starts_with(&seen));
 }
 
+/// However tokens are chosen, whatever of it is no function of the last tokens alone.
+#[tokio::test]
+async fn killed_in_the_middle_of_a_shaped_answer_it_ends_as_it_would_have() {
+    let site = Site::real_model();
+    let biases: serde_json::Map<String, Value> = (300..340).map(|token| (token.to_string(), json!(3))).collect();
+    let format = json!({"type": "json_schema", "name": "person", "schema": person()});
+    for (name, more) in [
+        ("logit_bias", json!({"logit_bias": biases})),
+        ("xtc", json!({"xtc_probability": 0.5, "xtc_threshold": 0.05})),
+        ("typical_p", json!({"typical_p": 0.6, "repetition_penalty": 1.2, "dry_multiplier": 0.8})),
+        ("mirostat", json!({"mirostat": 2, "text": {"format": format}})),
+    ] {
+        let mut body = json!({"input": "Tell me about a sailor.", "seed": 7, "max_output_tokens": 60});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let server = site.start().await;
+        let (response, conversation) = server.begin(&format!("{name} undisturbed"), body.clone()).await;
+        let expected = shown_text(&server.until_ended(&conversation, &response, 0).await, &response);
+
+        let (response, conversation) = server.begin(&format!("{name} killed"), body).await;
+        let mut frames = server.follow(&format!("/v1/conversations/{conversation}/events?after=0")).await;
+        let mut seen = String::new();
+        while seen.len() < expected.len() / 3 {
+            let frame = frames.next().await.unwrap();
+            let delta = frame["delta"].as_str().filter(|_| frame["type"] == "response.output_text.delta");
+            seen.push_str(delta.unwrap_or(""));
+        }
+        server.kill();
+        let server = site.start().await;
+        let shown = shown_text(&server.until_ended(&conversation, &response, 0).await, &response);
+        assert_eq!(shown, expected, "{name}");
+        server.kill();
+    }
+}
+
 #[tokio::test]
 async fn what_cannot_be_held_to_is_refused_before_anything_begins() {
     let server = Site::real_model().start().await;

@@ -106,6 +106,7 @@ fn policies(dice: &mut Dice) -> Policies {
         grace_ms: Some([0, 20, 500][dice.place(3)]),
         on_restart: dice.chance(8).then_some(OnRestart::Fail),
         max_unattended_tokens: dice.chance(8).then(|| 4 + dice.below(20) as u32),
+        max_conversation_tokens: dice.chance(6).then(|| 10 + dice.below(200)),
         if_busy: [None, Some(IfBusy::Fail), Some(IfBusy::Enqueue), Some(IfBusy::Steer)][dice.place(4)],
     }
 }

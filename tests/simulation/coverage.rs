@@ -49,6 +49,8 @@ pub(crate) const ROWS: &[&str] = &[
     "6 a call times out",
     "6 a lease ends",
     "7 max_unattended_tokens",
+    "7 max_conversation_tokens",
+    "7 max_conversation_tokens: a warning",
     "9 before the accept was flushed",
     "9 accepted, queued, or in prefill",
     "9 decoding",
@@ -200,6 +202,7 @@ impl Coverage {
             "response_resumed" => {
                 before.paused.remove(&event["response_id"].to_string());
             }
+            "conversation_budget_low" => self.hit("7 max_conversation_tokens: a warning"),
             "cancel_requested" => self.hit("4a cancel recorded, not yet effective"),
             "tool_result_discarded" => self.hit("6 a result for a closed call is discarded"),
             "tool_call_requested" if event["attempt"].as_u64() > Some(1) => {
@@ -238,6 +241,7 @@ impl Coverage {
         match ending["reason"].as_str().unwrap_or_default() {
             "disconnected" => self.hit("4a disconnect policy cancel"),
             "max_unattended_tokens" => self.hit("7 max_unattended_tokens"),
+            "max_conversation_tokens" => self.hit("7 max_conversation_tokens"),
             "conversation_deleted" => self.hit("4a DELETE of an active conversation"),
             _ => {}
         }

@@ -22,7 +22,9 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer { path: "src/main.rs", modules: &[], crates: &[], pure: false },
     Layer { path: "src/app.rs", modules: ANY, crates: ANY, pure: false },
     Layer { path: "src/cli/", modules: ANY, crates: ANY, pure: false },
-    Layer { path: "src/config.rs", modules: &["parse"], crates: &["figment", "serde", "thiserror"], pure: false },
+    Layer {
+        path: "src/config", modules: &["parse", "prompt"], crates: &["figment", "serde", "thiserror"], pure: false,
+    },
     Layer { path: "src/models/", modules: &[], crates: &["indicatif", "sha2", "thiserror"], pure: false },
     Layer { path: "src/crash.rs", modules: &[], crates: &[], pure: false },
     Layer { path: "src/clock.rs", modules: &[], crates: &[], pure: false },

@@ -60,6 +60,17 @@ def result(number, name, content):
     return says("tool", content, tool_call_id=f"call{number:05}", name=name)
 
 
+def text_parts(*texts):
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def joined(content):
+    """The text of a content, as the server's APIs read it: parts are one text, refusals are what was said."""
+    if isinstance(content, str):
+        return content
+    return "".join(part[part["type"]] for part in content)
+
+
 USER = says("user", "  What's <b>up</b> in Zürich & Łódź?\n")
 OSLO = call(1, "get_weather", {"city": "Oslo", "days": 2})
 LATE = call(2, "get_time", {})
@@ -102,6 +113,22 @@ CONVERSATIONS = {
     "thinking on": ([USER], [], {"enable_thinking": True, "thinking": True}),
     "thinking off": ([USER], [], {"enable_thinking": False, "thinking": False}),
     "effort": ([USER], [], {"reasoning_effort": "high"}),
+    "parts": (
+        [says("system", text_parts("Be ", "kind.\n")), says("user", text_parts("  What's", " up?\n", "")),
+         says("assistant", text_parts("Sunny", ".")), says("user", text_parts("And then?"))],
+        [],
+        {},
+    ),
+    "refusal": (
+        [USER, says("assistant", [{"type": "refusal", "refusal": "I won't."}]), says("user", "Why?")],
+        [],
+        {},
+    ),
+    "parts of a result": (
+        [*ASKED, calls(OSLO), result(1, "get_weather", text_parts("{\"sky\": ", "\"blue\"}"))],
+        [WEATHER, TIME],
+        {},
+    ),
 }
 
 
@@ -170,11 +197,13 @@ def shape(message, arguments, content, thought):
     if made:
         function = lambda one: {"name": one["name"], "arguments": arguments(one["arguments"])}
         message["tool_calls"] = [{"id": one["id"], "type": "function", "function": function(one)} for one in made]
-    said = message["content"]
+    parts = message["content"] if isinstance(message["content"], list) else text_parts(message["content"])
+    said = message["content"] = joined(message["content"])
     if content == "none" and made and not said:
         message["content"] = None
     if content == "parts":
-        message["content"] = [{"type": "text", "text": said}]
+        # No template knows refusals.
+        message["content"] = text_parts(*(joined([part]) for part in parts))
     if reasoning is not None:
         if thought == "parts":
             parts = [{"type": "text", "text": said}] if said else []
@@ -214,6 +243,7 @@ def outcomes(program, names):
     """What midstream makes of each conversation: its text or its error, and what the template is said to know."""
     requests = []
     for path, (messages, tools, variables) in itertools.product(names, CONVERSATIONS.values()):
+        messages = [{**message, "content": joined(message["content"])} for message in messages]
         requests.append(json.dumps({
             "template": str(path), "messages": messages, "tools": tools, "variables": variables,
             "answer": ends_open(messages), "now_ms": int(NOW.timestamp() * 1000),

@@ -1,5 +1,7 @@
 //! Interventions: an instruction for a running response, and what became of it.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -17,6 +19,7 @@ use crate::api::{idempotency, input, object};
 use crate::conversation::{Input, Intervene, ItemBody, Receipt, Reject};
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
+use crate::prompt::Efforts;
 use crate::protocol::conversations as wire;
 use crate::store::{KeyedAnswer, Operation};
 
@@ -37,7 +40,7 @@ pub(crate) async fn create(
     let handle = app.directory.of_response(id, &principal).await?;
     let fingerprint = idempotency::fingerprint(&body, Some(&id.to_string()));
     let key = Key::new(&principal, Some(handle.id()), Operation::Intervene, Some(key), fingerprint);
-    let intervene = core_request(&request, id);
+    let intervene = core_request(&app, &handle, &request, id).await;
     let (receipt, replayed) = perform(&app, &handle, intervene, key.as_ref(), &body).await?;
     let receipt = shown(&handle, &receipt).await?;
     let response = (StatusCode::ACCEPTED, Json(receipt)).into_response();
@@ -56,8 +59,19 @@ pub(crate) async fn get(
 }
 
 /// The core's request, or why the fields ask for something that cannot be done.
-pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -> Result<Intervene, Reject> {
-    let thinking = input::thinking(request.reasoning.as_ref())?;
+pub(super) async fn core_request(
+    app: &App,
+    handle: &ConversationHandle,
+    request: &wire::Intervene,
+    response_id: ResponseId,
+) -> Result<Intervene, Reject> {
+    let thinking = match &request.reasoning {
+        Some(asked) => {
+            let efforts = efforts_of(app, handle, response_id).await?;
+            input::thinking(Some(asked), &efforts)?
+        }
+        None => None,
+    };
     let fresh = &mut FreshIds::random();
     let items = input::items(request.input.as_ref(), "input", fresh)?;
     if items.is_empty() && thinking.is_none() {
@@ -81,6 +95,13 @@ pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -
         tools: choice(request.tools.as_deref(), "tools", &["cancel", "await"])?,
         thinking,
     })
+}
+
+/// The words for how hard to think that the response's model takes.
+async fn efforts_of(app: &App, handle: &ConversationHandle, id: ResponseId) -> Result<Arc<Efforts>, Reject> {
+    let state = handle.state().await?;
+    let model = state.response_even_deleted(id).and_then(|response| app.catalog.get(Some(&response.config.model)));
+    Ok(model.map(|engine| engine.model().efforts.clone()).unwrap_or_default())
 }
 
 /// One of the words that a field takes; its absence is the default.

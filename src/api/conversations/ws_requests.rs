@@ -218,7 +218,7 @@ async fn intervene(session: &Session, frame: &Value, event_id: Option<&str>) -> 
     let id = id.ok_or_else(|| invalid("response_id", "response_id is missing; it says which response is meant"))?;
     let id = create::response_id(id)?;
     let key = key(session, Operation::Intervene, event_id, fingerprint(frame, Some(&id.to_string())));
-    let core_request = interventions::core_request(&request, id);
+    let core_request = interventions::core_request(&session.app, &session.handle, &request, id).await;
     let intervention_id = core_request.as_ref().ok().map(|intervene| intervene.intervention_id);
     if let Some(intervention_id) = intervention_id {
         session.tag(&intervention_id, event_id);

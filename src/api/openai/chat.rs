@@ -129,8 +129,8 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     let fresh = &mut FreshIds::random();
     let input = input::chat_items(messages, fresh)?;
     let params: GenerationParams = decode(body)?;
-    let thinking =
-        request.reasoning_effort.as_ref().and_then(|word| input::effort(Some(&serde_json::json!({"effort": word}))));
+    let (word, kwargs) = (request.reasoning_effort.as_deref(), request.chat_template_kwargs.as_ref());
+    let (thinking, template_kwargs) = input::thought(word, "reasoning_effort", kwargs, model)?;
     let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
     let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
     let tools = input::tools(request.tools.as_deref(), request.tool_choice.as_ref())?;
@@ -143,7 +143,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: limit.or(old_limit),
         stop: input::stops(request.stop.as_ref())?,
-        template_kwargs: input::template_kwargs(request.chat_template_kwargs.as_ref(), thinking.as_ref()),
+        template_kwargs,
         background: false,
         store: request.store == Some(true),
         metadata: request.metadata.clone().unwrap_or_default(),

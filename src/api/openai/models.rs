@@ -28,5 +28,6 @@ fn model(info: &ModelInfo) -> Model {
         context_length: info.context_length,
         tool_format: info.tool_format.name(),
         reasoning_format: info.reasoning.name(),
+        reasoning_efforts: info.efforts.words().map(str::to_owned).collect(),
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of the core: decisions as tables, and properties over random histories.
 
+mod budget;
 mod calls;
 mod forks;
 mod prompts;

@@ -13,9 +13,10 @@ use crate::parse::{ReasoningFormat, ReasoningMarks, reasoning_marks};
 /// Tokens of what is certain that are told at once: as many as fit into a step.
 const FORESEEN_MAX: usize = 16;
 
-/// The constraint failed while it was followed; the text is fit to be shown to a client.
+/// The constraint failed while it was followed: it came to need more than it may. The text is fit to be shown to a
+/// client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the answer's constraint cannot be followed: {0}")]
+#[error("this cannot be followed to the answer's end, make it smaller: {0}")]
 pub struct Lost(String);
 
 /// A constraint on its way along a sequence. It holds behind the reasoning.

@@ -4,21 +4,22 @@
 //! sequence. Like sampling it is a function of the tokens so far: a resumed answer goes on under the same constraint.
 
 mod bounds;
+mod calls;
 mod guide;
 mod rules;
 mod vocabulary;
+mod workshop;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use llguidance::api::{ParserLimits, TopLevelGrammar};
-use llguidance::earley::SlicedBiasComputer;
-use llguidance::toktrie::InferenceCapabilities;
-use llguidance::{Matcher, ParserFactory};
+use llguidance::Matcher;
+use llguidance::api::TopLevelGrammar;
 use sha2::{Digest, Sha256};
 
 use super::settings::Constraint;
@@ -28,25 +29,33 @@ use crate::prompt::ToolDefinition;
 use guide::Thinking;
 pub use guide::{Guide, Lost};
 pub use llguidance::toktrie::SimpleVob as TokenSet;
-pub use rules::calls_are_bare;
+use workshop::{Workshop, readable};
+
+/// Changes whenever a constraint may allow other tokens than before: the library's version, and the number of our own
+/// changes since.
+pub(super) const FORMS_VERSION: &str = "1.9.1.1";
 
 /// Compiled constraints that are kept: agents ask for the same few again and again.
 const KEPT_MAX: usize = 64;
 
-/// What bounds a grammar: the work of compiling it, and of one mask. The defaults of the library are generous enough
-/// for the largest schemas in use; the states of its lexer are what takes memory, 1 to 2 KiB each, in every sequence.
-const LEXER_STATES_MAX: usize = 16_384;
-/// Work of one mask: Earley items and lexer fuel. A grammar that needs more for its first is refused, one that comes to
-/// need more fails its answer; the steps of all others wait for a mask.
-const STEP_ITEMS_MAX: usize = 10_000;
-const STEP_FUEL_MAX: u64 = 100_000;
-/// Room for the library's recursion, as deep as `bounds` lets it become. Only what is used of it is memory.
-const COMPILING_STACK_BYTES: usize = 256 << 20;
+/// Longest that a request waits until its constraint is compiled, and as long again for its turn.
+const COMPILING_MAX: Duration = Duration::from_secs(1);
 
 /// The constraint cannot be compiled, or no answer could ever satisfy it. The text is fit to be shown to a client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Uncompilable(pub String);
+
+/// Why a constraint is not compiled for a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It never is.
+    #[error(transparent)]
+    Uncompilable(#[from] Uncompilable),
+    /// Others are at it.
+    #[error("the forms of other answers are being compiled; retry later")]
+    Busy,
+}
 
 /// What a constraint is compiled for, besides the model.
 #[derive(Clone, Copy, Debug)]
@@ -85,10 +94,7 @@ impl fmt::Debug for Compiled {
 /// The compiler of one model's constraints.
 pub struct Grammars {
     tokenizer: Arc<Tokenizer>,
-    /// Made when it is first asked for: it sorts the whole vocabulary.
-    factory: OnceLock<Result<ParserFactory, Uncompilable>>,
-    /// Held by whoever compiles.
-    compiling: Mutex<()>,
+    workshop: Arc<Workshop>,
     /// The latest last.
     kept: Mutex<VecDeque<([u8; 32], Compiled)>>,
 }
@@ -102,17 +108,35 @@ impl fmt::Debug for Grammars {
 impl Grammars {
     /// A compiler for a tokenizer's vocabulary. Cheap: the work is done when it is first asked for.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
-        Self { tokenizer, factory: OnceLock::new(), compiling: Mutex::default(), kept: Mutex::default() }
+        Self { tokenizer: Arc::clone(&tokenizer), workshop: Arc::new(Workshop::new(tokenizer)), kept: Mutex::default() }
     }
 
-    /// Compiles a constraint, or finds it among those that were. May take a core for a while: not for async threads.
+    /// Compiles a constraint that is asked for now, or finds it among those that were; refuses one that takes long. May
+    /// take a core for a while: not for async threads.
+    pub fn compile_soon(&self, constraint: &Constraint, surroundings: &Surroundings<'_>) -> Result<Compiled, Refused> {
+        self.compile_within(constraint, surroundings, Some(COMPILING_MAX))
+    }
+
+    /// The same for a constraint that was taken once: what is slow now is compiled all the same.
     pub fn compile(&self, constraint: &Constraint, surroundings: &Surroundings<'_>) -> Result<Compiled, Uncompilable> {
+        self.compile_within(constraint, surroundings, None).map_err(|refused| match refused {
+            Refused::Uncompilable(error) => error,
+            Refused::Busy => Uncompilable(refused.to_string()),
+        })
+    }
+
+    fn compile_within(
+        &self,
+        constraint: &Constraint,
+        surroundings: &Surroundings<'_>,
+        most: Option<Duration>,
+    ) -> Result<Compiled, Refused> {
         let grammar = rules::grammar(constraint, surroundings, &self.tokenizer)?;
         let key = key(&grammar, surroundings.reasoning);
         if let Some(found) = self.recall(key) {
             return Ok(found);
         }
-        let matcher = self.compiled(grammar)?;
+        let matcher = self.workshop.compile(grammar, most)?;
         let compiled = Compiled { matcher, tokenizer: Arc::clone(&self.tokenizer), reasoning: surroundings.reasoning };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         // Another request for the same may have been faster.
@@ -132,54 +156,6 @@ impl Grammars {
         kept.push_back(entry);
         Some(compiled)
     }
-
-    /// Compiles on a thread with a deep stack: the library follows rules and references by recursion.
-    fn compiled(&self, grammar: TopLevelGrammar) -> Result<Matcher, Uncompilable> {
-        // One at a time: each may take a core and much memory for a while.
-        let _turn = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = |_| Uncompilable("the server failed while it compiled this".to_owned());
-        std::thread::scope(|scope| {
-            let builder = std::thread::Builder::new().name("grammar".to_owned()).stack_size(COMPILING_STACK_BYTES);
-            let thread = builder.spawn_scoped(scope, || self.matcher(grammar));
-            let thread =
-                thread.map_err(|error| Uncompilable(format!("there is no thread to compile this: {error}")))?;
-            thread.join().map_err(failed)?
-        })
-    }
-
-    fn matcher(&self, grammar: TopLevelGrammar) -> Result<Matcher, Uncompilable> {
-        let factory = self.factory.get_or_init(|| factory(&self.tokenizer)).as_ref().map_err(Clone::clone)?;
-        let mut matcher = Matcher::new(factory.create_parser(grammar));
-        if let Some(error) = matcher.get_error() {
-            return Err(Uncompilable(readable(&error)));
-        }
-        // A grammar that nothing satisfies, or that begins with too much, is told now and not in an answer's middle.
-        matcher.compute_ff_tokens();
-        matcher.compute_mask().map_err(|error| Uncompilable(readable(&error.to_string())))?;
-        Ok(matcher)
-    }
-}
-
-fn factory(tokenizer: &Arc<Tokenizer>) -> Result<ParserFactory, Uncompilable> {
-    let failed = |error: &dyn fmt::Display| Uncompilable(format!("this model's vocabulary cannot be used: {error}"));
-    let vocabulary = vocabulary::environment(tokenizer);
-    let capabilities = InferenceCapabilities { ff_tokens: true, ..Default::default() };
-    let slices = SlicedBiasComputer::general_slices();
-    let mut factory = ParserFactory::new(&vocabulary, capabilities, &slices).map_err(|error| failed(&error))?;
-    *factory.limits_mut() = ParserLimits {
-        max_lexer_states: LEXER_STATES_MAX,
-        step_max_items: STEP_ITEMS_MAX,
-        step_lexer_fuel: STEP_FUEL_MAX,
-        verbose_errors: false,
-        ..ParserLimits::default()
-    };
-    factory.quiet();
-    Ok(factory)
-}
-
-/// What the library says, without what it adds for those who work on it.
-fn readable(error: &str) -> String {
-    error.split("\n<").next().unwrap_or_default().trim().to_owned()
 }
 
 fn key(grammar: &TopLevelGrammar, reasoning: ReasoningFormat) -> [u8; 32] {

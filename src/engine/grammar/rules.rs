@@ -5,86 +5,12 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Map, Value, json};
 
 use super::{Surroundings, Uncompilable, bounds};
-use crate::engine::settings::{CallRule, Callable, Constraint, TextRule};
+use crate::engine::settings::{Constraint, TextRule};
 use crate::engine::tokenizer::{Segment, Tokenizer};
-use crate::parse::ToolFormat;
-use crate::prompt::ToolDefinition;
-
-/// How calls are written: `open call between call … close`, a call being its name among three texts.
-struct Form {
-    open: &'static str,
-    /// In front of the name, between name and arguments, and behind those.
-    call: [&'static str; 3],
-    between: &'static str,
-    close: &'static str,
-    /// Whether the name is a JSON string.
-    quoted: bool,
-    /// Whether there can be several.
-    several: bool,
-}
-
-/// A call object that is the whole answer: every model can write it, and every family's parser reads it.
-const BARE: Form = Form {
-    open: "",
-    call: ["{\"name\": ", ", \"arguments\": ", "}"],
-    between: "",
-    close: "",
-    quoted: true,
-    several: false,
-};
-
-/// Call objects in a list.
-const LISTED: Form = Form { between: ", ", several: true, ..BARE };
-
-/// The form of a family, by its name.
-fn form(family: &str) -> Form {
-    match family {
-        "hermes" | "qwen3_coder" => Form {
-            call: ["<tool_call>\n{\"name\": ", ", \"arguments\": ", "}\n</tool_call>"],
-            between: "\n",
-            several: true,
-            ..BARE
-        },
-        "llama3_json" => Form { call: ["{\"name\": ", ", \"parameters\": ", "}"], ..BARE },
-        "nemotron_deci" => Form { open: "<TOOLCALL>[", close: "]</TOOLCALL>", ..LISTED },
-        "mistral" => Form { open: "[TOOL_CALLS][", close: "]", ..LISTED },
-        "phi4" => Form { open: "functools[", close: "]", ..LISTED },
-        "jamba" => Form { open: "<tool_calls>[", close: "]</tool_calls>", ..LISTED },
-        "deepseek_v3" => Form {
-            open: "<｜tool▁calls▁begin｜>",
-            call: ["<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>"],
-            between: "\n",
-            close: "<｜tool▁calls▁end｜>",
-            quoted: false,
-            several: true,
-        },
-        "deepseek_v3_1" => Form {
-            open: "<｜tool▁calls▁begin｜>",
-            call: ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"],
-            between: "",
-            close: "<｜tool▁calls▁end｜>",
-            quoted: false,
-            several: true,
-        },
-        "harmony" => Form {
-            open: "",
-            call: ["<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "<|call|>"],
-            between: "",
-            close: "",
-            quoted: false,
-            several: false,
-        },
-        _ => BARE,
-    }
-}
-
-/// Whether calls of a constrained answer have no mark in this format: its reader must take a bare object for a call.
-pub fn calls_are_bare(format: ToolFormat) -> bool {
-    is_bare(&form(format.name()))
-}
+use crate::parse::BARE_CALL;
 
 /// Any text.
-const FREE: &str = "free: /(.|\\n)*/\n";
+pub(super) const FREE: &str = "free: /(.|\\n)*/\n";
 
 /// What a channel of gpt-oss says before it comes to its answer.
 const ANALYSIS: [&str; 2] = ["<|channel|>analysis<|message|>", "<|end|><|start|>assistant"];
@@ -96,7 +22,6 @@ pub(super) fn grammar(
     surroundings: &Surroundings<'_>,
     tokenizer: &Tokenizer,
 ) -> Result<TopLevelGrammar, Uncompilable> {
-    let family = surroundings.tool_format.name();
     let in_channels = surroundings.reasoning.name() == "gpt_oss";
     let text = text_grammar(&constraint.text)?;
     if constraint.calls.is_none() && !in_channels {
@@ -104,10 +29,10 @@ pub(super) fn grammar(
         return Ok(TopLevelGrammar::from_grammar(text));
     }
     let mut rules = Rules { lark: String::new(), parts: Vec::new(), tokenizer };
-    let form = form(family);
-    if let Some(calls) = &constraint.calls {
-        rules.calls(&form, calls, surroundings.tools)?;
-    }
+    let writing = match &constraint.calls {
+        Some(calls) => rules.calls(surroundings.tool_format.writing(), calls, surroundings.tools)?,
+        None => &BARE_CALL,
+    };
     let says = match (&constraint.text, text) {
         (TextRule::Nothing, _) => None,
         (_, Some(text)) => Some(format!("@{}", rules.part("text", text))),
@@ -120,7 +45,7 @@ pub(super) fn grammar(
         format!("({analysis})? ({})", either(says, constraint.calls.as_ref().map(|_| "calls".to_owned())))
     } else if constraint.text == TextRule::Any {
         let several = constraint.calls.as_ref().is_some_and(|calls| calls.several);
-        rules.calls_in_prose(&form, several)
+        rules.calls_in_prose(writing, several)
     } else {
         either(says, Some("calls".to_owned()))
     };
@@ -162,7 +87,7 @@ fn text_grammar(rule: &TextRule) -> Result<Option<GrammarWithLexer>, Uncompilabl
 
 /// A schema with how its JSON is spaced: on one line, as `json.dumps` writes it. Models know that form, and a model
 /// that may put any space anywhere can go on doing so for ever.
-fn json_schema(schema: &Value) -> Result<Value, Uncompilable> {
+pub(super) fn json_schema(schema: &Value) -> Result<Value, Uncompilable> {
     bounds::schema(schema)?;
     let fields: Map<String, Value> = match schema {
         Value::Null => json!({"type": "object"}).as_object().cloned().unwrap_or_default(),
@@ -223,106 +148,35 @@ fn names_schemas(keyword: &str) -> bool {
 }
 
 /// A string of the grammar's language.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
 /// A grammar as it grows.
-struct Rules<'a> {
-    lark: String,
+pub(super) struct Rules<'a> {
+    pub(super) lark: String,
     parts: Vec<GrammarWithLexer>,
-    tokenizer: &'a Tokenizer,
+    pub(super) tokenizer: &'a Tokenizer,
 }
 
 impl Rules<'_> {
     /// Adds a grammar that rules can name.
-    fn part(&mut self, name: &str, grammar: GrammarWithLexer) -> String {
+    pub(super) fn part(&mut self, name: &str, grammar: GrammarWithLexer) -> String {
         self.parts.push(GrammarWithLexer { name: Some(name.to_owned()), ..grammar });
         name.to_owned()
     }
 
-    fn rule(&mut self, name: &str, body: &str) {
+    pub(super) fn rule(&mut self, name: &str, body: &str) {
         self.lark.extend([name, ": ", body, "\n"]);
     }
 
     /// A text of the family's form: its control tokens as such, the rest as text.
-    fn literal(&self, text: &str) -> String {
+    pub(super) fn literal(&self, text: &str) -> String {
         let segments = self.tokenizer.segments(text);
         let parts = segments.iter().map(|segment| match segment {
             Segment::Control(id) => format!("<[{id}]>"),
             Segment::Text(text) => quoted(text),
         });
         parts.collect::<Vec<_>>().join(" ")
-    }
-
-    /// Adds the rule `calls`, and `behind`: a first call behind the opening text.
-    fn calls(&mut self, form: &Form, rule: &CallRule, tools: &[ToolDefinition]) -> Result<(), Uncompilable> {
-        let [before, between, behind] = form.call.map(|text| self.literal(text));
-        let mut calls = Vec::with_capacity(rule.tools.len());
-        for (number, Callable { name, by_schema }) in rule.tools.iter().enumerate() {
-            let tool = tools.iter().find(|tool| tool.name == *name);
-            let tool = tool.ok_or_else(|| Uncompilable(format!("no tool is called {name:?}")))?;
-            let parameters = if *by_schema { &tool.parameters } else { &Value::Null };
-            let arguments = GrammarWithLexer::from_json_schema(arguments_schema(parameters)?);
-            let arguments = self.part(&format!("arguments_{number}"), arguments);
-            let name = if form.quoted { quoted(&quoted(name)) } else { quoted(name) };
-            calls.push(format!("{name} {between} @{arguments}"));
-        }
-        if calls.is_empty() {
-            return Err(Uncompilable("there is no tool that may be called".to_owned()));
-        }
-        self.rule("one", &calls.join(" | "));
-        let more = if rule.several && form.several {
-            format!(" ({} {before} one {behind})*", self.literal(form.between))
-        } else {
-            String::new()
-        };
-        let (open, close) = (self.literal(form.open), self.literal(form.close));
-        self.rule("behind", &format!("one {behind}{more} {close}"));
-        self.rule("calls", &format!("{open} {before} behind"));
-        Ok(())
-    }
-
-    /// The start of an answer of any text with calls in it.
-    fn calls_in_prose(&mut self, form: &Form, several: bool) -> String {
-        let opening = [form.open, form.call[0]].concat();
-        let times = if several { "*" } else { "?" };
-        self.lark.push_str(FREE);
-        match self.tokenizer.segments(&opening).first() {
-            // A control token is no text: where it comes, a call begins.
-            Some(Segment::Control(_)) => format!("free (calls free){times}"),
-            // Without a mark a call is the whole answer.
-            _ if is_bare(form) => {
-                self.lark.push_str("prose: /[^{](.|\\n)*/\n");
-                "prose? | calls".to_owned()
-            }
-            _ => {
-                // Its mark in ordinary tokens; what follows it is forced.
-                let end = opening.find(['>', '[']).map_or(opening.len(), |end| end + 1);
-                let (mark, rest) = opening.split_at(end);
-                self.rule(&format!("until[suffix={}]", quoted(mark)), "/(.|\\n)*/");
-                // What is no call has no mark in it; it would be read as one.
-                let marked = mark.replace(['[', '(', '|'], ".");
-                self.rule("TAIL", &format!("/(.|\\n)*/ & ~/(.|\\n)*{marked}(.|\\n)*/"));
-                format!("(until {} behind){times} TAIL?", self.literal(rest))
-            }
-        }
-    }
-}
-
-fn is_bare(form: &Form) -> bool {
-    form.open.is_empty() && form.call[0] == BARE.call[0]
-}
-
-/// The schema of a tool's arguments: an object, whatever else it says.
-fn arguments_schema(parameters: &Value) -> Result<Value, Uncompilable> {
-    match parameters.as_object().filter(|fields| !fields.is_empty()) {
-        None => json_schema(&Value::Null),
-        Some(fields) if fields.contains_key("type") || fields.contains_key("$ref") => json_schema(parameters),
-        Some(fields) => {
-            let mut fields = fields.clone();
-            fields.insert("type".to_owned(), "object".into());
-            json_schema(&Value::Object(fields))
-        }
     }
 }

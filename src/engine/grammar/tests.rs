@@ -1,5 +1,8 @@
 //! What a constraint allows, over a tokenizer whose tokens are bytes.
 
+mod families;
+mod hostile;
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -19,7 +22,7 @@ fn tool(name: &str, parameters: Value) -> ToolDefinition {
 }
 
 fn text(text: TextRule) -> Constraint {
-    Constraint { text, calls: None }
+    Constraint { text, calls: None, at: None }
 }
 
 fn schema(schema: Value) -> Constraint {
@@ -27,7 +30,7 @@ fn schema(schema: Value) -> Constraint {
 }
 
 fn call_rule(names: &[&str], several: bool) -> CallRule {
-    let tools = names.iter().map(|name| Callable { name: (*name).to_owned(), by_schema: true }).collect();
+    let tools = names.iter().map(|name| Callable { name: (*name).to_owned(), by_schema: true, input: None }).collect();
     CallRule { tools, several }
 }
 
@@ -149,7 +152,7 @@ fn dates_and_times_are_valid_ones() {
 
 #[test]
 fn a_call_that_must_be_made_is_in_the_models_form_with_arguments_of_its_schema() {
-    let constraint = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["weather"], true)) };
+    let constraint = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["weather"], true)), at: None };
     let hermes = Scene { tools: vec![weather()], ..PLAIN };
     let one = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>";
     assert!(hermes.takes(&constraint, one));
@@ -162,51 +165,14 @@ fn a_call_that_must_be_made_is_in_the_models_form_with_arguments_of_its_schema()
     ] {
         assert!(!hermes.takes(&constraint, wrong), "{wrong}");
     }
-    let single = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["weather"], false)) };
+    let single = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["weather"], false)), at: None };
     assert!(hermes.takes(&single, one) && !hermes.takes(&single, &format!("{one}\n{one}")));
-}
-
-/// Calls of every family as its reader reads them.
-#[test]
-fn what_a_constraint_makes_a_family_say_its_reader_reads() {
-    use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, ReasoningFormat};
-    let constraint = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["weather"], false)) };
-    for format in ToolFormat::all().filter(|format| *format != ToolFormat::NONE && format.name() != "inkling") {
-        let reasoning = if format.name() == "harmony" { "gpt_oss" } else { "none" };
-        let scene = Scene { tools: vec![weather()], format: format.name(), reasoning };
-        let mut guide = scene.guide(&constraint, None);
-        let said = walk(&mut guide, |said, mask| {
-            // No analysis, an empty string, and the end as soon as there may be one.
-            let first = if said.ends_with(b"<|channel|>") { b'c' } else { b'"' };
-            let soonest = [u32::from(first), END].into_iter().chain(0..256);
-            soonest.into_iter().find(|token| mask.is_allowed(*token)).unwrap_or(END)
-        });
-        let mut pipeline = Pipeline::new(PipelineConfig {
-            tool_format: format,
-            reasoning: if reasoning == "none" { ReasoningFormat::NONE } else { reasoning.parse().unwrap() },
-            tools: vec![DeclaredTool { name: "weather".to_owned(), parameters: weather().parameters }],
-            bare_calls: calls_are_bare(format),
-            ..PipelineConfig::default()
-        });
-        let mut pieces = Vec::new();
-        pipeline.push(said.as_bytes(), &mut pieces);
-        pipeline.finish(&mut pieces, false);
-        let calls =
-            pieces.iter().filter(|piece| matches!(piece, Piece::ToolCallStarted { name, .. } if name == "weather"));
-        assert_eq!(calls.count(), 1, "{format}: {said:?} {pieces:?}");
-        let done = pieces.iter().find_map(|piece| match piece {
-            Piece::ToolCallDone { arguments, complete: true, .. } => Some(arguments.clone()),
-            _ => None,
-        });
-        let arguments: Value = serde_json::from_str(&done.unwrap_or_default()).unwrap();
-        assert!(arguments["city"].is_string(), "{format}: {said:?}");
-    }
 }
 
 /// Follows a guide, choosing a token of each mask, until it ends.
 fn walk(guide: &mut Guide, mut choose: impl FnMut(&[u8], &TokenSet) -> u32) -> String {
     let mut bytes = Vec::new();
-    for _ in 0..400 {
+    for _ in 0..2_000 {
         let mask = guide.mask().unwrap().unwrap();
         let token = choose(&bytes, &mask);
         if token == END {
@@ -222,7 +188,7 @@ fn walk(guide: &mut Guide, mut choose: impl FnMut(&[u8], &TokenSet) -> u32) -> S
 #[test]
 fn text_of_a_form_or_a_call() {
     let answer = TextRule::JsonSchema { schema: one_field("ok") };
-    let constraint = Constraint { text: answer, calls: Some(call_rule(&["weather"], true)) };
+    let constraint = Constraint { text: answer, calls: Some(call_rule(&["weather"], true)), at: None };
     let scene = Scene { tools: vec![weather()], ..PLAIN };
     assert!(scene.takes(&constraint, r#"{"ok": true}"#));
     let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 2}}\n</tool_call>";
@@ -232,7 +198,7 @@ fn text_of_a_form_or_a_call() {
 
 #[test]
 fn strict_calls_may_stand_in_any_text() {
-    let constraint = Constraint { text: TextRule::Any, calls: Some(call_rule(&["weather"], true)) };
+    let constraint = Constraint { text: TextRule::Any, calls: Some(call_rule(&["weather"], true)), at: None };
     let scene = Scene { tools: vec![weather()], ..PLAIN };
     let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>";
     for right in [
@@ -244,7 +210,7 @@ fn strict_calls_may_stand_in_any_text() {
     ] {
         assert!(scene.takes(&constraint, right), "{right}");
     }
-    let single = Constraint { text: TextRule::Any, calls: Some(call_rule(&["weather"], false)) };
+    let single = Constraint { text: TextRule::Any, calls: Some(call_rule(&["weather"], false)), at: None };
     assert!(scene.takes(&single, &format!("Let me see.\n{call}\nDone.")));
     assert!(!scene.takes(&single, &format!("{call}\n{call}")));
     let wrong = "Let me see.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\"";
@@ -299,77 +265,8 @@ fn what_cannot_be_held_to_is_refused_with_its_keyword() {
     }
     assert!(PLAIN.compile(&text(TextRule::Regex { pattern: "a(".to_owned() })).is_err());
     assert!(PLAIN.compile(&text(TextRule::Lark { grammar: "start: missing".to_owned() })).is_err());
-    let unknown = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["other"], true)) };
+    let unknown = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["other"], true)), at: None };
     assert_eq!(PLAIN.compile(&unknown).unwrap_err().0, "no tool is called \"other\"");
-}
-
-#[test]
-fn hostile_rules_cost_bounded_work() {
-    let mut deep = json!({"type": "string"});
-    for _ in 0..100 {
-        deep = json!({"type": "object", "properties": {"a": deep}, "required": ["a"]});
-    }
-    let wide: serde_json::Map<String, Value> = (0..2_000)
-        .map(|index| (format!("field_{index}"), json!({"type": "string", "pattern": "^(a|b)*c{0,50}$"})))
-        .collect();
-    let hostile = [
-        schema(deep),
-        schema(json!({"type": "object", "properties": wide, "required": ["field_1999"]})),
-        schema(json!({"$ref": "#", "type": "object"})),
-        schema(json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})),
-        schema(json!({"type": "array", "minItems": 1_000_000_000, "items": {"type": "string"}})),
-        schema(json!({"type": "string", "minLength": 100_000_000})),
-        text(TextRule::Regex { pattern: "((a{0,1000}){0,1000}){0,1000}".to_owned() }),
-        text(TextRule::Regex { pattern: "(.*a){30}(.*b){30}[^x]{500}".to_owned() }),
-        text(TextRule::Lark { grammar: format!("start: {}a{}\na: \"x\"\n", "(".repeat(5_000), ")".repeat(5_000)) }),
-    ];
-    for constraint in hostile {
-        // Compiled or refused: but done, and what is compiled can be followed.
-        if let Ok(compiled) = PLAIN.compile(&constraint) {
-            let mut guide = compiled.guide(None);
-            for _ in 0..50 {
-                let Ok(Some(mask)) = guide.mask() else { break };
-                let Some(token) = (0..256).rev().find(|token| mask.is_allowed(*token)) else { break };
-                if guide.accept(token).is_err() {
-                    break;
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn long_chains_are_refused_or_followed_and_never_end_the_process() {
-    let rules = |count: usize| -> String {
-        let chain = (1..count).map(|index| format!("r{index}: r{}\n", index + 1));
-        format!("start: r1\n{}r{count}: \"x\"\n", chain.collect::<String>())
-    };
-    assert!(PLAIN.takes(&text(TextRule::Lark { grammar: rules(900) }), "x"));
-    let refused = PLAIN.compile(&text(TextRule::Lark { grammar: rules(20_000) })).unwrap_err();
-    assert!(refused.0.contains("at most"), "{refused}");
-    let terminals = rules(900).replace('r', "R").replace("staRt: R1", "start: R1");
-    let _ = PLAIN.compile(&text(TextRule::Lark { grammar: terminals }));
-
-    let chain = |count: usize| {
-        let mut definitions: serde_json::Map<String, Value> = (0..count)
-            .map(|index| {
-                (format!("d{index}"), json!({"type": "array", "items": {"$ref": format!("#/$defs/d{}", index + 1)}}))
-            })
-            .collect();
-        definitions.insert(format!("d{count}"), json!({"type": "null"}));
-        json!({"$defs": definitions, "$ref": "#/$defs/d0"})
-    };
-    let _ = PLAIN.compile(&schema(chain(900)));
-    let refused = PLAIN.compile(&schema(chain(1_500))).unwrap_err();
-    assert!(refused.0.contains("at most"), "{refused}");
-    let mut deep = json!({"type": "null"});
-    for _ in 0..400 {
-        deep = json!({"items": deep});
-    }
-    assert!(PLAIN.compile(&schema(deep)).is_err());
-    assert!(PLAIN.compile(&text(TextRule::Regex { pattern: "a?".repeat(5_000) })).unwrap_err().0.contains("bytes"));
-    let long = schema(json!({"const": "x".repeat(5_000)}));
-    assert!(PLAIN.compile(&long).unwrap_err().0.contains("bytes"));
 }
 
 #[test]
@@ -423,6 +320,14 @@ fn a_long_text_that_is_certain_is_followed_to_its_end() {
         guide.accept(forced[0]).unwrap();
     }
     assert_eq!(said, format!("\"{word}\""));
+}
+
+#[test]
+fn what_a_form_allows_has_the_version_of_the_library_that_says_it() {
+    let lock = include_str!("../../../Cargo.lock");
+    let version = lock.split_once("name = \"llguidance\"\nversion = \"").unwrap().1.split_once('"').unwrap().0;
+    let ours = FORMS_VERSION.strip_prefix(version).and_then(|rest| rest.strip_prefix('.'));
+    assert!(ours.is_some_and(|number| number.parse::<u32>().is_ok()), "{version} in Cargo.lock, {FORMS_VERSION} here");
 }
 
 #[test]

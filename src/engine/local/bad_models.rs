@@ -20,6 +20,7 @@ const OPTIONS: LoadOptions = LoadOptions {
     tool_format: None,
     reasoning: None,
     bare_calls: true,
+    efforts: std::collections::BTreeMap::new(),
     threads: Some(1),
     context_length: None,
     kv_bytes: 1 << 20,

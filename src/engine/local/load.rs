@@ -1,5 +1,6 @@
 //! From a GGUF file to a running engine.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::super::backend::cpu::{CpuBackend, KvPlan};
 use super::super::contract::ModelInfo;
 use super::super::gguf::{self, Gguf, Source};
-use super::super::grammar::Grammars;
+use super::super::grammar::{FORMS_VERSION, Grammars};
 use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig};
 use super::super::model::{Description, ModelError, Work};
 use super::super::scheduler::{Limits, Scheduler};
@@ -21,7 +22,7 @@ use super::room::Room;
 use super::{LocalEngine, stats};
 use crate::clock::{self, Clock};
 use crate::parse::{ReasoningFormat, TemplateFacts, ToolFormat, detect};
-use crate::prompt::{ChatTemplate, PROBED_TOOL, TemplateError};
+use crate::prompt::{ChatTemplate, Effort, Efforts, PROBED_TOOL, TemplateError};
 
 /// Changes whenever the same file and tokens would give other logits than before, or a KV block other bytes: KV files
 /// of an earlier build must not be taken for this one's.
@@ -46,6 +47,8 @@ pub struct LoadOptions {
     pub reasoning: Option<ReasoningFormat>,
     /// See [`ModelInfo::bare_calls`].
     pub bare_calls: bool,
+    /// Words of its own for how hard it is to think, beside the usual ones.
+    pub efforts: BTreeMap<String, Effort>,
     /// Threads that compute; by default as many as the process may use.
     pub threads: Option<usize>,
     /// Most tokens that prompt and answer may have together; by default, and at most, what the model was made for.
@@ -76,6 +79,7 @@ impl Default for LoadOptions {
             tool_format: None,
             reasoning: None,
             bare_calls: true,
+            efforts: BTreeMap::new(),
             threads: None,
             context_length: None,
             kv_bytes: KV_BYTES_DEFAULT,
@@ -365,6 +369,7 @@ fn model_info(
         template: Arc::new(template),
         tool_format: options.tool_format.unwrap_or(tool_format),
         bare_calls: options.bare_calls,
+        efforts: Arc::new(Efforts::with(&options.efforts)),
         exact_resume: true,
     }
 }
@@ -405,7 +410,8 @@ fn formats(template: &ChatTemplate) -> (ToolFormat, ReasoningFormat) {
 }
 
 /// Names everything that decides about the tokens: header (metadata, tokenizer, template, shapes), weights,
-/// instruction set, KV type, numerics. Of the weights, the beginning of each and the file's size stand for all.
+/// instruction set, KV type, numerics, forms of answers. Of the weights, the beginning of each and the file's size
+/// stand for all.
 fn fingerprint(
     gguf: &Gguf,
     description: &Description,
@@ -437,5 +443,6 @@ fn fingerprint(
     }
     // A template of one's own makes other prompts, not other logits; but a resumed answer must find its prompt again.
     hash.update(options.template.as_deref().unwrap_or_default());
-    Ok(format!("gguf-{:x}-{}-{}-n{NUMERICS_VERSION}", hash.finalize(), isa.name(), options.kv_format))
+    let (hash, isa, kv) = (hash.finalize(), isa.name(), options.kv_format);
+    Ok(format!("gguf-{hash:x}-{isa}-{kv}-n{NUMERICS_VERSION}-f{FORMS_VERSION}"))
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::super::backend::Backend;
 use super::super::contract::{EngineEvent, FinishReason, GenerationRequest, SequenceId};
-use super::super::grammar::{Guide, TokenSet};
+use super::super::grammar::{Guide, Lost, TokenSet};
 use super::super::sampling::{Sampler, logprobs};
 use super::super::scheduler::{Chunk, Outcome, Plan, Scheduler};
 use super::super::tokenizer::Tokenizer;
@@ -111,7 +111,7 @@ impl<B: Backend> Runner<B> {
             Err((events, reason)) => {
                 self.shared.live.fetch_sub(1, Ordering::SeqCst);
                 // The channel has room for its end.
-                let _ = events.try_send(EngineEvent::Finished(FinishReason::Failed(reason)));
+                let _ = events.try_send(EngineEvent::Finished(FinishReason::Lost(reason)));
                 return;
             }
         };
@@ -140,14 +140,14 @@ impl<B: Backend> Runner<B> {
         request: &GenerationRequest,
         events: mpsc::Sender<EngineEvent>,
         aborted: Arc<AtomicBool>,
-    ) -> Result<Live, (mpsc::Sender<EngineEvent>, String)> {
+    ) -> Result<Live, (mpsc::Sender<EngineEvent>, Lost)> {
         let is_recalled = Sampler::wants_earlier_logits(&request.sampling);
         let (recalled, answer) =
             if is_recalled { (&request.resumed[..], &[][..]) } else { (&[][..], &request.resumed[..]) };
         let mut guide = request.constraint.as_ref().map(|(compiled, inside)| compiled.guide(*inside));
         for token in answer {
             if let Some(Err(lost)) = guide.as_mut().map(|guide| guide.accept(*token)) {
-                return Err((events, lost.to_string()));
+                return Err((events, lost));
             }
         }
         let vocabulary = self.backend.vocabulary();
@@ -303,7 +303,7 @@ impl Live {
         for logits in logits {
             let token = match self.choose(logits, masks.next()) {
                 Ok(token) => token,
-                Err(reason) => return (Outcome::Failed, Some(FinishReason::Failed(reason))),
+                Err(reason) => return (Outcome::Failed, Some(reason)),
             };
             sampled.push(token);
             if let Some(finish) = self.end_behind(token).or_else(|| self.end_at_limit(context_length)) {
@@ -319,11 +319,11 @@ impl Live {
     }
 
     /// The token behind these logits, delivered; one that is recalled was delivered long ago.
-    fn choose(&mut self, logits: &[f32], mask: Option<Mask>) -> Result<u32, String> {
+    fn choose(&mut self, logits: &[f32], mask: Option<Mask>) -> Result<u32, FinishReason> {
         if self.guide.is_some() && mask.is_none() {
-            return Err("what the answer must look like was lost".to_owned());
+            return Err(FinishReason::Failed("what the answer must look like was lost".to_owned()));
         }
-        let mask = mask.transpose().map_err(|lost| lost.to_string())?.flatten();
+        let mask = mask.transpose().map_err(FinishReason::Lost)?.flatten();
         let allowed = mask.as_ref().map(TokenSet::as_slice);
         let index = u64::from(self.answered);
         let token = match self.recalled.pop_front() {
@@ -335,13 +335,13 @@ impl Live {
                 });
             }),
         };
-        let token = token.map_err(|error| error.to_string())?;
+        let token = token.map_err(|error| FinishReason::Failed(error.to_string()))?;
         self.answered += 1;
         self.tokens += 1;
         if let Some(guide) = &mut self.guide
             && !self.stop_tokens.contains(&token)
         {
-            guide.accept(token).map_err(|lost| lost.to_string())?;
+            guide.accept(token).map_err(FinishReason::Lost)?;
         }
         Ok(token)
     }

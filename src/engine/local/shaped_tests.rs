@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::tests::{GREEDY, WARM, engine, generate, prompt, read, request};
 use super::{LoadOptions, LocalEngine};
-use crate::engine::settings::{Constraint, Dry, Mirostat, Penalties, Shaping, TextRule};
+use crate::engine::settings::{Constraint, Dry, Mirostat, Penalties, Shaping, TextRule, Xtc};
 use crate::engine::{Engine, FinishReason, GenerationRequest, Sampling, Surroundings};
 
 /// Held to a small JSON object.
@@ -18,7 +18,7 @@ fn constrained(engine: &LocalEngine, sampling: Sampling) -> GenerationRequest {
         "required": ["the_answer_is_right", "count"],
         "additionalProperties": false,
     });
-    let constraint = Constraint { text: TextRule::JsonSchema { schema }, calls: None };
+    let constraint = Constraint { text: TextRule::JsonSchema { schema }, calls: None, at: None };
     let surroundings = Surroundings { tools: &[], tool_format: model.tool_format, reasoning: model.reasoning };
     let compiled = model.grammars.as_ref().unwrap().compile(&constraint, &surroundings).unwrap();
     let stop_tokens = model.tokenizer.end_of_generation().into();
@@ -70,6 +70,22 @@ fn a_constrained_answer_changes_nothing_for_the_others_in_its_batch() {
     assert_eq!(read(other).tokens, held.tokens);
 }
 
+/// What is chosen depends on earlier logits, and they on what was masked.
+#[test]
+fn a_constrained_answer_under_mirostat_resumed_at_any_token_ends_with_the_same_tokens() {
+    let engine = engine(&LoadOptions::default());
+    for version in [1, 2] {
+        let shaping = Shaping { mirostat: Some(Mirostat { version, tau: 4.0, eta: 0.2 }), ..Shaping::NONE };
+        let whole = constrained(&engine, Sampling { shaping, temperature: 1.5, ..WARM });
+        let expected = generate(&engine, whole.clone()).tokens;
+        for cut in (0..expected.len()).step_by(7) {
+            let resumed: Arc<[u32]> = expected[..cut].into();
+            let resume = GenerationRequest { resumed, cache_salt: 7 + cut as u64, ..whole.clone() };
+            assert_eq!(generate(&engine, resume).tokens, expected[cut..], "cut at {cut}");
+        }
+    }
+}
+
 #[test]
 fn a_shaped_answer_resumed_at_any_token_ends_with_the_same_tokens() {
     let engine = engine(&LoadOptions::default());
@@ -79,7 +95,14 @@ fn a_shaped_answer_resumed_at_any_token_ends_with_the_same_tokens() {
     let mirostat = |version| Shaping { mirostat: Some(Mirostat { version, tau: 4.0, eta: 0.2 }), ..Shaping::NONE };
     let repeats = Shaping { penalties: Some(penalties), dry: Some(dry), ..Shaping::NONE };
     let plain = generate(&engine, GenerationRequest { sampling: WARM, ..request(prompt(1, 50), 40) }).tokens;
-    for shaping in [repeats, mirostat(1), mirostat(2)] {
+    let all: Vec<(u32, f32)> =
+        (0..engine.model().tokenizer.vocab_size() as u32).map(|id| (id, (id % 7) as f32)).collect();
+    let biased = Shaping { logit_bias: all[..40].to_vec(), ..Shaping::NONE };
+    let xtc = Shaping { xtc: Some(Xtc { probability: 0.5, threshold: 0.01 }), ..Shaping::NONE };
+    let typical = Shaping { typical_p: Some(0.4), ..Shaping::NONE };
+    let sigma = Shaping { top_n_sigma: Some(0.8), ..Shaping::NONE };
+    let together = Shaping { logit_bias: all[..9].to_vec(), xtc: xtc.xtc, typical_p: Some(0.9), ..repeats.clone() };
+    for shaping in [repeats, mirostat(1), mirostat(2), biased, xtc, typical, sigma, together] {
         let sampling = Sampling { shaping, temperature: 1.5, ..WARM };
         let whole = GenerationRequest { sampling, ..request(prompt(1, 50), 40) };
         let expected = generate(&engine, whole.clone()).tokens;

@@ -5,6 +5,7 @@
 
 mod script;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use super::contract::{
 use super::settings::SamplingDefaults;
 use super::tokenizer::Tokenizer;
 use crate::clock::Clock;
-use crate::prompt::ChatTemplate;
+use crate::prompt::{ChatTemplate, Effort, Efforts};
 pub use script::ScriptError;
 use script::{Finish, Reply, Script};
 
@@ -63,6 +64,13 @@ impl ScriptedEngine {
         self
     }
 
+    /// The same with words of its own for how hard it is to think.
+    #[must_use]
+    pub fn with_efforts(mut self, efforts: &BTreeMap<String, Effort>) -> Self {
+        self.model.efforts = Arc::new(Efforts::with(efforts));
+        self
+    }
+
     /// Starts an engine that plays the script `json`.
     pub fn from_json(json: &str) -> Result<Self, ScriptError> {
         Self::start(json, "text".to_owned())
@@ -84,6 +92,7 @@ impl ScriptedEngine {
             tool_format: script.tool_format,
             reasoning: script.reasoning,
             bare_calls: true,
+            efforts: Arc::default(),
             grammars: None,
             exact_resume: true,
         };

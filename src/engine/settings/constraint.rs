@@ -11,6 +11,9 @@ pub struct Constraint {
     /// What it may call; absent where only the text is bound: then it calls nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<CallRule>,
+    /// The request's field that asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
 }
 
 /// What the text of an answer must be.
@@ -59,4 +62,26 @@ pub struct Callable {
     pub name: String,
     /// Whether its arguments must follow its schema; else they are any JSON object.
     pub by_schema: bool,
+    /// What its one argument, [`INPUT`], must be: that of a tool that takes a text and no arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<InputRule>,
+}
+
+/// The argument of a tool that takes a text and no arguments.
+pub const INPUT: &str = "input";
+
+/// What the text must be that a tool takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum InputRule {
+    /// Text that a regular expression describes as a whole.
+    Regex {
+        /// The expression.
+        pattern: String,
+    },
+    /// Text of a grammar, in llguidance's variant of Lark.
+    Lark {
+        /// The grammar; it begins with `start`.
+        grammar: String,
+    },
 }

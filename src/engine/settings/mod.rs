@@ -4,5 +4,5 @@
 mod constraint;
 mod sampling;
 
-pub use constraint::{CallRule, Callable, Constraint, TextRule};
+pub use constraint::{CallRule, Callable, Constraint, INPUT, InputRule, TextRule};
 pub use sampling::{Dry, Mirostat, Penalties, Sampling, SamplingDefaults, Shaping, Step, Xtc};

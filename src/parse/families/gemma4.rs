@@ -1,6 +1,7 @@
 //! `<|tool_call>call:NAME{key:<|"|>text<|"|>,n:42}<tool_call|>`: Gemma 4.
 
 use super::literal::{Literal as Marker, Match, Until};
+use super::writing::{BARE_CALL, CallPart, Each, JSON_WORDS, Writing};
 use super::{CallParser, Family, Reads, Step};
 use crate::parse::calls::Calls;
 use crate::parse::json_scanner::Scan;
@@ -20,6 +21,25 @@ pub(super) static FAMILY: Family = Family {
     inner: &[CLOSE, "<|\"|>"],
     bare: &[],
     line_ends_before: 1,
+    writes: Writing {
+        begin: "<|tool_call>call:",
+        ways: &[&[
+            CallPart::Name,
+            CallPart::Text("{"),
+            CallPart::Each(&Each {
+                text: ["$key:<|\"|>", "<|\"|>"],
+                is_raw: true,
+                other: ["$key:", ""],
+                words: JSON_WORDS,
+                nests_json: false,
+                between: ",",
+            }),
+            CallPart::Text("}<tool_call|>"),
+        ]],
+        several: true,
+        unmarked: false,
+        ..BARE_CALL
+    },
     reads: Reads::Calls(|_| Box::new(Gemma::new())),
 };
 

@@ -1,6 +1,7 @@
 //! `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`: GLM-4.5 and later.
 
 use super::tagged::{Argument, Tagged, Tags};
+use super::writing::{BARE_CALL, CallPart, Each, JSON_WORDS, Writing};
 use super::{Family, Reads};
 
 static TAGS: Tags = Tags {
@@ -27,5 +28,25 @@ pub(super) static FAMILY: Family = Family {
     inner: &["</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
     bare: &[],
     line_ends_before: 1,
+    writes: Writing {
+        begin: "<tool_call>",
+        ways: &[&[
+            CallPart::Name,
+            CallPart::Text("\n"),
+            CallPart::Each(&Each {
+                text: ["<arg_key>$key</arg_key>\n<arg_value>", "</arg_value>\n"],
+                is_raw: true,
+                other: ["<arg_key>$key</arg_key>\n<arg_value>", "</arg_value>\n"],
+                words: JSON_WORDS,
+                nests_json: true,
+                between: "",
+            }),
+            CallPart::Text("</tool_call>"),
+        ]],
+        between: "\n",
+        several: true,
+        unmarked: false,
+        ..BARE_CALL
+    },
     reads: Reads::Calls(|opening| Box::new(Tagged::new(&TAGS, opening))),
 };

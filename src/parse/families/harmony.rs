@@ -2,6 +2,7 @@
 //! analysis channel is reasoning, everything else that is no call is text.
 
 use super::channels::{Channels, Form, Message};
+use super::writing::{BARE_CALL, CallPart, Writing};
 use super::{Family, Reads, Setup, StreamParser};
 
 const CHANNEL: &str = "<|channel|>";
@@ -18,6 +19,17 @@ pub(super) static FAMILY: Family = Family {
     inner: &["<|message|>", "<|constrain|>", "<|call|>", "<|end|>", "<|return|>"],
     bare: &[],
     line_ends_before: 0,
+    writes: Writing {
+        begin: "<|channel|>commentary to=functions.",
+        ways: &[&[
+            CallPart::Name,
+            CallPart::Text(" <|constrain|>json<|message|>"),
+            CallPart::Object,
+            CallPart::Text("<|call|>"),
+        ]],
+        unmarked: false,
+        ..BARE_CALL
+    },
     reads: Reads::Output(stream),
 };
 

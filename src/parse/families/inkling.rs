@@ -2,6 +2,7 @@
 //! say by their content marker what they are.
 
 use super::channels::{Channels, Form, Message};
+use super::writing::{BARE_CALL, CallPart, Writing};
 use super::{Family, Reads, Setup, StreamParser};
 
 const OPENS: &[&str] = &["<|message_model|>"];
@@ -19,6 +20,20 @@ pub(super) static FAMILY: Family = Family {
     inner: &[CALL, REASONING, "<|content_text|>", "<|end_message|>", "<|content_model_end_sampling|>"],
     bare: &[],
     line_ends_before: 0,
+    writes: Writing {
+        begin: "<|message_model|>",
+        ways: &[&[
+            CallPart::Name,
+            CallPart::Text("<|content_invoke_tool_json|>{\"name\": "),
+            CallPart::QuotedName,
+            CallPart::Text(", \"args\": "),
+            CallPart::Object,
+            CallPart::Text("}<|end_message|>"),
+        ]],
+        several: true,
+        unmarked: false,
+        ..BARE_CALL
+    },
     reads: Reads::Output(stream),
 };
 

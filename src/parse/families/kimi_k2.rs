@@ -2,6 +2,7 @@
 //! <|tool_calls_section_end|>`: Kimi K2, which gives its calls ids.
 
 use super::section::{Form, NameAndId, Section};
+use super::writing::{BARE_CALL, CallPart, Writing};
 use super::{Family, Reads};
 
 const CALL_OPEN: &str = "<|tool_call_begin|>";
@@ -20,6 +21,23 @@ pub(super) static FAMILY: Family = Family {
     inner: INNER,
     bare: &[],
     line_ends_before: 1,
+    writes: Writing {
+        open: "<|tool_calls_section_begin|>",
+        begin: CALL_OPEN,
+        ways: &[&[
+            CallPart::Text("functions."),
+            CallPart::Name,
+            CallPart::Text(":"),
+            CallPart::Number,
+            CallPart::Text(SEPARATOR),
+            CallPart::Object,
+            CallPart::Text("<|tool_call_end|>"),
+        ]],
+        close: "<|tool_calls_section_end|>",
+        several: true,
+        unmarked: false,
+        ..BARE_CALL
+    },
     reads: Reads::Sections { calls: |opening| Box::new(Section::new(&FORM, opening)), closes: CLOSES },
 };
 

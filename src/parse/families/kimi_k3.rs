@@ -2,6 +2,7 @@
 //! Kimi K3's markup, in which an argument says its type.
 
 use super::tagged::{Argument, Tagged, Tags, attribute};
+use super::writing::{BARE_CALL, CallPart, Each, JSON_WORDS, Writing};
 use super::{Family, Reads};
 use crate::parse::values::Kinds;
 
@@ -37,6 +38,29 @@ pub(super) static FAMILY: Family = Family {
     inner: &["<|open|>call", "<|open|>argument", "<|close|>argument<|sep|>", "<|close|>call<|sep|>", CLOSE],
     bare: &[],
     line_ends_before: 1,
+    writes: Writing {
+        open: "<|open|>tools<|sep|>",
+        begin: "<|open|>call tool=\"",
+        ways: &[&[
+            CallPart::Name,
+            CallPart::Text("\" index=\""),
+            CallPart::Number,
+            CallPart::Text("\"<|sep|>"),
+            CallPart::Each(&Each {
+                text: ["<|open|>argument key=\"$key\" type=\"string\"<|sep|>", "<|close|>argument<|sep|>"],
+                is_raw: true,
+                other: ["<|open|>argument key=\"$key\" type=\"$kind\"<|sep|>", "<|close|>argument<|sep|>"],
+                words: JSON_WORDS,
+                nests_json: true,
+                between: "",
+            }),
+            CallPart::Text("<|close|>call<|sep|>"),
+        ]],
+        close: CLOSE,
+        several: true,
+        unmarked: false,
+        ..BARE_CALL
+    },
     reads: Reads::Framed { calls: |opening| Box::new(Tagged::new(&TAGS, opening)), frame: FRAME },
 };
 

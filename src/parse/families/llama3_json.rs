@@ -1,6 +1,7 @@
 //! `{"name": …, "parameters": …}`, perhaps behind `<|python_tag|>`, several of them with `;` between: Llama 3.
 
 use super::json_block::{Form, JsonBlock};
+use super::writing::{BARE_CALL, CallPart, Writing, call_object};
 use super::{Family, Reads};
 
 const FORM: Form = Form { close: None, separator: Some(b';'), array: false };
@@ -12,6 +13,7 @@ pub(super) static FAMILY: Family = Family {
     inner: &[],
     bare: b"{",
     line_ends_before: 1,
+    writes: Writing { ways: &[call_object!("parameters", "")], ..BARE_CALL },
     // Without the marker only a declared name tells a call from an answer in JSON.
     reads: Reads::Calls(|opening| {
         Box::new(match opening.marker {

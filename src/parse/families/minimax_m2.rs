@@ -2,6 +2,7 @@
 //! `MiniMax` M2.
 
 use super::tagged::{Argument, Tagged, Tags, attribute};
+use super::writing::{BARE_CALL, CallPart, Each, JSON_WORDS, Writing};
 use super::{Family, Reads};
 
 static TAGS: Tags = Tags {
@@ -25,5 +26,26 @@ pub(super) static FAMILY: Family = Family {
     inner: &["</minimax:tool_call>"],
     bare: &[],
     line_ends_before: 1,
+    writes: Writing {
+        open: "<minimax:tool_call>\n",
+        begin: "<invoke name=\"",
+        ways: &[&[
+            CallPart::Name,
+            CallPart::Text("\">\n"),
+            CallPart::Each(&Each {
+                text: ["<parameter name=\"$key\">", "</parameter>\n"],
+                is_raw: true,
+                other: ["<parameter name=\"$key\">", "</parameter>\n"],
+                words: JSON_WORDS,
+                nests_json: true,
+                between: "",
+            }),
+            CallPart::Text("</invoke>\n"),
+        ]],
+        close: "</minimax:tool_call>",
+        several: true,
+        unmarked: false,
+        ..BARE_CALL
+    },
     reads: Reads::Calls(|opening| Box::new(Tagged::new(&TAGS, opening))),
 };

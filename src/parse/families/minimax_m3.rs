@@ -9,6 +9,7 @@
 
 use super::literal::Until;
 use super::tagged::attribute;
+use super::writing::{BARE_CALL, CallPart, Each, JSON_WORDS, Writing};
 use super::{CallParser, Family, Reads, Step};
 use crate::parse::calls::Calls;
 use crate::parse::tools::Tools;
@@ -28,6 +29,27 @@ pub(super) static FAMILY: Family = Family {
     inner: &[MARK, "]<]minimax[>[</tool_call>"],
     bare: &[],
     line_ends_before: 1,
+    writes: Writing {
+        open: "]<]minimax[>[<tool_call>\n",
+        begin: "]<]minimax[>[<invoke name=\"",
+        ways: &[&[
+            CallPart::Name,
+            CallPart::Text("\">\n"),
+            CallPart::Each(&Each {
+                text: ["]<]minimax[>[<$key>", "]<]minimax[>[</$key>\n"],
+                is_raw: true,
+                other: ["]<]minimax[>[<$key>", "]<]minimax[>[</$key>\n"],
+                words: JSON_WORDS,
+                nests_json: true,
+                between: "",
+            }),
+            CallPart::Text("]<]minimax[>[</invoke>\n"),
+        ]],
+        close: "]<]minimax[>[</tool_call>",
+        several: true,
+        unmarked: false,
+        ..BARE_CALL
+    },
     reads: Reads::Calls(|opening| Box::new(Elements::new(opening.tools.clone()))),
 };
 

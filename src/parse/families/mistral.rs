@@ -3,6 +3,7 @@
 
 use super::json_block::{self, JsonBlock};
 use super::named::{NamedCall, Progress};
+use super::writing::listed;
 use super::{CallParser, Family, Reads, Step};
 use crate::parse::calls::Calls;
 
@@ -20,6 +21,7 @@ pub(super) static FAMILY: Family = Family {
     inner: &[CLOSE, ARGS, CALL_ID],
     bare: &[],
     line_ends_before: 1,
+    writes: listed("[TOOL_CALLS][", "]"),
     reads: Reads::Calls(|_| Box::new(Mistral::Begins(Vec::new()))),
 };
 

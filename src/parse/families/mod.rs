@@ -33,10 +33,12 @@ mod pythonic;
 mod qwen3_coder;
 mod section;
 mod tagged;
+mod writing;
 
 use super::calls::Calls;
 use super::sink::Sink;
 use super::tools::Tools;
+pub use writing::{BARE_CALL, CallPart, Each, Writing};
 
 /// Every family; the first is what a model gets whose template writes no calls. Whoever adds one adds a generator in
 /// `tests/`.
@@ -78,6 +80,8 @@ pub(super) struct Family {
     pub(super) bare: &'static [u8],
     /// Line ends in front of an opening marker that are framing.
     pub(super) line_ends_before: usize,
+    /// How its models write calls: one of the forms that are read.
+    pub(super) writes: Writing,
     pub(super) reads: Reads,
 }
 

@@ -1,6 +1,7 @@
 //! `<TOOLCALL>[{"name": …, "arguments": …}]</TOOLCALL>`: Llama-Nemotron.
 
 use super::json_block::{Form, JsonBlock};
+use super::writing::listed;
 use super::{Family, Reads};
 
 const FORM: Form = Form { close: Some("</TOOLCALL>"), separator: None, array: false };
@@ -12,5 +13,6 @@ pub(super) static FAMILY: Family = Family {
     inner: &["</TOOLCALL>"],
     bare: &[],
     line_ends_before: 1,
+    writes: listed("<TOOLCALL>[", "]</TOOLCALL>"),
     reads: Reads::Calls(|_| Box::new(JsonBlock::new(FORM))),
 };

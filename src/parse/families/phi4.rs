@@ -1,6 +1,7 @@
 //! `functools[{"name": …, "arguments": …}]`: Phi-4.
 
 use super::json_block::{Form, JsonBlock};
+use super::writing::listed;
 use super::{Family, Reads};
 
 const FORM: Form = Form { close: None, separator: None, array: true };
@@ -12,5 +13,6 @@ pub(super) static FAMILY: Family = Family {
     inner: &[],
     bare: &[],
     line_ends_before: 1,
+    writes: listed("functools[", "]"),
     reads: Reads::Calls(|_| Box::new(JsonBlock::new(FORM))),
 };

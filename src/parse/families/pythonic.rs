@@ -3,6 +3,7 @@
 
 use super::json_block::{Form, JsonBlock};
 use super::literal::{Literal, Match, Until};
+use super::writing::{CallPart, Each, Writing, call_object, listed};
 use super::{CallParser, Family, Opening, Reads, Step};
 use crate::parse::calls::Calls;
 use crate::parse::json_scanner::Scan;
@@ -14,6 +15,21 @@ const SPACE_BYTES_MAX: usize = 64;
 /// Longer names belong to no call.
 const NAME_BYTES_MAX: usize = 256;
 
+/// What both write in their lists.
+const CALL: &[CallPart] = &[
+    CallPart::Name,
+    CallPart::Text("("),
+    CallPart::Each(&Each {
+        text: ["$key=", ""],
+        is_raw: false,
+        other: ["$key=", ""],
+        words: ["True", "False", "None"],
+        nests_json: false,
+        between: ", ",
+    }),
+    CallPart::Text(")"),
+];
+
 pub(super) static PYTHONIC: Family = Family {
     name: "pythonic",
     aliases: &["llama4_pythonic", "llama4"],
@@ -21,6 +37,7 @@ pub(super) static PYTHONIC: Family = Family {
     inner: &["<|python_end|>"],
     bare: b"[",
     line_ends_before: 1,
+    writes: Writing { ways: &[CALL], unmarked: true, ..listed("[", "]") },
     reads: Reads::Calls(|opening| Box::new(Python::new("<|python_end|>", opening))),
 };
 
@@ -31,6 +48,10 @@ pub(super) static LFM2: Family = Family {
     inner: &["<|tool_call_end|>"],
     bare: &[],
     line_ends_before: 1,
+    writes: Writing {
+        ways: &[CALL, call_object!("arguments", "")],
+        ..listed("<|tool_call_start|>[", "]<|tool_call_end|>")
+    },
     reads: Reads::Calls(|opening| Box::new(Python::new("<|tool_call_end|>", opening))),
 };
 

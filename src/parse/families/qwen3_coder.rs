@@ -4,6 +4,7 @@
 
 use super::json_block::JsonBlock;
 use super::tagged::{Argument, Tagged, Tags};
+use super::writing::{OBJECT, XML, in_tool_call};
 use super::{CallParser, Family, Opening, Reads, Step, hermes};
 use crate::parse::calls::Calls;
 
@@ -31,6 +32,7 @@ pub(super) static FAMILY: Family = Family {
     inner: &["</tool_call>", "</function>", "<parameter=", "</parameter>"],
     bare: &[],
     line_ends_before: 1,
+    writes: in_tool_call(&[XML, OBJECT]),
     reads: Reads::Calls(|opening| open(opening)),
 };
 

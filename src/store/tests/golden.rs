@@ -1,6 +1,8 @@
 //! The stored form of events: every version ever written must decode, and today's must encode the same bytes.
 
-use crate::engine::settings::{CallRule, Callable, Constraint, Dry, Mirostat, Penalties, Shaping, Step, TextRule, Xtc};
+use crate::engine::settings::{
+    CallRule, Callable, Constraint, Dry, InputRule, Mirostat, Penalties, Shaping, Step, TextRule, Xtc,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -58,11 +60,12 @@ fn name(event: &Event) -> &'static str {
         Event::InterventionFailed { .. } => "intervention_failed",
         Event::InterventionSuperseded { .. } => "intervention_superseded",
         Event::InterventionWithdrawn { .. } => "intervention_withdrawn",
+        Event::ConversationBudgetLow { .. } => "conversation_budget_low",
     }
 }
 
 /// How many names there are above.
-const VARIANTS: usize = 39;
+const VARIANTS: usize = 40;
 
 /// The releases whose events are kept; the last is today's.
 const RELEASES: [&str; 2] = ["v1", "v2"];
@@ -165,6 +168,7 @@ fn config() -> ResponseConfig {
             grace_ms: 5_000,
             on_restart: OnRestart::Fail,
             max_unattended_tokens: Some(64),
+            max_conversation_tokens: None,
         },
         tool_policies: [(
             "weather".to_owned(),
@@ -230,6 +234,7 @@ fn samples() -> Vec<Event> {
     events.extend(prompts());
     events.extend(shaped());
     events.push(going_on());
+    events.extend(bounded());
     events
 }
 
@@ -247,6 +252,35 @@ fn with_formats() -> Event {
     let (id, input) = (response(1), Vec::new());
     let config = ResponseConfig { formats, ..config() };
     Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+}
+
+/// A conversation whose answers may have so many tokens together.
+fn bounded() -> Vec<Event> {
+    let policy = Policy { max_conversation_tokens: Some(1 << 40), ..config().policy };
+    let (id, input, config) = (response(1), Vec::new(), ResponseConfig { policy, ..config() });
+    let (response_id, max_conversation_tokens, left_tokens) = (response(1), 1 << 40, 4096);
+    let held = |input| {
+        let tools = vec![Callable { name: "patch".into(), by_schema: true, input: Some(input) }];
+        let calls = Some(CallRule { tools, several: false });
+        let constraint = Some(Constraint { text: TextRule::Nothing, calls, at: Some("tools".into()) });
+        let config = ResponseConfig { constraint, ..self::config() };
+        let (id, input) = (response(2), Vec::new());
+        Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+    };
+    vec![
+        Event::ConversationCreated {
+            id: ConversationId::from_bytes([1; 16]),
+            principal: "local".into(),
+            metadata: Map::new(),
+            forked_from: None,
+            defaults: Policies { max_conversation_tokens: Some(1 << 40), ..Policies::default() },
+            template_ms: None,
+        },
+        Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false })),
+        Event::ConversationBudgetLow { response_id, max_conversation_tokens, left_tokens },
+        held(InputRule::Regex { pattern: "a+".into() }),
+        held(InputRule::Lark { grammar: "start: \"a\"\n".into() }),
+    ]
 }
 
 /// A response that goes on with the last message of its input.
@@ -288,7 +322,7 @@ fn shaped() -> Vec<Event> {
         mirostat: Some(Mirostat { version: 2, tau: 5.0, eta: 0.125 }),
     };
     let schema = json!({"type": "object", "properties": {"b": {"type": "null"}, "a": {"const": 1.5}}});
-    let tools = vec![Callable { name: "weather".into(), by_schema: true }];
+    let tools = vec![Callable { name: "weather".into(), by_schema: true, input: None }];
     let forms = [
         (TextRule::Any, Some(CallRule { tools: tools.clone(), several: false })),
         (TextRule::Nothing, Some(CallRule { tools, several: true })),
@@ -299,8 +333,12 @@ fn shaped() -> Vec<Event> {
     ];
     let created = |(text, calls)| {
         let sampling = SamplingConfig { shaping: shaping.clone(), ..config().sampling };
-        let config =
-            ResponseConfig { sampling, logprobs: Some(3), constraint: Some(Constraint { text, calls }), ..config() };
+        let config = ResponseConfig {
+            sampling,
+            logprobs: Some(3),
+            constraint: Some(Constraint { text, calls, at: None }),
+            ..config()
+        };
         let (id, input) = (response(2), Vec::new());
         Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
     };

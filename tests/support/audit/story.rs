@@ -8,7 +8,8 @@ use super::turn::{Made, ModelInput, Turn, item_text, numbers};
 use super::{Answers, Violation, list, text};
 
 /// Events that a response's own stream shows, or that only a response that runs has.
-const ONLY_BEFORE_THE_END: [&str; 17] = [
+const ONLY_BEFORE_THE_END: [&str; 18] = [
+    "conversation_budget_low",
     "response_dequeued",
     "response_queued",
     "response_paused",
@@ -29,7 +30,8 @@ const ONLY_BEFORE_THE_END: [&str; 17] = [
 ];
 
 /// Events that change nothing that is checked here.
-const WITHOUT_CONSEQUENCE: [&str; 15] = [
+const WITHOUT_CONSEQUENCE: [&str; 16] = [
+    "conversation_budget_low",
     "conversation_updated",
     "conversation_rewound",
     "conversation_suspended",

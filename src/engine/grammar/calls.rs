@@ -1,0 +1,378 @@
+//! Calls as rules: in the family's own form, as far as that can say what a tool's schema asks for; else in another
+//! that its reader reads. Must never allow a call that its tool does not take.
+
+use llguidance::api::GrammarWithLexer;
+use serde_json::{Map, Value, json};
+
+use super::rules::{FREE, Rules, json_schema, quoted};
+use super::{Uncompilable, bounds};
+use crate::engine::settings::{CallRule, Callable, INPUT, InputRule};
+use crate::engine::tokenizer::Segment;
+use crate::parse::{BARE_CALL, CallPart, Each, Writing};
+use crate::prompt::ToolDefinition;
+
+/// A tool that may be called, and what its arguments must be.
+struct Tool<'a> {
+    name: &'a str,
+    wants: Wants<'a>,
+}
+
+enum Wants<'a> {
+    /// Any arguments.
+    Anything,
+    /// Those of its schema.
+    Schema(&'a Value),
+    /// One text.
+    Input(&'a InputRule),
+}
+
+/// An argument that stands for itself.
+struct Argument<'a> {
+    key: &'a str,
+    is_required: bool,
+    value: Told<'a>,
+}
+
+/// What may be said for an argument.
+enum Told<'a> {
+    /// Any text.
+    Text,
+    /// A text of a rule.
+    Input(&'a InputRule),
+    /// One of these words, as they are, which stand for values of this type.
+    Words(Vec<&'a str>, &'a str),
+    /// JSON of the schema, of this type.
+    Json(&'a Value, &'a str),
+    /// The same as a JSON string.
+    JsonText(Value),
+}
+
+/// A way to write the calls of a tool.
+type Way = &'static [CallPart];
+
+impl Rules<'_> {
+    /// Adds the rule `calls`, and `behind`: a first call behind the opening text. Gives the form that they are in.
+    pub(super) fn calls(
+        &mut self,
+        writing: &'static Writing,
+        rule: &CallRule,
+        tools: &[ToolDefinition],
+    ) -> Result<&'static Writing, Uncompilable> {
+        let tools: Vec<Tool<'_>> = rule.tools.iter().map(|callable| tool(callable, tools)).collect::<Result<_, _>>()?;
+        if tools.is_empty() {
+            return Err(Uncompilable("there is no tool that may be called".to_owned()));
+        }
+        let (writing, ways) = form_for(writing, &tools)?;
+        let mut calls = Vec::with_capacity(tools.len());
+        for (number, (tool, way)) in tools.iter().zip(ways).enumerate() {
+            calls.push(self.call(number, tool, way)?);
+        }
+        self.rule("one", &calls.join(" | "));
+        let [open, begin, between, close] =
+            [writing.open, writing.begin, writing.between, writing.close].map(|text| self.literal(text));
+        let more = if rule.several && writing.several { format!(" ({between} {begin} one)*") } else { String::new() };
+        self.rule("behind", &format!("one{more} {close}"));
+        self.rule("calls", &format!("{open} {begin} behind"));
+        Ok(writing)
+    }
+
+    /// A call behind its beginning.
+    fn call(&mut self, number: usize, tool: &Tool<'_>, way: Way) -> Result<String, Uncompilable> {
+        let mut said = Vec::with_capacity(way.len());
+        for part in way {
+            said.push(match part {
+                CallPart::Text(text) => self.literal(text),
+                CallPart::Name => quoted(tool.name),
+                CallPart::QuotedName => quoted(&quoted(tool.name)),
+                CallPart::Number => "/[0-9]+/".to_owned(),
+                CallPart::Object => {
+                    let arguments = GrammarWithLexer::from_json_schema(json_schema(&object(&tool.wants))?);
+                    format!("@{}", self.part(&format!("arguments_{number}"), arguments))
+                }
+                CallPart::Each(each) => self.each(number, tool, each)?,
+            });
+        }
+        Ok(said.join(" "))
+    }
+
+    /// The arguments one behind the other.
+    fn each(&mut self, number: usize, tool: &Tool<'_>, each: &Each) -> Result<String, Uncompilable> {
+        let Some(arguments) = arguments(&tool.wants, each) else {
+            return Ok(self.any_arguments(number, each));
+        };
+        let between = self.literal(each.between);
+        // From the last to the first: what may follow if one stood before, and if none did.
+        let (mut behind_one, mut first) = (String::new(), String::new());
+        for (place, argument) in arguments.iter().enumerate().rev() {
+            let said = self.argument(&format!("{number}_{place}"), argument, each)?;
+            let names = [format!("more_{number}_{place}"), format!("first_{number}_{place}")];
+            let or = |rest: &str, said: String| match rest {
+                _ if argument.is_required => said,
+                "" => format!("({said})?"),
+                rest => format!("({said}) | {rest}"),
+            };
+            self.rule(&names[0], &or(&behind_one, format!("{between} {said} {behind_one}")));
+            self.rule(&names[1], &or(&first, format!("{said} {behind_one}")));
+            [behind_one, first] = names;
+        }
+        Ok(first)
+    }
+
+    /// Arguments of any names, as texts.
+    fn any_arguments(&mut self, number: usize, each: &Each) -> String {
+        let [before, behind] = each.text;
+        let (in_front, before) = before.split_once("$key").unwrap_or((before, ""));
+        let value = self.raw(&format!("any_{number}"), "/(.|\\n)*/", behind);
+        let one = format!("{} /[A-Za-z_][A-Za-z0-9_]*/ {} {value}", self.literal(in_front), self.literal(before));
+        let between = self.literal(each.between);
+        let name = format!("any_arguments_{number}");
+        self.rule(&name, &format!("({one} ({between} {one})*)?"));
+        name
+    }
+
+    fn argument(&mut self, name: &str, argument: &Argument<'_>, each: &Each) -> Result<String, Uncompilable> {
+        let kind = match argument.value {
+            Told::Json(_, kind) | Told::Words(_, kind) => kind,
+            Told::Text | Told::Input(_) | Told::JsonText(_) => "string",
+        };
+        let texts = if kind == "string" { each.text } else { each.other };
+        let [before, behind] = texts.map(|text| text.replace("$key", argument.key).replace("$kind", kind));
+        let value = match &argument.value {
+            Told::Text => self.raw(name, "/(.|\\n)*/", &behind),
+            Told::Input(InputRule::Regex { pattern }) => {
+                bounds::regex(pattern)?;
+                self.raw(name, &format!("/({})/", escaped(pattern)), &behind)
+            }
+            Told::Input(InputRule::Lark { grammar }) => {
+                bounds::lark(grammar)?;
+                let input = self.part(&format!("input_{name}"), GrammarWithLexer::from_lark(grammar.clone()));
+                format!("@{input} {}", self.literal(&behind))
+            }
+            Told::Words(words, _) => {
+                let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+                format!("({}) {}", words.join(" | "), self.literal(&behind))
+            }
+            Told::Json(schema, _) => self.json(name, schema, &behind)?,
+            Told::JsonText(schema) => self.json(name, schema, &behind)?,
+        };
+        Ok(format!("{} {value}", self.literal(&before)))
+    }
+
+    fn json(&mut self, name: &str, schema: &Value, behind: &str) -> Result<String, Uncompilable> {
+        let value = self.part(&format!("value_{name}"), GrammarWithLexer::from_json_schema(json_schema(schema)?));
+        Ok(format!("@{value} {}", self.literal(behind)))
+    }
+
+    /// A text of an expression, as it is, up to what stands behind it.
+    fn raw(&mut self, name: &str, expression: &str, behind: &str) -> String {
+        let rule = format!("text_{name}");
+        match self.tokenizer.segments(behind).first() {
+            // It ends in front of the first that comes.
+            Some(Segment::Text(text)) => {
+                let rest = self.literal(&behind[text.len()..]);
+                self.rule(&format!("{rule}[suffix={}]", quoted(text)), expression);
+                format!("{rule} {rest}")
+            }
+            // A control token is no text.
+            Some(Segment::Control(_)) | None => {
+                self.rule(&rule, expression);
+                format!("{rule} {}", self.literal(behind))
+            }
+        }
+    }
+
+    /// The start of an answer of any text with calls in it.
+    pub(super) fn calls_in_prose(&mut self, writing: &Writing, several: bool) -> String {
+        let opening = [writing.open, writing.begin].concat();
+        let times = if several { "*" } else { "?" };
+        self.lark.push_str(FREE);
+        if writing.unmarked {
+            // Without a mark a call is the whole answer.
+            let first = if writing.open.is_empty() { "{" } else { writing.open };
+            self.rule("prose", &format!("/[^{}](.|\\n)*/", first.replace('[', "\\[")));
+            return "prose? | calls".to_owned();
+        }
+        if let Some(Segment::Control(_)) = self.tokenizer.segments(&opening).first() {
+            // A control token is no text: where it comes, a call begins.
+            return format!("free (calls free){times}");
+        }
+        // Its mark in ordinary tokens; what follows it is forced.
+        let end = opening.find(['>', '[']).map_or(opening.len(), |end| end + 1);
+        let (mark, rest) = opening.split_at(end);
+        self.rule(&format!("until[suffix={}]", quoted(mark)), "/(.|\\n)*/");
+        // What is no call has no mark in it; it would be read as one.
+        let marked = mark.replace(['[', '(', '|', ']'], ".");
+        self.rule("TAIL", &format!("/(.|\\n)*/ & ~/(.|\\n)*{marked}(.|\\n)*/"));
+        format!("(until {} behind){times} TAIL?", self.literal(rest))
+    }
+}
+
+/// An expression between two slashes.
+fn escaped(pattern: &str) -> String {
+    let mut escaped = String::with_capacity(pattern.len());
+    let mut is_escaped = false;
+    for character in pattern.chars() {
+        match character {
+            '/' if !is_escaped => escaped.push_str("\\/"),
+            '\n' => escaped.push_str(if is_escaped { "n" } else { "\\n" }),
+            character => escaped.push(character),
+        }
+        is_escaped = character == '\\' && !is_escaped;
+    }
+    escaped
+}
+
+fn tool<'a>(callable: &'a Callable, tools: &'a [ToolDefinition]) -> Result<Tool<'a>, Uncompilable> {
+    let Callable { name, by_schema, input } = callable;
+    let declared = tools.iter().find(|tool| tool.name == *name);
+    let declared = declared.ok_or_else(|| Uncompilable(format!("no tool is called {name:?}")))?;
+    let wants = match input {
+        Some(input) => Wants::Input(input),
+        None if *by_schema => Wants::Schema(&declared.parameters),
+        None => Wants::Anything,
+    };
+    Ok(Tool { name, wants })
+}
+
+/// The form for all of these tools, and for each the first way that can say what it wants.
+fn form_for(writing: &'static Writing, tools: &[Tool<'_>]) -> Result<(&'static Writing, Vec<Way>), Uncompilable> {
+    let ways = |writing: &'static Writing| -> Option<Vec<Way>> {
+        let way = |tool: &Tool<'_>| writing.ways.iter().copied().find(|way| can_say(way, tool));
+        tools.iter().map(way).collect()
+    };
+    if let Some(ways) = ways(writing) {
+        return Ok((writing, ways));
+    }
+    if let Some(ways) = ways(&BARE_CALL) {
+        return Ok((&BARE_CALL, ways));
+    }
+    let text =
+        "this model's calls carry no text of a grammar, only of a regular expression; give the tool one of these";
+    Err(Uncompilable(text.to_owned()))
+}
+
+fn can_say(way: Way, tool: &Tool<'_>) -> bool {
+    way.iter().all(|part| match part {
+        CallPart::Text(_) | CallPart::QuotedName | CallPart::Number => true,
+        CallPart::Name => is_plain(tool.name),
+        CallPart::Object => !matches!(tool.wants, Wants::Input(InputRule::Lark { .. })),
+        CallPart::Each(each) => match tool.wants {
+            // What closes an argument of any name cannot repeat the name.
+            Wants::Anything => each.is_raw && !each.text[1].contains('$'),
+            _ => arguments(&tool.wants, each).is_some(),
+        },
+    })
+}
+
+/// Whether a name stands for itself wherever it is written.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|character| character.is_alphanumeric() || "_-.".contains(character))
+}
+
+/// The schema of all arguments as one object, whatever else it says.
+fn object(wants: &Wants<'_>) -> Value {
+    match wants {
+        Wants::Anything => Value::Null,
+        Wants::Input(InputRule::Regex { pattern }) => {
+            let properties = json!({ INPUT: pattern_schema(pattern) });
+            json!({"type": "object", "properties": properties, "required": [INPUT], "additionalProperties": false})
+        }
+        Wants::Input(InputRule::Lark { .. }) => Value::Bool(false),
+        Wants::Schema(parameters) => match parameters.as_object().filter(|fields| !fields.is_empty()) {
+            None => Value::Null,
+            Some(fields) if fields.contains_key("type") || fields.contains_key("$ref") => (*parameters).clone(),
+            Some(fields) => {
+                let mut fields = fields.clone();
+                fields.insert("type".to_owned(), "object".into());
+                Value::Object(fields)
+            }
+        },
+    }
+}
+
+fn pattern_schema(pattern: &str) -> Value {
+    json!({"type": "string", "pattern": format!("^(?:{pattern})$")})
+}
+
+/// The arguments one by one, if they can be said so.
+fn arguments<'a>(wants: &Wants<'a>, each: &Each) -> Option<Vec<Argument<'a>>> {
+    match wants {
+        Wants::Anything => None,
+        Wants::Input(input) => {
+            let value = match input {
+                input if each.is_raw => Told::Input(input),
+                InputRule::Regex { pattern } => Told::JsonText(pattern_schema(pattern)),
+                InputRule::Lark { .. } => return None,
+            };
+            Some(vec![Argument { key: INPUT, is_required: true, value }])
+        }
+        Wants::Schema(schema) => of_schema(schema, each),
+    }
+}
+
+/// Keywords of an object that say nothing beyond its properties.
+const OF_OBJECTS: [&str; 8] =
+    ["type", "properties", "required", "additionalProperties", "description", "title", "$schema", "default"];
+/// Keywords that only tell.
+const TELLING: [&str; 6] = ["description", "title", "default", "examples", "$comment", "deprecated"];
+
+fn of_schema<'a>(schema: &'a Value, each: &Each) -> Option<Vec<Argument<'a>>> {
+    let fields = schema.as_object()?;
+    let is_object = fields.get("type").is_none_or(|kind| kind == "object");
+    if !is_object || !fields.keys().all(|keyword| OF_OBJECTS.contains(&keyword.as_str())) {
+        return None;
+    }
+    let required: Vec<&str> = match fields.get("required") {
+        Some(names) => names.as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?,
+        None => Vec::new(),
+    };
+    let properties = match fields.get("properties") {
+        Some(properties) => properties.as_object()?,
+        None => return required.is_empty().then(Vec::new),
+    };
+    if !required.iter().all(|name| properties.contains_key(*name)) {
+        return None;
+    }
+    let argument = |(key, schema): (&'a String, &'a Value)| {
+        let is_word = |character: char| character.is_alphanumeric() || character == '_';
+        let fits = if each.is_raw { is_plain(key) } else { !key.is_empty() && key.chars().all(is_word) };
+        let value = told(schema.as_object().filter(|_| fits)?, schema, each)?;
+        Some(Argument { key, is_required: required.contains(&key.as_str()), value })
+    };
+    properties.iter().map(argument).collect()
+}
+
+/// How a value of this schema is said, if it can be.
+fn told<'a>(fields: &'a Map<String, Value>, schema: &'a Value, each: &Each) -> Option<Told<'a>> {
+    let says_only = |keywords: &[&str]| {
+        fields.keys().all(|keyword| keywords.contains(&keyword.as_str()) || TELLING.contains(&keyword.as_str()))
+    };
+    let kind = match fields.get("type") {
+        Some(kind) => Some(kind.as_str()?),
+        None => None,
+    };
+    let one_of: Option<Vec<&str>> = match (fields.get("enum"), fields.get("const")) {
+        (Some(values), None) => values.as_array()?.iter().map(Value::as_str).collect(),
+        (None, Some(value)) => value.as_str().map(|value| vec![value]),
+        _ => None,
+    };
+    let refers = || schema.to_string().contains("\"$ref\"");
+    let [yes, no, nothing] = each.words;
+    match kind {
+        Some("string") if !each.is_raw => Some(Told::JsonText(schema.clone())),
+        // A reader knows that it is a text by the schema's type.
+        Some("string") => match one_of {
+            Some(texts) if says_only(&["type", "enum", "const"]) => {
+                let ends = |text: &&str| text.is_empty() || text.contains(each.text[1].trim());
+                (!texts.iter().any(ends)).then_some(Told::Words(texts, "string"))
+            }
+            None if says_only(&["type"]) => Some(Told::Text),
+            _ => None,
+        },
+        Some("boolean") if says_only(&["type"]) => Some(Told::Words(vec![yes, no], "boolean")),
+        Some("null") if says_only(&["type"]) => Some(Told::Words(vec![nothing], "null")),
+        Some(kind @ ("integer" | "number")) => Some(Told::Json(schema, kind)),
+        Some(kind @ ("array" | "object")) if each.nests_json && !refers() => Some(Told::Json(schema, kind)),
+        _ => None,
+    }
+}
