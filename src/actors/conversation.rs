@@ -19,7 +19,6 @@ use super::unflushed::Unflushed;
 use crate::conversation::decide;
 use crate::conversation::{Answer, Effect, Event, FlushPolicy, Input, Now, Recorded, Reject, State};
 use crate::crash;
-use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
 use crate::store::{Batch, Durability, Record};
 
@@ -213,7 +212,7 @@ impl Actor for ConversationActor {
 impl Live {
     fn usable(&self) -> Result<(), Reject> {
         if self.state.deleted {
-            return Err(Reject::new(Code::ConversationNotFound, format!("no conversation {}", self.id)));
+            return Err(Reject::no_conversation(self.id));
         }
         self.broken.clone().map_or(Ok(()), Err)
     }
@@ -223,8 +222,7 @@ impl Live {
         match self.parts.journal.is_deleted(self.id) {
             Ok(false) => {}
             Ok(true) => {
-                let text = format!("no conversation {}", self.id);
-                self.broken = Some(Reject::new(Code::ConversationNotFound, text));
+                self.broken = Some(Reject::no_conversation(self.id));
                 return;
             }
             Err(error) => {
@@ -456,7 +454,7 @@ impl Live {
                     let _ = reply.send(self.usable().map(|()| self.state.clone()));
                 }
                 None => {
-                    let _ = reply.send(Err(Reject::new(Code::ResponseNotFound, format!("no response {response_id}"))));
+                    let _ = reply.send(Err(Reject::no_response(response_id)));
                 }
             }
         }

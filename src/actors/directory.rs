@@ -337,7 +337,7 @@ impl DirectoryHandle {
 
     /// The conversation with this id.
     pub async fn conversation(&self, id: ConversationId, principal: &str) -> Result<ConversationHandle, Reject> {
-        let not_found = || Reject::new(Code::ConversationNotFound, format!("no conversation {id}"));
+        let not_found = || Reject::no_conversation(id);
         if self.parts.journal.last_seq(id).map_err(|error| store_reject(&error))? == 0 {
             return Err(not_found());
         }
@@ -348,7 +348,7 @@ impl DirectoryHandle {
     /// The conversation of this response.
     pub async fn of_response(&self, id: ResponseId, principal: &str) -> Result<ConversationHandle, Reject> {
         let found = self.parts.journal.conversation_of_response(id).map_err(|error| store_reject(&error))?;
-        let not_found = || Reject::new(Code::ResponseNotFound, format!("no response {id}"));
+        let not_found = || Reject::no_response(id);
         if found.is_none()
             && let Some((home, actor)) = self.parts.unstored.find(id)
         {
@@ -360,7 +360,7 @@ impl DirectoryHandle {
     /// The conversation of this intervention.
     pub async fn of_intervention(&self, id: InterventionId, principal: &str) -> Result<ConversationHandle, Reject> {
         let found = self.parts.journal.conversation_of_intervention(id).map_err(|error| store_reject(&error))?;
-        let not_found = || Reject::new(Code::InterventionNotFound, format!("no intervention {id}"));
+        let not_found = || Reject::no_intervention(id);
         if found.is_none()
             && let Some((home, actor)) = self.parts.unstored.find_intervention(id)
         {

@@ -179,7 +179,7 @@ impl ConversationHandle {
     pub async fn attach_response(&self, response_id: ResponseId) -> Result<Reader, Reject> {
         let tail = self.tail().await?;
         let Some(response) = tail.state.response(response_id) else {
-            return Err(Reject::new(Code::ResponseNotFound, format!("no response {response_id}")));
+            return Err(Reject::no_response(response_id));
         };
         if response.created_seq < tail.oldest_seq {
             let text =

@@ -111,8 +111,7 @@ impl Pages {
             };
             if page.is_empty() {
                 // Deleted while it was read: a reader must not see a gap.
-                let text = format!("no conversation {}", self.conversation);
-                return Err(Reject::new(Code::ConversationNotFound, text));
+                return Err(Reject::no_conversation(self.conversation));
             }
             while let Some(recorded) = page.pop_front_if(|recorded| recorded.seq <= seq) {
                 state.apply_next(&recorded);
@@ -280,7 +279,7 @@ fn interrupted() -> Reject {
 /// What a client is told when the store refuses.
 pub(super) fn store_reject(error: &crate::store::Error) -> Reject {
     if let crate::store::Error::Deleted(id) = error {
-        return Reject::new(Code::ConversationNotFound, format!("no conversation {id}"));
+        return Reject::no_conversation(id);
     }
     if let crate::store::Error::Expired { oldest_seq, .. } = error {
         return expired(*oldest_seq);

@@ -110,9 +110,25 @@ pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, Reject> {
                 let path = if path == "." { field.to_owned() } else { format!("{path}.{field}") };
                 invalid(path.clone(), format!("{path} is missing"))
             }
-            None => invalid(path.clone(), format!("{path}: {said}")),
+            None => invalid(path.clone(), format!("{path}: {}", in_words(&said))),
         }
     })
+}
+
+/// What was expected, in a client's words and not in those of the types here.
+fn in_words(said: &str) -> String {
+    let Some((wrong, expected)) = said.rsplit_once(", expected ") else { return said.to_owned() };
+    let expected = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of 0 or more",
+        "i8" | "i16" | "i32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        "string or map" => "a string",
+        "a map" => "an object",
+        "a sequence" => "a list",
+        kind if kind.starts_with("struct ") => "an object",
+        other => other,
+    };
+    format!("{wrong}, expected {expected}")
 }
 
 /// Reads a cursor: a seq, or `epoch-seq`.
@@ -149,6 +165,25 @@ mod tests {
         assert_eq!(fault(r#"{"input": [{"role": 3}]}"#).param.unwrap(), "input[0].role");
         assert_eq!(fault(r#"{"stop": ["a", 1]}"#).param.unwrap(), "stop[1]");
         assert_eq!(fault(r#"{"input": 7}"#).param.unwrap(), "input");
+    }
+
+    #[test]
+    fn what_was_expected_is_said_in_the_words_of_json() {
+        use crate::conversation::Policies;
+        let said = |body: Value| decode::<Policies>(&body).unwrap_err().message;
+        assert!(said(serde_json::json!({"grace_ms": -1})).ends_with("expected a whole number of 0 or more"));
+        assert!(said(serde_json::json!({"grace_ms": {}})).ends_with("expected a whole number of 0 or more"));
+        assert!(said(serde_json::json!({"if_busy": 7})).ends_with("expected a string"));
+        let words = |body| fault(body).message;
+        assert!(words(r#"{"tools": 3}"#).ends_with("expected a list"));
+        assert!(words(r#"{"metadata": []}"#).ends_with("expected an object"));
+        for body in [r#"{"conversation": 7}"#, r#"{"temperature": "hot", "stop": 3}"#, r#"{"tools": [3]}"#] {
+            let value = object(body.as_bytes()).unwrap();
+            if let Err(reject) = decode::<CreateResponse>(&value) {
+                let types = ["u32", "u64", "f32", "struct", "sequence", "a map", "enum"];
+                assert!(!types.iter().any(|name| reject.message.contains(name)), "{}", reject.message);
+            }
+        }
     }
 
     #[test]

@@ -314,12 +314,10 @@ fn busy_with(id: ResponseId) -> Reject {
 
 /// A conversation's id; what is none is not found.
 pub(crate) fn conversation_id(text: &str) -> Result<ConversationId, Reject> {
-    let unknown = |_| Reject::new(Code::ConversationNotFound, format!("there is no conversation {text:?}"));
-    text.parse().map_err(unknown)
+    text.parse().map_err(|_| Reject::no_conversation(format_args!("{text:?}")))
 }
 
 /// A response's id; what is none is not found.
 pub(crate) fn response_id(text: &str) -> Result<ResponseId, Reject> {
-    let unknown = |_| Reject::new(Code::ResponseNotFound, format!("there is no response {text:?}"));
-    text.parse().map_err(unknown)
+    text.parse().map_err(|_| Reject::no_response(format_args!("{text:?}")))
 }

@@ -125,7 +125,8 @@ impl Draft {
             } else if self.was_called(call_id, &input[..place]) {
                 return Err(self.closed_call(call_id).param("input"));
             } else {
-                let text = format!("no call {call_id} is open in this conversation");
+                let text =
+                    format!("no call {call_id} is open in this conversation; give results of its own calls only");
                 return Err(Reject::new(Code::ToolCallNotFound, text).param("input"));
             }
         }

@@ -190,7 +190,7 @@ impl Draft {
 }
 
 pub(super) fn response_not_found(id: ResponseId) -> Reject {
-    Reject::new(Code::ResponseNotFound, format!("no response {id} in this conversation")).param("response_id")
+    Reject::no_response(id).param("response_id")
 }
 
 /// The conversation is at work on something else.

@@ -1,5 +1,7 @@
 //! Inputs: everything that can happen to a conversation from outside, and how it is answered.
 
+use std::fmt::Display;
+
 use serde_json::{Map, Value};
 
 use super::event::{ResponseConfig, TokenLogprob};
@@ -352,6 +354,25 @@ impl Reject {
     /// A refusal without further fields.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), param: None, details: Map::new() }
+    }
+
+    /// There is no such conversation, as far as the client can see.
+    pub fn no_conversation(id: impl Display) -> Self {
+        Self::unknown(Code::ConversationNotFound, "conversation", &id)
+    }
+
+    /// There is no such response, as far as the client can see.
+    pub fn no_response(id: impl Display) -> Self {
+        Self::unknown(Code::ResponseNotFound, "response", &id)
+    }
+
+    /// There is no such intervention, as far as the client can see.
+    pub fn no_intervention(id: impl Display) -> Self {
+        Self::unknown(Code::InterventionNotFound, "intervention", &id)
+    }
+
+    fn unknown(code: Code, what: &str, id: &dyn Display) -> Self {
+        Self::new(code, format!("there is no {what} {id}; check the id, unless what it named was deleted"))
     }
 
     /// Names the field at fault.

@@ -122,8 +122,7 @@ impl Draft {
 
     pub(super) fn withdraw(&mut self, intervention_id: InterventionId) -> Result<Answer, Reject> {
         let Some(intervention) = self.state.interventions.get(&intervention_id) else {
-            let text = format!("there is no intervention {intervention_id} in this conversation");
-            return Err(Reject::new(Code::InterventionNotFound, text).param("intervention_id"));
+            return Err(Reject::no_intervention(intervention_id).param("intervention_id"));
         };
         if !intervention.status.is_undecided() {
             let status = intervention.status.as_str();

@@ -213,7 +213,8 @@ impl Draft {
     fn find_call(&self, wanted: &CallRef) -> Result<&Call, Reject> {
         let is_it = |call: &&Call| wanted.response_id.is_none_or(|id| id == call.response_id);
         self.state.call(&wanted.call_id).filter(is_it).ok_or_else(|| {
-            let text = format!("no call {} was made in this conversation", wanted.call_id);
+            let text =
+                format!("no call {} was made in this conversation; check its id and response_id", wanted.call_id);
             Reject::new(Code::ToolCallNotFound, text).param("call_id")
         })
     }

@@ -160,7 +160,11 @@ async fn conversation_of(app: &App, path: &PathIds, principal: &str) -> Result<C
 }
 
 fn no_item(id: &str) -> Reject {
-    Reject::new(Code::NotFound, format!("there is no item {id:?} in this conversation")).param("item_id")
+    Reject::new(
+        Code::NotFound,
+        format!("there is no item {id:?} in this conversation; check the id, unless the item was deleted"),
+    )
+    .param("item_id")
 }
 
 /// One page of the transcript, newest first unless asked otherwise.

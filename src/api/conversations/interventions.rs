@@ -126,17 +126,13 @@ pub(crate) async fn withdraw(
 /// The intervention as it stands.
 pub(super) async fn current(handle: &ConversationHandle, id: InterventionId) -> Result<wire::Intervention, Reject> {
     let state = handle.state().await?;
-    let intervention = state.interventions.get(&id).ok_or_else(|| unknown(&id))?;
+    let intervention = state.interventions.get(&id).ok_or_else(|| Reject::no_intervention(id))?;
     Ok(object::intervention(&state, id, intervention))
 }
 
 /// An intervention's id; what is none is not found.
 pub(super) fn intervention_id(text: &str) -> Result<InterventionId, Reject> {
-    text.parse().map_err(|_| unknown(&text))
-}
-
-fn unknown(id: &impl std::fmt::Display) -> Reject {
-    Reject::new(Code::InterventionNotFound, format!("there is no intervention {id}"))
+    text.parse().map_err(|_| Reject::no_intervention(format_args!("{text:?}")))
 }
 
 /// Intervenes; true if the key had been used before. The key is looked up before the request is judged.
@@ -173,7 +169,7 @@ fn with_input(reject: Reject, body: &Value) -> Reject {
 pub(super) async fn shown(handle: &ConversationHandle, receipt: &Receipt) -> Result<wire::Intervention, Reject> {
     let id = receipt.intervention_id;
     let state = handle.state().await?;
-    let intervention = state.interventions.get(&id).ok_or_else(|| unknown(&id))?;
+    let intervention = state.interventions.get(&id).ok_or_else(|| Reject::no_intervention(id))?;
     let mut shown = object::intervention(&state, id, intervention);
     if intervention.seq != receipt.seq {
         // It was decided since.

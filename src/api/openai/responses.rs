@@ -103,7 +103,7 @@ pub(crate) fn shown(state: &conversation::State, id: ResponseId) -> Result<Respo
 
 /// The response is not there.
 pub(crate) fn not_found(id: ResponseId) -> Reject {
-    Reject::new(Code::ResponseNotFound, format!("there is no response {id}"))
+    Reject::no_response(id)
 }
 
 /// Gives the first answer to a key again.
