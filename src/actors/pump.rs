@@ -165,7 +165,7 @@ async fn begin(
     let failed = |code, message: String| GenerationEnd::Failed { code, message };
     let Some(response) = state.response(response_id) else { return Err(GenerationEnd::Aborted) };
     let (config, resumed) = (response.config.clone(), response.tokens());
-    let max_tokens = state.tokens_max(response).unwrap_or(u32::MAX);
+    let limits = (state.tokens_max(response).unwrap_or(u32::MAX), parts.config.token_channel_capacity);
     let home = state.id.filter(|_| config.store);
     let owner = owner(&config, state.id);
     let Some(engine) = parts.catalog.get(Some(&config.model)).cloned() else {
@@ -219,12 +219,7 @@ async fn begin(
         }
         None => None,
     };
-    let stop_tokens = engine.model().tokenizer.end_of_generation();
-    let request = GenerationRequest {
-        max_tokens,
-        channel_capacity: parts.config.token_channel_capacity,
-        ..request(&config, owner, rendered, constraint, stop_tokens)
-    };
+    let request = request(&config, owner, rendered, constraint, engine.model(), limits);
     let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
     let source = Source { engine, request, form_at, tokens: resumed, control: control.clone() };
     Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt })
@@ -260,7 +255,8 @@ fn request(
     owner: u64,
     rendered: Rendered,
     constraint: Option<Compiled>,
-    stop_tokens: &[u32],
+    model: &ModelInfo,
+    (max_tokens, channel_capacity): (u32, usize),
 ) -> GenerationRequest {
     let sampling = &config.sampling;
     GenerationRequest {
@@ -275,11 +271,12 @@ fn request(
         },
         logprobs: config.logprobs,
         constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
-        stop_tokens: stop_tokens.into(),
+        stop_tokens: model.tokenizer.end_of_generation().into(),
         messages: rendered.messages.into(),
         cache_salt: CACHE_SALT,
         standing: Standing { owner, priority: config.priority.unwrap_or(0) },
-        ..GenerationRequest::greedy(rendered.tokens.into(), u32::MAX)
+        channel_capacity,
+        ..GenerationRequest::greedy(rendered.tokens.into(), max_tokens)
     }
 }
 

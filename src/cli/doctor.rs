@@ -128,6 +128,8 @@ mod tests {
         };
         let all = describe(2_000_000_000);
         assert!(all.contains("memory         weights 1 MB, KV 500 MB, steps"), "{all}");
+        let formats = ["tool format    ", "reasoning      "].map(|name| all.matches(name).count());
+        assert_eq!((formats, all.matches(", by the template").count()), ([2, 2], 4), "{all}");
         assert!(!all.contains("does not fit"), "{all}");
         // The first of them fits, the second not any more.
         let said = describe(800_000_000);

@@ -278,6 +278,8 @@ async fn models_are_listed_and_found_by_id() {
     let server = Server::start().await;
     let list = server.get("/v1/models").await.body;
     assert_eq!((&list["object"], &list["data"][0]["id"]), (&json!("list"), &json!("scripted")));
+    let formats = (&list["data"][0]["tool_format"], &list["data"][0]["reasoning_format"]);
+    assert_eq!(formats, (&json!("hermes"), &json!("qwen3")));
     let words = ["none", "minimal", "low", "medium", "high", "xhigh", "briefly"];
     assert_eq!(list["data"][0]["reasoning_efforts"], json!(words));
     let model = server.get("/v1/models/scripted").await.body;

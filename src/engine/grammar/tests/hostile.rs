@@ -73,8 +73,8 @@ fn long_chains_are_refused_or_followed_and_never_end_the_process() {
     assert!(PLAIN.compile(&long).unwrap_err().0.contains("bytes"));
 }
 
-/// Schemas of keywords with values that fit them, and that do not.
-fn any_schema() -> impl Strategy<Value = Value> {
+/// Schemas of one keyword, with values that fit it and that do not.
+fn any_keyword() -> impl Strategy<Value = Value> {
     let number = prop_oneof![
         Just(json!(0)),
         Just(json!(-1)),
@@ -113,7 +113,7 @@ fn any_schema() -> impl Strategy<Value = Value> {
     ]);
     let format = prop::sample::select(vec!["date", "date-time", "email", "uuid", "ipv4", "nothing"]);
     let reference = prop::sample::select(vec!["#", "#/$defs/a", "#/properties/a", "#/nothing", "http://x/y", "a"]);
-    let leaf = prop_oneof![
+    prop_oneof![
         kind.prop_map(|kind| json!({"type": kind})),
         (
             prop::sample::select(vec![
@@ -141,8 +141,12 @@ fn any_schema() -> impl Strategy<Value = Value> {
         Just(json!(false)),
         Just(json!({"uniqueItems": true, "type": "array"})),
         Just(json!("text")),
-    ];
-    leaf.prop_recursive(4, 24, 4, |inner| {
+    ]
+}
+
+/// The same inside each other.
+fn any_schema() -> impl Strategy<Value = Value> {
+    any_keyword().prop_recursive(4, 24, 4, |inner| {
         let name = prop::sample::select(vec!["a", "b", "$ref", "é\"", ""]);
         let named = prop::collection::vec((name, inner.clone()), 0..3);
         let list = prop::collection::vec(inner.clone(), 0..3);
