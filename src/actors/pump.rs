@@ -18,7 +18,7 @@ use super::offload::offload;
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
 use super::reading::Reading;
 use super::shared::{Parts, RunningGuard};
-use crate::conversation::{GenerationEnd, Input, Output, RecordedPrompt, ResponseConfig, State, TokenLogprob};
+use crate::conversation::{GenerationEnd, Input, Output, Purpose, RecordedPrompt, ResponseConfig, State, TokenLogprob};
 use crate::crash;
 use crate::engine::{
     AbortHandle, Compiled, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo,
@@ -266,7 +266,7 @@ fn request(
         },
         logprobs: config.logprobs,
         constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
-        max_tokens: config.max_output_tokens.unwrap_or(u32::MAX),
+        max_tokens: if config.purpose == Purpose::Prefill { 0 } else { config.max_output_tokens.unwrap_or(u32::MAX) },
         stop_tokens: stop_tokens.into(),
         messages: rendered.messages.into(),
         cache_salt: CACHE_SALT,

@@ -17,7 +17,7 @@ const ALL: &str = "*";
 const ALWAYS: [&str; 2] = ["conversation.rewound", "conversation.deleted"];
 
 /// Every type that an event's frame has, and the one of the frame beside it.
-const KNOWN: [&str; 46] = [
+const KNOWN: [&str; 48] = [
     "conversation.created",
     "conversation.deleted",
     "conversation.item.deleted",
@@ -39,6 +39,8 @@ const KNOWN: [&str; 46] = [
     "response.content_part.added",
     "response.content_part.done",
     "response.created",
+    "response.custom_tool_call_input.delta",
+    "response.custom_tool_call_input.done",
     "response.deleted",
     "response.dequeued",
     "response.failed",

@@ -84,8 +84,8 @@ pub(crate) const LAYERS: &[Layer] = &[
             "store::KeyScope", "store::KeyedAnswer", "store::Operation",
         ],
         crates: &[
-            "axum", "futures_util", "hyper", "hyper_util", "serde", "serde_json", "serde_path_to_error", "sha2",
-            "thiserror", "tokio", "tracing",
+            "axum", "base64", "chacha20poly1305", "futures_util", "hyper", "hyper_util", "serde", "serde_json",
+            "serde_path_to_error", "sha2", "thiserror", "tokio", "tracing",
         ],
         pure: false,
     },

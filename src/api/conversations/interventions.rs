@@ -60,7 +60,7 @@ pub(crate) async fn get(
 pub(super) fn core_request(request: &wire::Intervene, response_id: ResponseId) -> Result<Intervene, Reject> {
     let thinking = input::thinking(request.reasoning.as_ref())?;
     let fresh = &mut FreshIds::random();
-    let items = input::items(request.input.as_ref(), "input", fresh)?;
+    let items = input::items(request.input.as_ref(), "input", None, fresh)?;
     if items.is_empty() && thinking.is_none() {
         return Err(invalid("input", "the input is empty; say what the model should do instead"));
     }
