@@ -4,8 +4,10 @@
 //! responses get their time, then the conversations (what still runs stays in the journal), the sockets, and last the
 //! journal.
 
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
-use crate::api::{self, App, Limits, Phase};
+use crate::api::{self, App, Limits, Phase, Seal};
 use crate::cli::Prepared;
 use crate::clock::{Clock, monotonic};
 use crate::config::{Config, KvType};
@@ -25,6 +27,9 @@ use crate::crash;
 use crate::engine::{Catalog, Engine, KvFormat, LoadOptions, LocalEngine, ModelInfo, ScriptedEngine};
 use crate::prompt::{ChatTemplate, builtin_template, builtin_template_names, missing_marks};
 use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterStatus};
+
+/// The file of the key that seals what clients keep, in the data folder.
+const SEAL_FILE: &str = "seal.key";
 
 /// Milliseconds that open sockets get to take their last bytes once everything else has stopped.
 const SOCKETS_CLOSE_MS: u64 = 2_000;
@@ -129,6 +134,7 @@ impl Server {
     ) -> anyhow::Result<Self> {
         let address = listener.local_addr()?;
         let kv = keep_kv(&config, &*journal)?;
+        let seal = keep_seal(&config.data_dir).context("the key that seals what clients keep")?;
         let config = Arc::new(config);
         let parts = Parts {
             journal: journal.clone(),
@@ -142,7 +148,7 @@ impl Server {
         };
         let root = actors::start(parts.clone()).await?;
         let (phase, phases) = watch::channel(Phase::Recovering);
-        let app = App::new(root.directory(), catalog, Keys::new(journal), limits(&config), phases);
+        let app = App::new(root.directory(), catalog, Keys::new(journal), seal, limits(&config), phases);
         let (close, closed) = watch::channel(false);
         let sockets = tokio::spawn(api::serve(listener, api::router(app), wait_for(closed)));
         let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;
@@ -192,6 +198,32 @@ async fn drain(parts: &Parts, root: &RootHandle) {
     root.stop().await;
     // What takes longer is not written, and the next start does without it.
     let _ = tokio::time::timeout(Duration::from_millis(config.shutdown_kv_ms), parts.kv.settled()).await;
+}
+
+/// The key in the data folder; a new one where there is none. The journal has locked the folder.
+fn keep_seal(data_dir: &Path) -> io::Result<Seal> {
+    let path = data_dir.join(SEAL_FILE);
+    match std::fs::read(&path) {
+        Ok(bytes) => {
+            let key = bytes.try_into();
+            let damaged =
+                format!("{} is no key of 32 bytes; restore it, or remove it to get a new one", path.display());
+            return key.map(Seal::new).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, damaged));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let mut key = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut key)?;
+    // Whole under its name, or not there.
+    let fresh = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    file.write_all(&key)?;
+    file.sync_all()?;
+    crash::point("seal_written");
+    std::fs::rename(&fresh, &path)?;
+    File::open(data_dir)?.sync_all()?;
+    Ok(Seal::new(key))
 }
 
 /// Opens the KV files; the journal has locked their folder.

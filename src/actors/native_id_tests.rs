@@ -9,7 +9,7 @@ use super::teller::Teller;
 use super::tests::{create, parts, soon};
 use super::{ConversationHandle, DirectoryHandle, Open, Parts, start};
 use crate::config::Config;
-use crate::conversation::{Create, Item, ItemBody, ItemStatus, State};
+use crate::conversation::{CallKind, Create, Item, ItemBody, ItemStatus, State};
 use crate::engine::ModelInfo;
 use crate::ids::{CallId, FreshIds, ItemId, ResponseId};
 use crate::prompt::{ChatTemplate, Role, builtin_template};
@@ -97,7 +97,13 @@ fn user(text: &str) -> Item {
 
 fn result(call_id: &CallId, output: &str) -> Item {
     let (call_id, output) = (call_id.clone(), output.to_owned());
-    item(ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false })
+    item(ItemBody::FunctionCallOutput {
+        call_id,
+        output,
+        synthetic: false,
+        is_error: false,
+        call_kind: CallKind::Function,
+    })
 }
 
 /// Results of all open calls.
@@ -177,7 +183,14 @@ async fn the_next_turn_a_restart_a_fork_and_trimming_keep_the_ids_that_the_model
 async fn calls_that_a_client_brings_get_ids_in_the_models_form_and_the_models_own_come_behind_them() {
     let call = |id: &str| {
         let (call_id, name) = (CallId(id.to_owned()), "look".to_owned());
-        item(ItemBody::FunctionCall { call_id, native_id: None, name, arguments: "{\"a\": 0}".to_owned() })
+        item(ItemBody::FunctionCall {
+            call_id,
+            native_id: None,
+            name,
+            arguments: "{\"a\": 0}".to_owned(),
+            call_kind: CallKind::Function,
+            namespace: None,
+        })
     };
     let history = || {
         let results = ["toolu_1", "toolu_2"].map(|id| result(&CallId(id.to_owned()), "seen"));

@@ -21,15 +21,22 @@ pub fn preview_prompt(
     model: &ModelInfo,
     config: &Config,
 ) -> Result<(Vec<Message>, Built), Reject> {
-    preview(create, now_ms, model, config.into()).map_err(refusal)
+    let alone = State { template_ms: now_ms, ..State::default() };
+    preview(alone, create, now_ms, model, config.into()).map_err(refusal)
 }
 
 impl DirectoryHandle {
-    /// The prompt that a request would be given in a conversation of its own.
-    pub async fn preview(&self, create: Create, engine: &Arc<dyn Engine>) -> Result<Built, Reject> {
+    /// The prompt that a request would be given behind the last turn of `behind`, or in a conversation of its own.
+    pub async fn preview(
+        &self,
+        behind: Option<State>,
+        create: Create,
+        engine: &Arc<dyn Engine>,
+    ) -> Result<Built, Reject> {
         let (engine, settings) = (engine.clone(), self.settings());
         let now_ms = self.parts.clock.unix_ms();
-        self.compute(move || preview(create, now_ms, engine.model(), settings))
+        let state = behind.unwrap_or_else(|| State { template_ms: now_ms, ..State::default() });
+        self.compute(move || preview(state, create, now_ms, engine.model(), settings))
             .await?
             .map(|(_, built)| built)
             .map_err(refusal)

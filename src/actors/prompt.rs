@@ -9,14 +9,14 @@ use std::sync::{Mutex, PoisonError};
 use super::reading::Reading;
 use crate::config::Config;
 use crate::conversation::{
-    Create, Event, HeldTokens, NewResponse, RecordedPrompt, Response, State, held_tokens, messages_with_answer,
-    messages_within, recorded_prompt, turns,
+    Create, Event, HeldTokens, NewResponse, RecordedPrompt, Response, State, held_tokens, known_runs,
+    messages_with_answer, messages_within, recorded_prompt, turns,
 };
 use crate::engine::ModelInfo;
 use crate::ids::ResponseId;
 use crate::parse::{ends_in_reasoning, text_ends_in_reasoning};
 use crate::prompt::{
-    Built, Message, PrefixReport, Rendering, Side, TemplateError, build_within, compare, template_kwargs,
+    Built, Known, Message, PrefixReport, Rendering, Side, TemplateError, build_within, compare, template_kwargs,
 };
 
 /// The prompt that was built last in this conversation.
@@ -198,22 +198,27 @@ fn build_messages(
         strip_preamble: settings.strip_preamble && turn.config.strip_preamble,
     };
     let context = model.context_length as usize;
-    build_within(&model.template, &model.tokenizer, &rendering, held, context).map_err(|error| match error {
-        TemplateError::TooLong { .. } => Unrendered::TooLong(error.to_string()),
-        error => Unrendered::Template(error.to_string()),
-    })
+    let runs = known_runs(state, turn, &model.fingerprint);
+    build_within(&model.template, &model.tokenizer, &rendering, &Known { held, runs: &runs }, context).map_err(
+        |error| match error {
+            TemplateError::TooLong { .. } => Unrendered::TooLong(error.to_string()),
+            error => Unrendered::Template(error.to_string()),
+        },
+    )
 }
 
-/// The messages and the prompt that a request would be given in a conversation of its own, by a generation's way.
+/// The messages and the prompt that a request would be given behind this state's last turn, by a generation's way.
 pub(super) fn preview(
+    mut state: State,
     create: Create,
     now_ms: u64,
     model: &ModelInfo,
     settings: PromptSettings,
 ) -> Result<(Vec<Message>, Built), Unrendered> {
-    let mut state = State { template_ms: now_ms, ..State::default() };
     let id = create.response_id;
-    let new = NewResponse { id, previous: None, input: create.input, config: create.config, enqueued: false };
+    let mut new = NewResponse { id, previous: None, input: create.input, config: create.config, enqueued: false };
+    let earlier = state.responses.iter().flat_map(|response| &response.input);
+    new.config.take_tools(earlier.chain(&state.staged).chain(&new.input.clone()));
     let created = state.number(Event::ResponseCreated(Box::new(new)), now_ms);
     state.apply(&created);
     let turn = state.response(id).ok_or_else(|| Unrendered::Template(format!("no response {id}")))?;

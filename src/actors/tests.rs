@@ -70,6 +70,9 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         prompt_end: crate::prompt::PromptEnd::Answer,
         priority: None,
         choice: None,
+        tool_shapes: std::collections::BTreeMap::new(),
+        purpose: crate::conversation::Purpose::Answer,
+        seal: None,
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
     Create::new(ResponseId::draw(fresh), input, config)

@@ -3,17 +3,20 @@
 use serde_json::{Map, Value};
 
 use super::App;
+use super::Seal;
 use super::body::decode;
 use super::errors::invalid;
 use super::idempotency::fingerprint;
 use super::input;
+use super::tools::{self, Declared};
 use super::unserved;
 use super::{constraint, sampling};
 use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader, offload};
-use crate::conversation::{Create, Item, Policy, Reject, ResponseConfig};
+use crate::conversation::{Create, Item, Policy, Purpose, Reject, ResponseConfig, State};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
+use crate::parse::ToolFormat;
 use crate::prompt::PromptEnd;
 use crate::protocol::responses::CreateResponse;
 use crate::protocol::sampling::GenerationParams;
@@ -34,6 +37,13 @@ const ECHOED: [&str; 11] = [
     "safety_identifier",
     "user",
 ];
+
+/// What a request includes for its reasoning to be sealed.
+const SEALED_REASONING: &str = "reasoning.encrypted_content";
+
+/// Labels of a response that say which kinds of tools and of input items were left out.
+const IGNORED_TOOLS: &str = "midstream_ignored_tools";
+const IGNORED_ITEMS: &str = "midstream_ignored_items";
 
 /// An idempotency key with its place and the request it stands for.
 #[derive(Clone, Debug)]
@@ -95,58 +105,92 @@ pub(crate) fn check(request: &CreateResponse, body: &Value) -> Result<(), Reject
     Ok(())
 }
 
-/// The core's request, with everything checked that needs no conversation.
-pub(crate) fn create(model: &ModelInfo, request: &CreateResponse, body: &Value) -> Result<Create, Reject> {
+/// The core's request, with everything checked that needs no conversation. Without a seal nothing is sealed or opened.
+pub(crate) fn create(
+    model: &ModelInfo,
+    seal: Option<&Seal>,
+    request: &CreateResponse,
+    body: &Value,
+) -> Result<Create, Reject> {
     let fresh = &mut FreshIds::random();
-    let params: GenerationParams = decode(body)?;
-    let tools = input::tools(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    let response_id = ResponseId::draw(fresh);
+    let mut params: GenerationParams = decode(body)?;
+    let Declared { toolbox, ignored } = tools::declared(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    params.tool_choice = params.tool_choice.map(|choice| tools::visible_choice(&choice, &toolbox));
     let mut echo: Map<String, Value> = ECHOED
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), body.get(name).filter(|value| !value.is_null())?.clone())))
         .collect();
     // What the model does not see is repeated all the same.
-    if let Some(all) = request.tools.as_ref().filter(|all| all.len() != tools.len()) {
+    let is_plain = |all: &&Vec<Value>| all.len() == toolbox.tools.len() && toolbox.shapes.is_empty();
+    if let Some(all) = request.tools.as_ref().filter(|all| !is_plain(all)) {
         echo.insert("tools".to_owned(), all.clone().into());
     }
     let word = body.get("reasoning").and_then(|reasoning| reasoning.get("effort")).and_then(Value::as_str);
     let (thinking, template_kwargs) =
         input::thought(word, "reasoning.effort", request.chat_template_kwargs.as_ref(), model)?;
-    let constraint = constraint::constraint(&params, &tools, model)?;
+    let constraint = constraint::constraint(&params, &toolbox.tools, model)?;
+    let purpose = match request.generate {
+        Some(false) => Purpose::Prefill,
+        _ if input::compacts(request.input.as_ref()) => Purpose::Summary,
+        _ => Purpose::Answer,
+    };
+    let compacts = purpose == Purpose::Summary;
+    let mut formats = input::formats(model, constraint.as_ref());
+    if compacts {
+        // Whatever it writes is the summary.
+        ToolFormat::NONE.name().clone_into(&mut formats.tool);
+    }
     let config = ResponseConfig {
         model: model.id.clone(),
         fingerprint: model.fingerprint.clone(),
         instructions: request.instructions.clone(),
-        tools,
+        tools: toolbox.tools,
+        tool_shapes: toolbox.shapes,
         sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: input::token_limit(request.max_output_tokens, "max_output_tokens")?,
         stop: input::stops(request.stop.as_ref())?,
         template_kwargs,
         background: request.background.unwrap_or(false),
         store: request.store.unwrap_or(true),
-        metadata: request.metadata.clone().unwrap_or_default(),
+        metadata: noted(request, ignored),
         echo,
         policy: Policy::default(),
-        tool_policies: input::tool_policies(request.tools.as_deref())?,
+        tool_policies: tools::tool_policies(request.tools.as_deref())?,
         max_parallel_tool_calls: input::parallel_limit(body)?,
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
-        formats: Some(input::formats(model, constraint.as_ref())),
+        formats: Some(formats),
         logprobs: sampling::logprobs(&params)?,
         constraint,
-        prompt_end: PromptEnd::Answer,
+        prompt_end: if purpose == Purpose::Prefill { PromptEnd::Nothing } else { PromptEnd::Answer },
         priority: input::priority(body)?,
         choice: None,
+        purpose,
+        seal: seal.filter(|_| compacts || params.includes(SEALED_REASONING)).map(|seal| seal.key(response_id)),
     };
-    let input = input::items(request.input.as_ref(), "input", fresh)?;
+    let input = input::items(request.input.as_ref(), "input", seal, fresh)?;
     Ok(Create {
         policies: input::policies(body)?,
         in_conversation: request.conversation.is_some(),
-        ..Create::new(ResponseId::draw(fresh), input, config)
+        ..Create::new(response_id, input, config)
     })
 }
 
+/// The client's labels, and what of its request means nothing here.
+fn noted(request: &CreateResponse, ignored_tools: Vec<String>) -> Map<String, Value> {
+    let mut metadata = request.metadata.clone().unwrap_or_default();
+    let ignored_items = input::unknown_kinds(request.input.as_ref());
+    for (label, kinds) in [(IGNORED_TOOLS, ignored_tools), (IGNORED_ITEMS, ignored_items)] {
+        if !kinds.is_empty() {
+            metadata.insert(label.to_owned(), kinds.join(", ").into());
+        }
+    }
+    metadata
+}
+
 /// The core's request for the body of a chat completion or of a response, whichever it is, to be rendered only.
-pub(crate) fn to_render(model: &ModelInfo, body: &Value) -> Result<Create, Reject> {
+pub(crate) fn to_render(model: &ModelInfo, seal: Option<&Seal>, body: &Value) -> Result<Create, Reject> {
     // What is not rendered, such as how to sample, is checked as well: the answer is for a request that works.
     if body.get("messages").is_some_and(|messages| !messages.is_null()) {
         return super::openai::chat::core_request(model, &decode(body)?, body);
@@ -160,7 +204,7 @@ pub(crate) fn to_render(model: &ModelInfo, body: &Value) -> Result<Create, Rejec
             return Err(invalid(name, format!("{name} is not taken here; send the whole transcript as input")));
         }
     }
-    let mut create = create(model, &request, body)?;
+    let mut create = create(model, seal, &request, body)?;
     let asked: Tokenize = decode(body)?;
     create.config.prompt_end =
         input::prompt_end(asked.add_generation_prompt, asked.continue_final_message, &create.input)?;
@@ -207,7 +251,7 @@ pub(crate) async fn perform(
         Claimed::Fresh(claim) => claim,
         Claimed::Replay(answer) => return Ok(Done::Replay(answer)),
     };
-    let create = create(app.engine(request.model.as_deref())?.model(), request, body)?;
+    let create = create(app.engine(request.model.as_deref())?.model(), Some(&app.seal), request, body)?;
     check_constraint(app, &create, body).await?;
     let id = create.response_id;
     let (handle, reader) = place(app, principal, request, create, key.as_ref(), claim).await?;
@@ -247,7 +291,7 @@ async fn place(
     if let Some(previous) = &request.previous_response_id {
         return continued(app, principal, previous, create, key, claim).await;
     }
-    if create.input.is_empty() {
+    if create.input.is_empty() && create.config.purpose != Purpose::Prefill {
         return Err(invalid("input", "the input is empty; give at least one message"));
     }
     let open = open(principal, Vec::new());
@@ -256,6 +300,27 @@ async fn place(
     } else {
         app.directory.ephemeral(open, create, claim).await
     }
+}
+
+/// The conversation that a request would continue, as it would stand before the request; none for a new one.
+pub(crate) async fn continues(app: &App, principal: &str, request: &CreateResponse) -> Result<Option<State>, Reject> {
+    if let Some(conversation) = &request.conversation {
+        let handle = app.directory.conversation(conversation_id(conversation.id())?, principal).await?;
+        return Ok(Some(State::clone(&*handle.state().await?)));
+    }
+    let Some(previous) = &request.previous_response_id else { return Ok(None) };
+    let unknown = || unknown_previous(previous);
+    let id: ResponseId = previous.parse().map_err(|_| unknown())?;
+    let handle = app.directory.of_response(id, principal).await.map_err(|_| unknown())?;
+    let mut state = State::clone(&*handle.state().await?);
+    let place = state.responses.iter().position(|response| response.id == id).ok_or_else(unknown)?;
+    // What came behind it is another branch.
+    if place + 1 < state.responses.len() {
+        state.responses.truncate(place + 1);
+        state.staged.clear();
+        state.calls.clear();
+    }
+    Ok(Some(state))
 }
 
 /// The response that a request continues is not known, or not where it looked.

@@ -18,8 +18,8 @@ use super::inject::Injections;
 use super::input;
 use crate::actors::ConversationHandle;
 use crate::conversation::{
-    Ending, Event, Input, Intervene, Intervention, InterventionStatus, OnLate, OnMultiple, Recorded, Reject, State,
-    ToolsOnSteer, When,
+    CallKind, Ending, Event, Input, Intervene, Intervention, InterventionStatus, OnLate, OnMultiple, Recorded, Reject,
+    State, ToolsOnSteer, When,
 };
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
@@ -107,7 +107,7 @@ pub(crate) fn read_steer(frame: &Value) -> Result<Intervene, Reject> {
     })?;
     let fresh = &mut FreshIds::random();
     check_steer_input(request.input.as_ref())?;
-    let items = input::items(request.input.as_ref(), "input", fresh)?;
+    let items = input::items(request.input.as_ref(), "input", None, fresh)?;
     Ok(Intervene {
         intervention_id: InterventionId::draw(fresh),
         response_id: response_id(previous)?,
@@ -211,9 +211,14 @@ fn accepted(state: &State, id: InterventionId, previous: ResponseId, event_id: O
 }
 
 fn pending(state: &State, id: InterventionId, previous: ResponseId) -> Value {
-    let required = state
-        .open_calls()
-        .map(|call| json!({"type": "function_call_output", "call_id": call.call_id, "name": call.name}));
+    let required = state.open_calls().map(|call| match state.call_kind(&call.call_id) {
+        CallKind::Function => json!({"type": "function_call_output", "call_id": call.call_id, "name": call.name}),
+        CallKind::Custom => json!({"type": "custom_tool_call_output", "call_id": call.call_id}),
+        CallKind::ToolSearch => {
+            json!({"type": "tool_search_output", "call_id": call.call_id, "execution": "client"})
+        }
+        CallKind::LocalShell => json!({"type": "local_shell_call_output", "call_id": call.call_id}),
+    });
     json!({
         "type": "response.steer.pending",
         "sequence_number": last_number(state, previous),

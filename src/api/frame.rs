@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::object;
-use crate::conversation::{CopiedTurn, FlushPolicy, TokenLogprob};
+use crate::conversation::{CallKind, CopiedTurn, FlushPolicy, TokenLogprob, custom_input};
 use crate::conversation::{Ending, Event, Item, ItemBody, OutputItem, Recorded, Response, ResponseStatus, State};
 use crate::ids::{InterventionId, ItemId, ResponseId};
 use crate::protocol::items::Part;
@@ -53,7 +53,7 @@ pub(crate) fn openai(state: &State, recorded: &Recorded) -> Option<StreamEvent> 
         }
         Event::OutputItemDone { item_id, .. } => {
             let (output_index, output) = response.output_item(*item_id)?;
-            let item = object::output(output);
+            let item = object::output(response, output);
             StreamBody::OutputItemDone { output_index, item }
         }
         Event::ContentPartAdded { item_id, .. } => content_part(response, *item_id, false)?,
@@ -87,7 +87,15 @@ fn delta(response: &Response, item_id: ItemId, text: &str, logprobs: &[TokenLogp
     let (item_id, content_index, delta) = (item.wire_id(), 0, text.to_owned());
     Some(match &item.body {
         ItemBody::Reasoning { .. } => StreamBody::ReasoningTextDelta { item_id, output_index, content_index, delta },
-        ItemBody::FunctionCall { .. } => StreamBody::FunctionCallArgumentsDelta { item_id, output_index, delta },
+        ItemBody::FunctionCall { arguments, call_kind, .. } => match call_kind {
+            CallKind::Function => StreamBody::FunctionCallArgumentsDelta { item_id, output_index, delta },
+            CallKind::Custom => {
+                let before = custom_input(&arguments[..arguments.len().saturating_sub(delta.len())]);
+                let delta = custom_input(arguments).split_off(before.len());
+                StreamBody::CustomToolCallInputDelta { item_id, output_index, delta }
+            }
+            CallKind::ToolSearch | CallKind::LocalShell => return None,
+        },
         _ => {
             let logprobs = object::logprobs(logprobs);
             StreamBody::OutputTextDelta { item_id, output_index, content_index, delta, logprobs }
@@ -100,9 +108,15 @@ fn done(response: &Response, item_id: ItemId) -> Option<StreamBody> {
     let (item_id, content_index, text) = (item.wire_id(), 0, item.text());
     Some(match &item.body {
         ItemBody::Reasoning { .. } => StreamBody::ReasoningTextDone { item_id, output_index, content_index, text },
-        ItemBody::FunctionCall { name, .. } => {
-            StreamBody::FunctionCallArgumentsDone { item_id, output_index, name: name.clone(), arguments: text }
-        }
+        ItemBody::FunctionCall { name, call_kind, .. } => match call_kind {
+            CallKind::Function => {
+                StreamBody::FunctionCallArgumentsDone { item_id, output_index, name: name.clone(), arguments: text }
+            }
+            CallKind::Custom => {
+                StreamBody::CustomToolCallInputDone { item_id, output_index, input: custom_input(&text) }
+            }
+            CallKind::ToolSearch | CallKind::LocalShell => return None,
+        },
         _ => {
             let logprobs = object::logprobs(logprobs);
             StreamBody::OutputTextDone { item_id, output_index, content_index, text, logprobs }

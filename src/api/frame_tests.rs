@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::frame::{frame, openai};
 use crate::conversation::{
-    Create, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus, Now, Output, Policies, Policy, Recorded,
-    ResponseConfig, SamplingConfig, State, decide,
+    CallKind, Create, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus, Now, Output, Policies, Policy,
+    Recorded, ResponseConfig, SamplingConfig, State, decide,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
@@ -113,6 +113,9 @@ fn config() -> ResponseConfig {
         prompt_end: crate::prompt::PromptEnd::Answer,
         priority: None,
         choice: None,
+        tool_shapes: std::collections::BTreeMap::new(),
+        purpose: crate::conversation::Purpose::Answer,
+        seal: None,
     }
 }
 
@@ -129,7 +132,13 @@ fn whole_conversation() -> Play {
     play.say(&[6], vec![Piece::ToolCallDone { index: 0, id: None, arguments, complete: true }]);
     play.end(GenerationEnd::Stop);
     let call_id: CallId = play.state.calls[0].call_id.clone();
-    let body = ItemBody::FunctionCallOutput { call_id, output: "rain".to_owned(), synthetic: false, is_error: false };
+    let body = ItemBody::FunctionCallOutput {
+        call_id,
+        output: "rain".to_owned(),
+        synthetic: false,
+        is_error: false,
+        call_kind: CallKind::Function,
+    };
     let result = Item { id: ItemId::draw(&mut play.fresh), status: ItemStatus::Completed, body };
     let second = play.create(3, vec![result]);
     play.say(&[7], vec![Piece::Text("It rains".to_owned())]);

@@ -35,7 +35,7 @@ pub(crate) fn read(frame: &Value) -> Result<Inject, Reject> {
     }
     let mut results = Vec::with_capacity(list.len());
     for (place, item) in list.iter().enumerate() {
-        let read = input::item_list(std::slice::from_ref(item), "input", &mut FreshIds::random())?;
+        let read = input::item_list(std::slice::from_ref(item), "input", None, &mut FreshIds::random())?;
         if !matches!(read.first().map(|item| &item.body), Some(ItemBody::FunctionCallOutput { .. })) {
             let text = "only results of calls can be injected: items of the type function_call_output";
             return Err(invalid(format!("input[{place}].type"), text));

@@ -1,17 +1,19 @@
 //! From the wire's input to the core's: items, tools, sampling, limits. Everything behind this is valid.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value};
 
 use super::body::decode;
 use super::constraint;
 use super::errors::invalid;
-use crate::conversation::{Content, Formats, Item, ItemBody, ItemStatus, Policies, Reject, Thinking, ToolPolicy};
+use super::seal::{Kept, Seal};
+use super::tools;
+use crate::conversation::{
+    CallKind, Content, Formats, Item, ItemBody, ItemStatus, Policies, Reject, Thinking, custom_arguments,
+};
 use crate::engine::ModelInfo;
 use crate::engine::settings::Constraint;
 use crate::ids::{CallId, FreshIds, ItemId};
-use crate::prompt::{Effort, Efforts, PromptEnd, Role, ToolDefinition, with_effort};
+use crate::prompt::{Effort, Efforts, PromptEnd, Role, with_effort};
 use crate::protocol::TextOr;
 use crate::protocol::chat::ChatMessage;
 use crate::protocol::items::{ContentPart, InputItem};
@@ -28,77 +30,214 @@ fn fresh_item(body: ItemBody, fresh: &mut FreshIds) -> Item {
     Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body }
 }
 
-/// The input of a request: a bare text is a user message.
-pub(crate) fn items(input: Option<&TextOr<InputItem>>, field: &str, fresh: &mut FreshIds) -> Result<Vec<Item>, Reject> {
+/// The input of a request: a bare text is a user message. Without a seal nothing that was sealed is opened.
+pub(crate) fn items(
+    input: Option<&TextOr<InputItem>>,
+    field: &str,
+    seal: Option<&Seal>,
+    fresh: &mut FreshIds,
+) -> Result<Vec<Item>, Reject> {
     match input {
         None => Ok(Vec::new()),
         Some(TextOr::Text(text)) if text.is_empty() => Err(invalid(field, format!("{field} is empty; say something"))),
         Some(TextOr::Text(text)) => Ok(vec![Item::message(ItemId::draw(fresh), Role::User, text)]),
-        Some(TextOr::List(list)) => item_list(list, field, fresh),
+        Some(TextOr::List(list)) => item_list(list, field, seal, fresh),
     }
 }
 
 /// A list of input items.
-pub(crate) fn item_list(list: &[InputItem], field: &str, fresh: &mut FreshIds) -> Result<Vec<Item>, Reject> {
+pub(crate) fn item_list(
+    list: &[InputItem],
+    field: &str,
+    seal: Option<&Seal>,
+    fresh: &mut FreshIds,
+) -> Result<Vec<Item>, Reject> {
     let mut items = Vec::with_capacity(list.len());
     for (position, wire) in list.iter().enumerate() {
-        let body = item_body(wire, &format!("{field}[{position}]"))?;
-        items.extend(body.map(|body| fresh_item(body, fresh)));
+        let path = format!("{field}[{position}]");
+        items.extend(item_body(wire, &path, seal)?.map(|body| fresh_item(body, fresh)));
+        // What a search found can be called behind its result.
+        if wire.kind.as_deref() == Some("tool_search_output") {
+            let toolbox =
+                tools::declared(wire.tools.as_ref().and_then(Value::as_array).map(Vec::as_slice), None)?.toolbox;
+            items.push(fresh_item(ItemBody::AdditionalTools { toolbox, found: true }, fresh));
+        }
     }
     Ok(items)
 }
 
-/// What an item says; nothing for reasoning that nobody can read.
-fn item_body(wire: &InputItem, path: &str) -> Result<Option<ItemBody>, Reject> {
-    let needed = |value: &Option<String>, name: &str| {
-        value.clone().ok_or_else(|| invalid(format!("{path}.{name}"), format!("{path}.{name} is missing")))
-    };
-    match wire.kind.as_deref().unwrap_or("message") {
-        "message" => {
-            let role = match needed(&wire.role, "role")?.as_str() {
-                "system" => Role::System,
-                "developer" => Role::Developer,
-                "user" => Role::User,
-                "assistant" => Role::Assistant,
-                role => {
-                    let message = format!("{path}.role: {role:?} is none of system, developer, user, assistant");
-                    return Err(invalid(format!("{path}.role"), message));
-                }
-            };
-            let text = text_of(wire.content.as_ref(), &format!("{path}.content"))?;
-            let content = vec![Content::Text { text }];
-            Ok(Some(ItemBody::Message { role, content }))
-        }
-        "reasoning" => {
-            let mut text = text_of(wire.content.as_ref(), &format!("{path}.content"))?;
-            if text.is_empty() {
-                text = texts(wire.summary.as_deref().unwrap_or_default(), &format!("{path}.summary"))?.join("\n\n");
-            }
-            Ok(Some(ItemBody::Reasoning { text }).filter(|_| wire.content.is_some() || wire.summary.is_some()))
-                .map(|body| body.filter(|body| !matches!(body, ItemBody::Reasoning { text } if text.is_empty())))
-        }
-        "function_call" => Ok(Some(ItemBody::FunctionCall {
-            call_id: CallId(needed(&wire.call_id, "call_id")?),
-            native_id: None,
-            name: needed(&wire.name, "name")?,
-            arguments: needed(&wire.arguments, "arguments")?,
-        })),
-        "function_call_output" => {
-            let path = format!("{path}.output");
-            let output = wire.output.as_ref();
-            let output = output.ok_or_else(|| invalid(path.clone(), format!("{path} is missing")))?;
-            Ok(Some(ItemBody::FunctionCallOutput {
-                call_id: CallId(needed(&wire.call_id, "call_id")?),
-                output: text_of(Some(output), &path)?,
-                synthetic: false,
-                is_error: false,
-            }))
-        }
-        kind => {
-            let message = format!("{path}.type: items of the type {kind:?} are not supported; leave the item out");
-            Err(invalid(format!("{path}.type"), message))
+/// The kinds of items that mean nothing here, each once.
+pub(crate) fn unknown_kinds(input: Option<&TextOr<InputItem>>) -> Vec<String> {
+    let Some(TextOr::List(list)) = input else { return Vec::new() };
+    let mut kinds: Vec<String> = Vec::new();
+    for kind in list.iter().filter_map(|item| item.kind.as_deref()).filter(|kind| !KNOWN.contains(kind)) {
+        if kinds.iter().all(|known| known != kind) {
+            kinds.push(kind.to_owned());
         }
     }
+    kinds
+}
+
+/// The kinds of items that [`item_body`] reads.
+const KNOWN: [&str; 13] = [
+    "message",
+    "reasoning",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "tool_search_call",
+    "tool_search_output",
+    "local_shell_call",
+    "local_shell_call_output",
+    "additional_tools",
+    "compaction",
+    COMPACTION_TRIGGER,
+];
+
+/// What an item says; nothing for reasoning that nobody can read, and for kinds that mean nothing here.
+fn item_body(wire: &InputItem, path: &str, seal: Option<&Seal>) -> Result<Option<ItemBody>, Reject> {
+    let kept = || seal?.open(wire.encrypted_content.as_deref()?);
+    Ok(Some(match wire.kind.as_deref().unwrap_or("message") {
+        "message" => message(wire, path)?,
+        "reasoning" => return reasoning(wire, path, kept()),
+        "function_call" => call(wire, path, CallKind::Function)?,
+        "custom_tool_call" => call(wire, path, CallKind::Custom)?,
+        "tool_search_call" => call(wire, path, CallKind::ToolSearch)?,
+        "local_shell_call" => call(wire, path, CallKind::LocalShell)?,
+        "function_call_output" => result(wire, path, CallKind::Function)?,
+        "custom_tool_call_output" => result(wire, path, CallKind::Custom)?,
+        "tool_search_output" => result(wire, path, CallKind::ToolSearch)?,
+        "local_shell_call_output" => result(wire, path, CallKind::LocalShell)?,
+        "additional_tools" => {
+            let list = wire.tools.as_ref().and_then(Value::as_array).map(Vec::as_slice);
+            ItemBody::AdditionalTools { toolbox: tools::declared(list, None)?.toolbox, found: false }
+        }
+        "compaction" => ItemBody::Compaction { text: kept().ok_or_else(|| unopened(path))?.text },
+        COMPACTION_TRIGGER => {
+            let content = vec![Content::Text { text: SUMMARISE.to_owned() }];
+            ItemBody::Message { role: Role::User, content }
+        }
+        // What it refers to would be missing.
+        "item_reference" => {
+            let at = format!("{path}.type");
+            return Err(invalid(
+                at.clone(),
+                format!("{at}: references to items are not supported; send the item itself"),
+            ));
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// A summary cannot be left out as reasoning can: everything that it stands for would be missing.
+fn unopened(path: &str) -> Reject {
+    let at = format!("{path}.encrypted_content");
+    invalid(at.clone(), format!("{at} was not sealed by this server, or was changed since; send the transcript itself"))
+}
+
+/// The last item of a request whose answer is to stand for the transcript.
+pub(crate) const COMPACTION_TRIGGER: &str = "compaction_trigger";
+
+/// What the model is asked for then.
+const SUMMARISE: &str = "Stop here and write a summary of this whole conversation for another model, which will go on \
+    with the work and see nothing else of it. Say what was asked for and what is decided, what was done and found, \
+    with the names, paths, commands and values that are still needed, what did not work, and what is to be done next. \
+    Write the summary only, and call no tool.";
+
+/// Whether the answer is to stand for the transcript.
+pub(crate) fn compacts(input: Option<&TextOr<InputItem>>) -> bool {
+    let Some(TextOr::List(list)) = input else { return false };
+    list.last().is_some_and(|item| item.kind.as_deref() == Some(COMPACTION_TRIGGER))
+}
+
+fn missing(path: &str, name: &str) -> Reject {
+    invalid(format!("{path}.{name}"), format!("{path}.{name} is missing"))
+}
+
+fn message(wire: &InputItem, path: &str) -> Result<ItemBody, Reject> {
+    let role = match wire.role.as_deref().ok_or_else(|| missing(path, "role"))? {
+        "system" => Role::System,
+        "developer" => Role::Developer,
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        role => {
+            let message = format!("{path}.role: {role:?} is none of system, developer, user, assistant");
+            return Err(invalid(format!("{path}.role"), message));
+        }
+    };
+    let text = text_of(wire.content.as_ref(), &format!("{path}.content"))?;
+    Ok(ItemBody::Message { role, content: vec![Content::Text { text }] })
+}
+
+fn reasoning(wire: &InputItem, path: &str, kept: Option<Kept>) -> Result<Option<ItemBody>, Reject> {
+    if let Some(Kept { text, made }) = kept {
+        return Ok(Some(ItemBody::Reasoning { text, made: Some(made) }));
+    }
+    let mut text = text_of(wire.content.as_ref(), &format!("{path}.content"))?;
+    if text.is_empty() {
+        text = texts(wire.summary.as_deref().unwrap_or_default(), &format!("{path}.summary"))?.join("\n\n");
+    }
+    Ok((!text.is_empty()).then_some(ItemBody::Reasoning { text, made: None }))
+}
+
+/// A call of the model's, as the client shows it: the arguments as the model wrote them, or what they stand for.
+fn call(wire: &InputItem, path: &str, kind: CallKind) -> Result<ItemBody, Reject> {
+    let json = |value: &Option<Value>| match value {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Null) | None => None,
+        Some(value) => Some(value.to_string()),
+    };
+    let own_name = || wire.name.clone().ok_or_else(|| missing(path, "name"));
+    let (name, arguments) = match kind {
+        CallKind::Function => (own_name()?, json(&wire.arguments).ok_or_else(|| missing(path, "arguments"))?),
+        CallKind::Custom => {
+            (own_name()?, custom_arguments(wire.input.as_deref().ok_or_else(|| missing(path, "input"))?))
+        }
+        CallKind::ToolSearch => (tools::TOOL_SEARCH.to_owned(), json(&wire.arguments).unwrap_or_default()),
+        CallKind::LocalShell => {
+            let mut action = wire.action.clone().unwrap_or_default();
+            action.as_object_mut().map(|fields| fields.shift_remove("type"));
+            (tools::LOCAL_SHELL.to_owned(), action.to_string())
+        }
+    };
+    let (call_id, namespace) = (call_id(wire, path)?, wire.namespace.clone());
+    Ok(ItemBody::FunctionCall { call_id, native_id: None, name, arguments, call_kind: kind, namespace })
+}
+
+fn result(wire: &InputItem, path: &str, kind: CallKind) -> Result<ItemBody, Reject> {
+    let output = match (&wire.output, kind) {
+        // What was found is the result.
+        (None, CallKind::ToolSearch) => wire.tools.as_ref().map(Value::to_string).unwrap_or_default(),
+        (None | Some(Value::Null), _) => return Err(missing(path, "output")),
+        (Some(output), _) => result_text(output, &format!("{path}.output"))?,
+    };
+    let call_id = call_id(wire, path)?;
+    Ok(ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false, call_kind: kind })
+}
+
+/// The call's id; OpenAI's shell names it by the item's.
+fn call_id(wire: &InputItem, path: &str) -> Result<CallId, Reject> {
+    let id = wire.call_id.as_ref().or(wire.id.as_ref());
+    id.cloned().map(CallId).ok_or_else(|| missing(path, "call_id"))
+}
+
+/// A tool's result as text. What is no text cannot be shown to the model, and says so in its place: a tool that gave a
+/// picture once must not end the conversation.
+fn result_text(output: &Value, path: &str) -> Result<String, Reject> {
+    let parts = match decode::<TextOr<ContentPart>>(output) {
+        Ok(TextOr::Text(text)) => return Ok(text),
+        Ok(TextOr::List(parts)) => parts,
+        Err(reject) => {
+            let at = reject.param.filter(|at| at != ".").map_or_else(|| path.to_owned(), |at| format!("{path}{at}"));
+            return Err(invalid(at, format!("{path}: give a text, or a list of parts that have texts")));
+        }
+    };
+    let text = |part: &ContentPart| match &part.text {
+        Some(text) => text.clone(),
+        None => format!("[a part of the type {} is left out: this model reads text]", part.kind),
+    };
+    Ok(parts.iter().map(text).collect())
 }
 
 /// The text of a content, parts joined.
@@ -157,6 +296,7 @@ fn chat_bodies(message: &ChatMessage, path: &str) -> Result<Vec<ItemBody>, Rejec
                 output: text,
                 synthetic: false,
                 is_error: false,
+                call_kind: CallKind::Function,
             }]);
         }
         role => {
@@ -171,7 +311,7 @@ fn chat_bodies(message: &ChatMessage, path: &str) -> Result<Vec<ItemBody>, Rejec
 fn assistant_bodies(message: &ChatMessage, text: String, path: &str) -> Result<Vec<ItemBody>, Reject> {
     let mut bodies = Vec::new();
     if let Some(text) = message.reasoning_content.clone().filter(|text| !text.is_empty()) {
-        bodies.push(ItemBody::Reasoning { text });
+        bodies.push(ItemBody::Reasoning { text, made: None });
     }
     let calls = message.tool_calls.as_deref().unwrap_or_default();
     if !text.is_empty() || calls.is_empty() && bodies.is_empty() {
@@ -187,6 +327,8 @@ fn assistant_bodies(message: &ChatMessage, text: String, path: &str) -> Result<V
             native_id: None,
             name: function.name.clone(),
             arguments: function.arguments.clone(),
+            call_kind: CallKind::Function,
+            namespace: None,
         });
     }
     Ok(bodies)
@@ -215,7 +357,7 @@ pub(crate) fn policies(body: &Value) -> Result<Policies, Reject> {
 /// Longest time that a request may set, in milliseconds: what is timed stays in memory.
 const TIMER_MS_MAX: u64 = 31 * 24 * 3_600_000;
 
-fn within_a_month(asked_ms: Option<u64>, name: &str) -> Result<(), Reject> {
+pub(crate) fn within_a_month(asked_ms: Option<u64>, name: &str) -> Result<(), Reject> {
     match asked_ms.filter(|asked_ms| *asked_ms > TIMER_MS_MAX) {
         Some(_) => Err(invalid(name, format!("{name} must be at most {TIMER_MS_MAX}, a month"))),
         None => Ok(()),
@@ -232,23 +374,6 @@ pub(crate) fn parallel_limit(body: &Value) -> Result<Option<u32>, Reject> {
             None => Err(invalid(name, format!("{name} must be a whole number of at least 1"))),
         },
     }
-}
-
-/// How the calls of each tool are watched over: the tools' `x_midstream`.
-pub(crate) fn tool_policies(tools: Option<&[Value]>) -> Result<BTreeMap<String, ToolPolicy>, Reject> {
-    let mut policies = BTreeMap::new();
-    for (position, tool) in tools.unwrap_or_default().iter().enumerate() {
-        let function = tool.get("function").unwrap_or(tool);
-        let asked = tool.get("x_midstream").or_else(|| function.get("x_midstream"));
-        let (Some(asked), Some(name)) = (asked, function.get("name").and_then(Value::as_str)) else { continue };
-        let policy = decode::<ToolPolicy>(asked).map_err(|reject| {
-            let at = format!("tools[{position}].x_midstream");
-            invalid(at.clone(), format!("{at}: {}", reject.message))
-        })?;
-        within_a_month(policy.timeout_ms, &format!("tools[{position}].x_midstream.timeout_ms"))?;
-        policies.insert(name.to_owned(), policy);
-    }
-    Ok(policies)
 }
 
 /// What a word for how hard to think stands for; `at` is the field that has it.
@@ -314,35 +439,6 @@ pub(crate) fn tool_output(output: Option<&TextOr<ContentPart>>) -> Result<String
         Some(output) => text_of(Some(output), "output"),
         None => Err(invalid("output", "output is missing; give what the model is to see")),
     }
-}
-
-/// The functions among the tools, in either API's shape; other kinds are ignored. With the choice `none` the
-/// model sees none.
-pub(crate) fn tools(tools: Option<&[Value]>, choice: Option<&Value>) -> Result<Vec<ToolDefinition>, Reject> {
-    if choice.is_some_and(|choice| choice == "none") {
-        return Ok(Vec::new());
-    }
-    let tools = tools.unwrap_or_default().iter().enumerate();
-    let functions = tools.filter(|(_, tool)| tool.get("type").is_some_and(|kind| kind == "function"));
-    functions.map(|(position, tool)| tool_definition(tool, position)).collect()
-}
-
-fn tool_definition(tool: &Value, position: usize) -> Result<ToolDefinition, Reject> {
-    let (function, path) = match tool.get("function") {
-        Some(function) => (function, format!("tools[{position}].function")),
-        None => (tool, format!("tools[{position}]")),
-    };
-    let text = |name: &str| match function.get(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(_) => Err(invalid(format!("{path}.{name}"), format!("{path}.{name} must be a string"))),
-    };
-    let name = text("name")?.filter(|name| !name.is_empty());
-    Ok(ToolDefinition {
-        name: name.ok_or_else(|| invalid(format!("{path}.name"), format!("{path}.name is missing")))?,
-        description: text("description")?,
-        parameters: function.get("parameters").cloned().unwrap_or_default(),
-    })
 }
 
 /// How urgent a request is: as its agent hints, else by its service tier; a hint beyond all levels is the last one.

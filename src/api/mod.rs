@@ -22,14 +22,19 @@ mod input;
 mod object;
 mod openai;
 mod operations;
+mod page;
 mod sampling;
+mod seal;
 mod socket;
 mod stream;
+mod tools;
 mod types;
 mod unserved;
 
 #[cfg(test)]
 mod frame_tests;
+#[cfg(test)]
+mod replay_tests;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -52,6 +57,7 @@ use crate::engine::{Catalog, Engine, ModelInfo};
 use crate::error::Code;
 use crate::ids::{FreshIds, ItemId};
 use errors::OpenAiError;
+pub use seal::Seal;
 
 /// How long a request waits for the journal to be read before it is told to come back.
 const RECOVERY_WAIT: Duration = Duration::from_secs(10);
@@ -99,6 +105,8 @@ pub struct App {
     pub catalog: Arc<Catalog>,
     /// Idempotency keys.
     pub keys: Keys,
+    /// Seals what clients keep.
+    pub seal: Seal,
     /// The bounds.
     pub limits: Limits,
     /// Whether requests can be served.
@@ -115,6 +123,7 @@ impl App {
         directory: DirectoryHandle,
         catalog: Arc<Catalog>,
         keys: Keys,
+        seal: Seal,
         limits: Limits,
         phase: watch::Receiver<Phase>,
     ) -> Self {
@@ -122,6 +131,7 @@ impl App {
             directory,
             catalog,
             keys,
+            seal,
             limits,
             phase,
             admission: Arc::new(Semaphore::new(limits.requests_in_flight_max)),
@@ -154,9 +164,11 @@ impl App {
     }
 }
 
+pub(crate) use openai::models::codex_catalog;
+
 /// The request that the body of a chat completion or of a response stands for, to be rendered only.
 pub(crate) fn request_to_render(model: &ModelInfo, body: &Value) -> Result<Create, Reject> {
-    create::to_render(model, body)
+    create::to_render(model, None, body)
 }
 
 /// Every route.
@@ -175,6 +187,9 @@ pub fn router(app: App) -> Router {
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/responses", post(openai::responses::create).get(openai::responses_socket::upgrade))
         .route("/v1/responses/{id}", get(openai::responses::get).delete(openai::responses::delete))
+        .route("/v1/responses/compact", post(openai::compact::compact))
+        .route("/v1/responses/input_tokens", post(openai::tokenize::input_tokens))
+        .route("/v1/responses/{id}/input_items", get(openai::responses::input_items))
         .route("/v1/responses/{id}/prefix", get(openai::responses::prefix))
         .route("/v1/tokenize", post(openai::tokenize::tokenize))
         .route("/v1/detokenize", post(openai::tokenize::detokenize))

@@ -2,11 +2,15 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::conversation::CallStatus;
-use crate::conversation::{Content, Ending, Intervention, InterventionStatus, Item, ItemBody, Response, State, Usage};
+use super::seal::{Kept, sealed};
+use super::tools;
+use crate::conversation::{CallKind, CallStatus, Made, Toolbox, custom_input};
+use crate::conversation::{
+    Content, Ending, Intervention, InterventionStatus, Item, ItemBody, ItemStatus, Response, State, Usage,
+};
 use crate::conversation::{OutputItem, ResponseStatus, SamplingConfig, TokenLogprob};
 use crate::ids::InterventionId;
-use crate::prompt::{Role, ToolDefinition};
+use crate::prompt::Role;
 use crate::protocol::conversations as wire_conversation;
 use crate::protocol::items::{Item as WireItem, Part};
 use crate::protocol::logprobs::{Logprob, TopLogprob};
@@ -24,7 +28,8 @@ pub(crate) fn response(state: &State, response: &Response) -> wire::Response {
     };
     let completed = response.status == ResponseStatus::Ended(Ending::Completed);
     let mut echo = echoed(&config.echo);
-    let tools = echo.shift_remove("tools").unwrap_or_else(|| tools(&config.tools));
+    let own = || tools::wire(&Toolbox { tools: config.tools.clone(), shapes: config.tool_shapes.clone() }).into();
+    let tools = echo.shift_remove("tools").unwrap_or_else(own);
     wire::Response {
         id: response.id.to_string(),
         object: "response",
@@ -38,7 +43,7 @@ pub(crate) fn response(state: &State, response: &Response) -> wire::Response {
         max_output_tokens: config.max_output_tokens,
         metadata: config.metadata.clone(),
         model: config.model.clone(),
-        output: response.output.iter().filter(|output| !output.discarded).map(output).collect(),
+        output: response.output.iter().filter(|it| !it.discarded).map(|it| output(response, it)).collect(),
         previous_response_id: response.previous.map(|id| id.to_string()),
         successor_id: response.successor.map(|id| id.to_string()),
         conversation: state.id.filter(|_| config.store).map(|id| wire::ConversationRef { id: id.to_string() }),
@@ -74,21 +79,6 @@ fn echoed(echo: &Map<String, Value>) -> Map<String, Value> {
     fields
 }
 
-fn tools(tools: &[ToolDefinition]) -> Value {
-    tools
-        .iter()
-        .map(|tool| {
-            json!({
-                "type": "function",
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": tool.parameters,
-                "strict": false,
-            })
-        })
-        .collect()
-}
-
 /// The number that the client wrote: 0.7 and not 0.699999988.
 fn widened(number: f32) -> f64 {
     number.to_string().parse().unwrap_or_else(|_| f64::from(number))
@@ -104,13 +94,24 @@ fn usage(usage: &Usage) -> wire::Usage {
     }
 }
 
-/// An item of an answer, with what was asked for of its tokens.
-pub(crate) fn output(output: &OutputItem) -> WireItem {
+/// An item of an answer, with what was asked for of its tokens, and of its reasoning.
+pub(crate) fn output(response: &Response, output: &OutputItem) -> WireItem {
     let mut item = item(&output.item);
-    if let WireItem::Message { content, .. } = &mut item
-        && let [Part::OutputText { logprobs, .. }] = &mut content[..]
-    {
-        *logprobs = self::logprobs(&output.logprobs);
+    let seal = || {
+        let key = response.config.seal.as_ref().filter(|_| output.item.status != ItemStatus::InProgress);
+        let made = Made { fingerprint: response.config.fingerprint.clone(), tokens: output.tokens.clone() };
+        let kept = Kept { text: output.item.text(), made };
+        key.and_then(|key| sealed(key, response.id, output.item.id, &kept))
+    };
+    match &mut item {
+        WireItem::Message { content, .. } => {
+            if let [Part::OutputText { logprobs, .. }] = &mut content[..] {
+                *logprobs = self::logprobs(&output.logprobs);
+            }
+        }
+        WireItem::Reasoning { encrypted_content, .. } => *encrypted_content = seal(),
+        WireItem::Compaction { encrypted_content, .. } => *encrypted_content = seal().unwrap_or_default(),
+        _ => {}
     }
     item
 }
@@ -142,23 +143,71 @@ pub(crate) fn item(item: &Item) -> WireItem {
             role: role_text(*role),
             content: content.iter().map(|Content::Text { text }| part(*role, text)).collect(),
         },
-        ItemBody::Reasoning { text } => WireItem::Reasoning {
+        ItemBody::Reasoning { text, .. } => WireItem::Reasoning {
             id,
             summary: Vec::new(),
             content: reasoning_parts(text),
             encrypted_content: None,
             status,
         },
-        ItemBody::FunctionCall { call_id, name, arguments, .. } => WireItem::FunctionCall {
-            id,
-            call_id: call_id.to_string(),
-            name: name.clone(),
-            arguments: arguments.clone(),
-            status,
-        },
-        ItemBody::FunctionCallOutput { call_id, output, .. } => {
-            WireItem::FunctionCallOutput { id, call_id: call_id.to_string(), output: output.clone(), status }
+        ItemBody::FunctionCall { call_id, name, arguments, call_kind, namespace, .. } => {
+            let (name, namespace) = (name.clone(), namespace.clone());
+            call(*call_kind, arguments, CallHead { id, call_id: call_id.to_string(), name, namespace, status })
         }
+        ItemBody::FunctionCallOutput { call_id, output, call_kind, .. } => {
+            result(*call_kind, id, call_id.to_string(), output.clone(), status)
+        }
+        ItemBody::Compaction { .. } => WireItem::Compaction { id, encrypted_content: String::new() },
+        ItemBody::AdditionalTools { toolbox, .. } => {
+            WireItem::AdditionalTools { id, role: "developer", tools: tools::wire(toolbox) }
+        }
+    }
+}
+
+/// What calls of every kind have.
+struct CallHead {
+    id: String,
+    call_id: String,
+    name: String,
+    namespace: Option<String>,
+    status: &'static str,
+}
+
+/// A call, in the shape of its kind.
+fn call(kind: CallKind, arguments: &str, head: CallHead) -> WireItem {
+    let CallHead { id, call_id, name, namespace, status } = head;
+    match kind {
+        CallKind::Function => {
+            WireItem::FunctionCall { id, call_id, name, namespace, arguments: arguments.to_owned(), status }
+        }
+        CallKind::Custom => {
+            WireItem::CustomToolCall { id, call_id, name, namespace, input: custom_input(arguments), status }
+        }
+        CallKind::ToolSearch => {
+            let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| arguments.into());
+            WireItem::ToolSearchCall { id, call_id, execution: "client", arguments, status }
+        }
+        CallKind::LocalShell => {
+            let mut action = json!({"type": "exec", "command": [], "env": {}});
+            if let (Some(action), Ok(Value::Object(asked))) = (action.as_object_mut(), serde_json::from_str(arguments))
+            {
+                action.extend(asked);
+            }
+            WireItem::LocalShellCall { id, call_id, action, status }
+        }
+    }
+}
+
+/// The result of a call, in the shape of its kind.
+fn result(kind: CallKind, id: String, call_id: String, output: String, status: &'static str) -> WireItem {
+    match kind {
+        CallKind::Function => WireItem::FunctionCallOutput { id, call_id, output, status },
+        CallKind::Custom => WireItem::CustomToolCallOutput { id, call_id, output, status },
+        CallKind::ToolSearch => {
+            let tools = serde_json::from_str(&output).unwrap_or_else(|_| json!([]));
+            WireItem::ToolSearchOutput { id, call_id, execution: "client", tools, status }
+        }
+        CallKind::LocalShell => WireItem::LocalShellCallOutput { id, call_id, output, status },
     }
 }
 

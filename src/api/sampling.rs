@@ -52,7 +52,7 @@ pub(crate) fn logprobs(params: &GenerationParams) -> Result<Option<u8>, Reject> 
         let text = format!("top_logprobs is {top}, but must be between 0 and {TOP_LOGPROBS_MAX}");
         return Err(invalid("top_logprobs", text));
     }
-    let included = params.include.iter().flatten().any(|name| name == "message.output_text.logprobs");
+    let included = params.includes("message.output_text.logprobs");
     Ok((included || params.logprobs == Some(true) || top > 0).then_some(top))
 }
 

@@ -17,7 +17,7 @@ const ALL: &str = "*";
 const ALWAYS: [&str; 2] = ["conversation.rewound", "conversation.deleted"];
 
 /// Every type that an event's frame has, and the one of the frame beside it.
-const KNOWN: [&str; 47] = [
+const KNOWN: [&str; 49] = [
     "conversation.budget_low",
     "conversation.created",
     "conversation.deleted",
@@ -40,6 +40,8 @@ const KNOWN: [&str; 47] = [
     "response.content_part.added",
     "response.content_part.done",
     "response.created",
+    "response.custom_tool_call_input.delta",
+    "response.custom_tool_call_input.done",
     "response.deleted",
     "response.dequeued",
     "response.failed",

@@ -5,6 +5,7 @@
 
 mod bench;
 mod chat;
+mod codex_catalog;
 mod conversations;
 mod doctor;
 mod parse;
@@ -51,6 +52,8 @@ enum Command {
     Parse(parse::Arguments),
     /// Say what is damaged of conversations, and what is known of models: architecture, tokenizer, template, formats
     Doctor(serve::Arguments),
+    /// Write what Codex must know of the models: the file for its setting `model_catalog_json`
+    CodexCatalog(serve::Arguments),
     /// Measure how fast a model runs here, beside what the machine can do at most
     Bench(bench::Arguments),
     /// Count the tokens of a text
@@ -73,6 +76,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Render(arguments) => render::run(&arguments),
             Command::Parse(arguments) => parse::run(&arguments),
             Command::Doctor(arguments) => doctor::run(arguments),
+            Command::CodexCatalog(arguments) => codex_catalog::run(arguments),
             Command::Bench(arguments) => bench::run(&arguments),
             Command::Tokenize(arguments) => tokenize::run(&arguments),
             Command::Conversations(arguments) => conversations::run(arguments),

@@ -12,7 +12,9 @@ use crate::ids::{CallId, ItemId, ResponseId};
 impl State {
     /// Gives an event its place: the next seq and, for OpenAI's stream, the next number of its response.
     pub fn number(&self, event: Event, at_ms: u64) -> Recorded {
-        let number = stream_response(&event).map(|id| self.response(id).map_or(0, |response| response.next_number));
+        let shows = |id: &ResponseId| self.response(*id).is_none_or(|response| response.streams(&event));
+        let number = stream_response(&event).filter(shows);
+        let number = number.map(|id| self.response(id).map_or(0, |response| response.next_number));
         Recorded { seq: self.last_seq + 1, number, at_ms, event }
     }
 
@@ -330,13 +332,25 @@ impl Response {
                 Some(Content::Text { text }) => text.push_str(delta),
                 None => content.push(Content::Text { text: delta.to_owned() }),
             },
-            ItemBody::Reasoning { text } => {
+            ItemBody::Reasoning { text, .. } => {
                 text.push_str(delta);
                 self.usage.reasoning_tokens += tokens.len() as u32;
             }
+            ItemBody::Compaction { text } => text.push_str(delta),
             ItemBody::FunctionCall { arguments, .. } => arguments.push_str(delta),
-            ItemBody::FunctionCallOutput { .. } => {}
+            ItemBody::FunctionCallOutput { .. } | ItemBody::AdditionalTools { .. } => {}
         }
+    }
+
+    /// Whether its OpenAI-shaped stream has something for how an item grows.
+    fn streams(&self, event: &Event) -> bool {
+        let (Event::OutputDelta { item_id, .. } | Event::OutputDone { item_id, .. }) = event else { return true };
+        self.output_item(*item_id).is_none_or(|(_, output)| match &output.item.body {
+            ItemBody::FunctionCall { call_kind, .. } => call_kind.is_streamed(),
+            // It is shown whole, and sealed.
+            ItemBody::Compaction { .. } => false,
+            _ => true,
+        })
     }
 }
 

@@ -5,7 +5,7 @@
 //! dies.
 
 use super::decide::Draft;
-use super::event::{Ending, Event};
+use super::event::{Ending, Event, Purpose};
 use super::item::ItemStatus;
 use super::state::{Response, State};
 use crate::ids::ResponseId;
@@ -15,8 +15,11 @@ const WARNED_PART: u64 = 10;
 
 impl State {
     /// The most tokens that an answer may have: by its own bound, and by what the others have left of the
-    /// conversation's.
+    /// conversation's. A prompt that is only run in advance has no answer.
     pub fn tokens_max(&self, response: &Response) -> Option<u32> {
+        if response.config.purpose == Purpose::Prefill {
+            return Some(0);
+        }
         let left = response.config.policy.max_conversation_tokens.map(|most| {
             let others = self.generated_tokens.saturating_sub(u64::from(response.usage.output_tokens));
             u32::try_from(most.saturating_sub(others)).unwrap_or(u32::MAX)

@@ -2,7 +2,7 @@
 
 use super::calls::unanswered;
 use super::decide::{Draft, busy};
-use super::event::{Event, NewResponse};
+use super::event::{Event, NewResponse, Purpose};
 use super::input::{Answer, Create, Reject};
 use super::item::{Item, ItemBody};
 use super::policy::{IfBusy, ToolsOnSteer, When};
@@ -35,7 +35,8 @@ impl Draft {
             }
             return Ok(Answer::Created(response_id));
         }
-        if create.input.is_empty() && self.state.next_input().is_empty() && self.state.responses.is_empty() {
+        let is_first = self.state.next_input().is_empty() && self.state.responses.is_empty();
+        if create.input.is_empty() && is_first && create.config.purpose != Purpose::Prefill {
             let text = "the input is empty; give at least one message";
             return Err(Reject::new(Code::InvalidInput, text).param("input"));
         }
@@ -77,7 +78,9 @@ impl Draft {
         self.check_messages(&create)?;
         self.check_room(&create.input, &[])?;
         let (id, input, config) = (create.response_id, create.input, create.config);
-        self.push(Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: true })));
+        let mut new = NewResponse { id, previous: None, input, config, enqueued: true };
+        self.take_brought_tools(&mut new);
+        self.push(Event::ResponseCreated(Box::new(new)));
         Ok(())
     }
 

@@ -90,9 +90,16 @@ impl Draft {
     }
 
     /// Records a new response and asks for its generation.
-    pub(super) fn start(&mut self, new: NewResponse) {
+    pub(super) fn start(&mut self, mut new: NewResponse) {
         let response_id = new.id;
+        self.take_brought_tools(&mut new);
         self.generate(response_id, Event::ResponseCreated(Box::new(new)));
+    }
+
+    /// Tools that the transcript brought can be called by whatever is generated behind it.
+    pub(super) fn take_brought_tools(&self, new: &mut NewResponse) {
+        let earlier = self.state.responses.iter().flat_map(|response| &response.input);
+        new.config.take_tools(earlier.chain(&self.state.staged).chain(&new.input));
     }
 
     /// Asks for the generation that this event stands for, unless its conversation has no tokens left for it.

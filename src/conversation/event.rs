@@ -13,6 +13,8 @@ use super::fork::CopiedTurn;
 use super::item::{Item, ItemStatus};
 use super::policy::{Policies, Policy, Thinking, ToolPolicy, ToolsOnSteer, When};
 use super::prompts::RecordedPrompt;
+use super::seal_key::SealKey;
+use super::tools::ToolShapes;
 use crate::engine::settings::{Constraint, Shaping};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -394,6 +396,9 @@ pub struct ResponseConfig {
     /// Tools that the model may call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ToolDefinition>,
+    /// What those tools stand for that are no plain functions.
+    #[serde(default, skip_serializing_if = "ToolShapes::is_empty")]
+    pub tool_shapes: ToolShapes,
     /// How tokens are chosen. The seed is always there: drawn when the client gave none.
     pub sampling: SamplingConfig,
     /// The most tokens the answer may have.
@@ -449,6 +454,33 @@ pub struct ResponseConfig {
     /// Which of several answers to one request it is; absent where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<ChoiceOf>,
+    /// What it is for.
+    #[serde(default, skip_serializing_if = "Purpose::is_answer")]
+    pub purpose: Purpose,
+    /// What its reasoning is sealed with, for a client that keeps its conversation itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seal: Option<SealKey>,
+}
+
+/// What a response is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// To answer.
+    #[default]
+    Answer,
+    /// To have its prompt computed, for the one that continues it.
+    Prefill,
+    /// To write the summary that is to stand for the transcript.
+    Summary,
+}
+
+impl Purpose {
+    /// Whether it is the ordinary one.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    fn is_answer(&self) -> bool {
+        *self == Self::Answer
+    }
 }
 
 /// Which of several answers to one request a response is. Each lives in a conversation of its own.

@@ -1,11 +1,13 @@
 //! News of the engine: a sequence began, grew, ended. News of a generation that is not outstanding is dropped.
 
 use super::decide::{Draft, failed};
-use super::event::{Ending, Event};
+use super::event::{Ending, Event, Purpose};
 use super::input::{GenerationEnd, Output};
 use super::item::ItemStatus;
 use super::prompts::RecordedPrompt;
 use super::state::ResponseStatus;
+use crate::error::Code;
+use crate::ids::ResponseId;
 
 impl Draft {
     pub(super) fn generation_started(
@@ -27,6 +29,10 @@ impl Draft {
     pub(super) fn generated(&mut self, generation: u64, outputs: Vec<Output>) {
         let Some(active) = self.generating(generation).filter(|active| !active.cancel_requested) else { return };
         let response_id = active.id;
+        // An engine samples behind the prompt before it sees that nothing is to be.
+        if active.config.purpose == Purpose::Prefill {
+            return;
+        }
         if self.record_outputs(response_id, outputs).is_break() {
             return self.cut(response_id);
         }
@@ -50,6 +56,9 @@ impl Draft {
         if end == GenerationEnd::Aborted {
             return;
         }
+        if active.config.purpose == Purpose::Prefill {
+            return self.prefilled(response_id, end);
+        }
         if self.record_outputs(response_id, outputs).is_break() {
             return self.cut(response_id);
         }
@@ -57,6 +66,7 @@ impl Draft {
         match end {
             GenerationEnd::Aborted => {}
             GenerationEnd::Stop => {
+                self.ensure_summary(response_id);
                 self.end_naturally(response_id, ItemStatus::Completed, Ending::Completed, tail_tokens);
             }
             GenerationEnd::Length => {
@@ -64,6 +74,17 @@ impl Draft {
                 self.end_naturally(response_id, ItemStatus::Incomplete, ending, tail_tokens);
             }
             GenerationEnd::Failed { code, message } => self.end(response_id, failed(code, message)),
+        }
+    }
+
+    /// A prompt was computed in front of its answer. One that the template does not take as it stands, without what is
+    /// still to come, has nothing to be computed.
+    fn prefilled(&mut self, response_id: ResponseId, end: GenerationEnd) {
+        match end {
+            GenerationEnd::Failed { code, message } if code != Code::InvalidInput => {
+                self.end(response_id, failed(code, message));
+            }
+            _ => self.end_naturally(response_id, ItemStatus::Completed, Ending::Completed, Vec::new()),
         }
     }
 

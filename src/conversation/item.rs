@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::tools::{CallKind, Toolbox};
 use crate::ids::{CallId, ItemId};
 use crate::prompt::Role;
 
@@ -54,6 +55,9 @@ pub enum ItemBody {
     Reasoning {
         /// The reasoning's text.
         text: String,
+        /// The tokens that it was made of, where a client brought it along so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        made: Option<Made>,
     },
     /// A tool call by the model.
     FunctionCall {
@@ -62,10 +66,16 @@ pub enum ItemBody {
         /// The id that the model itself gave it: what its template shows it again. No client sees it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         native_id: Option<String>,
-        /// The function's name.
+        /// The tool's name, without its namespace.
         name: String,
         /// JSON text, as generated.
         arguments: String,
+        /// What kind of tool it calls.
+        #[serde(default, skip_serializing_if = "CallKind::is_function")]
+        call_kind: CallKind,
+        /// The namespace that the tool was declared in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
     },
     /// The result of a tool call.
     FunctionCallOutput {
@@ -79,7 +89,32 @@ pub enum ItemBody {
         /// The tool failed; the text says how.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         is_error: bool,
+        /// What kind of tool was called.
+        #[serde(default, skip_serializing_if = "CallKind::is_function")]
+        call_kind: CallKind,
     },
+    /// What stands for a longer transcript: its summary.
+    Compaction {
+        /// The summary.
+        text: String,
+    },
+    /// Tools that can be called from here on, beside those of the requests. The transcript shows nothing of it.
+    AdditionalTools {
+        /// The tools.
+        toolbox: Toolbox,
+        /// A search found them: its result tells the model, and the list of tools at the head of the prompt does not.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        found: bool,
+    },
+}
+
+/// What a text was made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    /// The fingerprint of the model that made it: to others the tokens mean nothing.
+    pub fingerprint: String,
+    /// The tokens.
+    pub tokens: Vec<u32>,
 }
 
 /// A part of a message.
@@ -109,9 +144,10 @@ impl Item {
             ItemBody::Message { content, .. } => {
                 content.iter().map(|Content::Text { text }| text.as_str()).collect::<Vec<_>>().concat()
             }
-            ItemBody::Reasoning { text } => text.clone(),
+            ItemBody::Reasoning { text, .. } | ItemBody::Compaction { text } => text.clone(),
             ItemBody::FunctionCall { arguments, .. } => arguments.clone(),
             ItemBody::FunctionCallOutput { output, .. } => output.clone(),
+            ItemBody::AdditionalTools { .. } => String::new(),
         }
     }
 
@@ -119,6 +155,14 @@ impl Item {
     pub fn calls(&self) -> Option<&CallId> {
         match &self.body {
             ItemBody::FunctionCall { call_id, .. } => Some(call_id),
+            _ => None,
+        }
+    }
+
+    /// The kind of the call with this id, if it makes that one.
+    pub(super) fn call_kind_of(&self, wanted: &CallId) -> Option<CallKind> {
+        match &self.body {
+            ItemBody::FunctionCall { call_id, call_kind, .. } if call_id == wanted => Some(*call_kind),
             _ => None,
         }
     }
@@ -136,8 +180,10 @@ impl Item {
         match &self.body {
             ItemBody::Message { .. } => "msg",
             ItemBody::Reasoning { .. } => "rs",
-            ItemBody::FunctionCall { .. } => "fc",
-            ItemBody::FunctionCallOutput { .. } => "fco",
+            ItemBody::FunctionCall { call_kind, .. } => call_kind.id_prefixes().0,
+            ItemBody::FunctionCallOutput { call_kind, .. } => call_kind.id_prefixes().1,
+            ItemBody::Compaction { .. } => "cmp",
+            ItemBody::AdditionalTools { .. } => "at",
         }
     }
 

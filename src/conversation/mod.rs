@@ -25,9 +25,11 @@ mod output;
 mod policy;
 mod prompts;
 mod restart;
+mod seal_key;
 mod state;
 mod steer;
 mod tool_calls;
+mod tools;
 mod transcript;
 mod trim;
 
@@ -37,21 +39,25 @@ mod tests;
 pub use decide::decide;
 pub use effect::{Effect, Step};
 pub use event::{
-    ChoiceOf, Cut, EVENT_VERSION, Ending, Event, Formats, NewResponse, Recorded, ResponseConfig, ResponseError,
-    SamplingConfig, TokenLogprob, Usage,
+    ChoiceOf, Cut, EVENT_VERSION, Ending, Event, Formats, NewResponse, Purpose, Recorded, ResponseConfig,
+    ResponseError, SamplingConfig, TokenLogprob, Usage,
 };
 pub use fork::{CopiedCall, CopiedOutput, CopiedTurn, Fork, fork};
 pub use input::{
     Answer, CallRef, CancelOutcome, Create, GenerationEnd, Input, Intervene, Now, Output, Receipt, Reject,
 };
-pub use item::{Content, Item, ItemBody, ItemStatus};
+pub use item::{Content, Item, ItemBody, ItemStatus, Made};
 pub use policy::{
     FlushPolicy, IfBusy, OnDisconnect, OnLate, OnMultiple, OnRestart, Policies, Policy, Thinking, ToolPolicy,
     ToolsOnSteer, When,
 };
 pub use prompts::{HeldTokens, RecordedPrompt, held_tokens, recorded_prompt};
+pub use seal_key::SealKey;
 pub use state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
 };
-pub use transcript::{messages, messages_with_answer, messages_within, turns};
+pub use tools::{
+    CUSTOM_ARGUMENT, CallKind, ToolShape, ToolShapes, Toolbox, custom_arguments, custom_input, visible_name,
+};
+pub use transcript::{known_runs, messages, messages_with_answer, messages_within, turns};
 pub use trim::{Border, Survey, begins_turn, reduce};

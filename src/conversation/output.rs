@@ -5,10 +5,11 @@
 use std::ops::ControlFlow;
 
 use super::decide::Draft;
-use super::event::{Event, TokenLogprob};
+use super::event::{Event, Purpose, TokenLogprob};
 use super::input::Output;
 use super::item::{Item, ItemBody, ItemStatus};
-use super::state::Response;
+use super::state::{OutputItem, Response};
+use super::tools::{ToolShape, ToolShapes, shape_of};
 use crate::ids::{CallId, ItemId, ResponseId};
 use crate::parse::Piece;
 use crate::prompt::Role;
@@ -26,7 +27,10 @@ impl Kind {
         match body {
             ItemBody::Reasoning { .. } => Self::Reasoning,
             ItemBody::FunctionCall { .. } => Self::Call,
-            ItemBody::Message { .. } | ItemBody::FunctionCallOutput { .. } => Self::Message,
+            ItemBody::Message { .. }
+            | ItemBody::Compaction { .. }
+            | ItemBody::FunctionCallOutput { .. }
+            | ItemBody::AdditionalTools { .. } => Self::Message,
         }
     }
 }
@@ -58,7 +62,9 @@ impl Draft {
             }
             Piece::ToolCallStarted { name, id: native_id, .. } => {
                 let call_id = CallId::draw(&mut self.now.fresh);
-                let body = ItemBody::FunctionCall { call_id, native_id, name, arguments: String::new() };
+                let ToolShape { name, namespace, kind: call_kind } = self.shape_of(response_id, name);
+                let arguments = String::new();
+                let body = ItemBody::FunctionCall { call_id, native_id, name, arguments, call_kind, namespace };
                 self.open_item(response_id, body, grown)?;
             }
             Piece::ToolCallArguments { fragment, .. } => grown.push(&fragment),
@@ -73,6 +79,14 @@ impl Draft {
         ControlFlow::Continue(())
     }
 
+    /// What the function that the model calls stands for.
+    fn shape_of(&self, response_id: ResponseId, name: String) -> ToolShape {
+        match self.state.response(response_id) {
+            Some(response) => shape_of(&response.config.tool_shapes, name),
+            None => shape_of(&ToolShapes::new(), name),
+        }
+    }
+
     /// An item has ended: nothing more is recorded if an instruction waits for that.
     fn boundary(&self, response_id: ResponseId) -> ControlFlow<()> {
         if self.waits_for_item(response_id) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -84,13 +98,32 @@ impl Draft {
         if open.is_some_and(|output| Kind::of(&output.item.body) == kind) {
             return ControlFlow::Continue(());
         }
+        let compacts =
+            self.state.response(response_id).is_some_and(|response| response.config.purpose == Purpose::Summary);
         let body = match kind {
-            Kind::Reasoning => ItemBody::Reasoning { text: String::new() },
+            Kind::Reasoning => ItemBody::Reasoning { text: String::new(), made: None },
+            _ if compacts => return self.open_summary(response_id, grown),
             _ => ItemBody::Message { role: Role::Assistant, content: Vec::new() },
         };
         let item_id = self.open_item(response_id, body, grown)?;
         self.push(Event::ContentPartAdded { response_id, item_id });
         ControlFlow::Continue(())
+    }
+
+    /// A summary has no parts.
+    fn open_summary(&mut self, response_id: ResponseId, grown: &mut Grown) -> ControlFlow<()> {
+        let body = ItemBody::Compaction { text: String::new() };
+        self.open_item(response_id, body, grown).map_continue(drop)
+    }
+
+    /// A transcript is always replaced by something: a model that says nothing gives an empty summary.
+    pub(super) fn ensure_summary(&mut self, response_id: ResponseId) {
+        let Some(response) = self.state.response(response_id) else { return };
+        let is_there = |output: &OutputItem| matches!(output.item.body, ItemBody::Compaction { .. });
+        if response.config.purpose == Purpose::Summary && !response.output.iter().any(is_there) {
+            // Only an instruction that waits for an item breaks it off, and then the item before has ended.
+            let _ = self.open_summary(response_id, &mut Grown::default()).is_break();
+        }
     }
 
     /// Ends the item before and begins a new one.
@@ -143,7 +176,8 @@ impl Draft {
 
     fn close_item_as(&mut self, response_id: ResponseId, status: ItemStatus, native_id: Option<String>) {
         let Some(open) = self.state.response(response_id).and_then(Response::open_item) else { return };
-        let (item_id, has_part) = (open.item.id, Kind::of(&open.item.body) != Kind::Call);
+        let has_part = matches!(open.item.body, ItemBody::Message { .. } | ItemBody::Reasoning { .. });
+        let item_id = open.item.id;
         self.push(Event::OutputDone { response_id, item_id });
         if has_part {
             self.push(Event::ContentPartDone { response_id, item_id });

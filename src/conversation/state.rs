@@ -10,6 +10,7 @@ use super::event::{Cut, Ending, NewResponse, Recorded, ResponseConfig, ResponseE
 use super::item::{Item, ItemBody, ItemStatus};
 use super::policy::{FlushPolicy, OnDisconnect, Policies, Thinking, ToolPolicy, ToolsOnSteer, When};
 use super::prompts::RecordedPrompt;
+use super::tools::CallKind;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 
 /// A conversation. Cheap to clone: responses are shared until they change.
@@ -327,6 +328,16 @@ impl State {
     /// The last call of the model with this id.
     pub fn call(&self, call_id: &CallId) -> Option<&Call> {
         self.calls.iter().rev().find(|call| call.call_id == *call_id)
+    }
+
+    /// What kind of tool the last call with this id was for, made by the model or brought by a client.
+    pub fn call_kind(&self, call_id: &CallId) -> CallKind {
+        let made = |response: &Arc<Response>| {
+            let outputs = response.output.iter().map(|output| &output.item);
+            response.input.iter().chain(outputs).rev().find_map(|item| item.call_kind_of(call_id))
+        };
+        let staged = self.staged.iter().rev().find_map(|item| item.call_kind_of(call_id));
+        staged.or_else(|| self.responses.iter().rev().find_map(made)).unwrap_or_default()
     }
 
     /// What the next response takes before its own input: results in the order of their calls, then staged items.

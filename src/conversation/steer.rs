@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::decide::{Draft, response_not_found};
-use super::event::{Cut, Ending, Event, NewResponse, ResponseConfig, ResponseError};
+use super::event::{Cut, Ending, Event, NewResponse, Purpose, ResponseConfig, ResponseError};
 use super::input::{Answer, Intervene, Receipt, Reject};
 use super::item::{Item, ItemBody, ItemStatus};
 use super::policy::{OnLate, OnMultiple, ToolsOnSteer, When};
@@ -310,7 +310,7 @@ impl Draft {
         if let Some(thinking) = committed.into_iter().rev().find_map(|intervention| intervention.thinking.clone()) {
             config.thinking = Some(thinking);
         }
-        config.prompt_end = PromptEnd::Answer;
+        (config.prompt_end, config.purpose) = (PromptEnd::Answer, Purpose::Answer);
         config
     }
 

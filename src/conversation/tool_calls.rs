@@ -103,7 +103,8 @@ impl Draft {
             }
             CallStatus::Requested | CallStatus::Claimed { .. } => {}
         }
-        let body = ItemBody::FunctionCallOutput { call_id: call_id.clone(), output, synthetic: false, is_error };
+        let (call_id_of, call_kind) = (call_id.clone(), self.state.call_kind(&call_id));
+        let body = ItemBody::FunctionCallOutput { call_id: call_id_of, output, synthetic: false, is_error, call_kind };
         let output = Item { id: ItemId::draw(&mut self.now.fresh), status: ItemStatus::Completed, body };
         let accepted_seq = self.push(Event::ToolResultAccepted { response_id, call_id, attempt, output });
         Ok(self.answered(accepted_seq))
@@ -261,7 +262,8 @@ impl Draft {
     }
 
     fn synthetic(&mut self, call_id: CallId, output: String, is_error: bool) -> Item {
-        let body = ItemBody::FunctionCallOutput { call_id, output, synthetic: true, is_error };
+        let call_kind = self.state.call_kind(&call_id);
+        let body = ItemBody::FunctionCallOutput { call_id, output, synthetic: true, is_error, call_kind };
         Item { id: ItemId::draw(&mut self.now.fresh), status: ItemStatus::Completed, body }
     }
 

@@ -2,8 +2,12 @@
 
 use super::item::{Item, ItemBody};
 use super::state::{Response, State};
+use super::tools::visible_name;
 use crate::ids::ResponseId;
 use crate::prompt::{Message, PromptEnd, Role, ToolCall};
+
+/// What a summary says in front of itself, to a model that sees nothing of what it stands for.
+const SUMMARISED: &str = "The conversation until here was replaced by this summary of it:\n\n";
 
 /// The responses up to and including this one, in order: each is a turn of the transcript.
 pub fn turns(state: &State, upto: ResponseId) -> impl Iterator<Item = &Response> {
@@ -27,6 +31,16 @@ pub fn messages_within(state: &State, response: &Response, rest_ms: u64) -> Vec<
 /// The messages that `response` answers, and its answer.
 pub fn messages_with_answer(state: &State, response: &Response, rest_ms: u64) -> Vec<Message> {
     gather(state, response, rest_ms, true)
+}
+
+/// The tokens of answers that clients brought along, sealed, in their order: as far as this model made them.
+pub fn known_runs<'a>(state: &'a State, response: &Response, fingerprint: &str) -> Vec<&'a [u32]> {
+    let items = turns(state, response.id).flat_map(|turn| &turn.input);
+    let runs = items.filter_map(|item| match &item.body {
+        ItemBody::Reasoning { made: Some(made), .. } if made.fingerprint == fingerprint => Some(&made.tokens[..]),
+        _ => None,
+    });
+    runs.collect()
 }
 
 fn gather(state: &State, response: &Response, rest_ms: u64, with_answer: bool) -> Vec<Message> {
@@ -82,13 +96,13 @@ impl Builder<'_> {
                 self.close();
                 self.messages.push(Message::text(*role, item.text()));
             }
-            ItemBody::Reasoning { text } => {
+            ItemBody::Reasoning { text, .. } => {
                 let message = self.assistant(|message| message.content.is_empty() && message.tool_calls.is_empty());
                 message.reasoning_content.get_or_insert_default().push_str(text);
             }
-            ItemBody::FunctionCall { call_id, native_id, name, arguments } => {
-                let (id, native_id, name) = (call_id.0.clone(), native_id.clone(), name.clone());
-                let call = ToolCall { id, native_id, name, arguments: arguments.clone() };
+            ItemBody::FunctionCall { call_id, native_id, name, arguments, namespace, .. } => {
+                let (id, native_id, arguments) = (call_id.0.clone(), native_id.clone(), arguments.clone());
+                let call = ToolCall { id, native_id, name: visible_name(namespace.as_deref(), name), arguments };
                 self.assistant(|_| true).tool_calls.push(call);
             }
             ItemBody::FunctionCallOutput { call_id, output, .. } => {
@@ -97,6 +111,11 @@ impl Builder<'_> {
                 message.tool_call_id = Some(call_id.0.clone());
                 self.messages.push(message);
             }
+            ItemBody::Compaction { text } => {
+                self.close();
+                self.messages.push(Message::text(Role::User, format!("{SUMMARISED}{text}")));
+            }
+            ItemBody::AdditionalTools { .. } => {}
         }
     }
 

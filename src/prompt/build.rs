@@ -28,7 +28,16 @@ pub fn build(
     rendering: &Rendering<'_>,
     held: Option<&[u32]>,
 ) -> Result<Built, TemplateError> {
-    build_within(template, tokenizer, rendering, held, usize::MAX)
+    build_within(template, tokenizer, rendering, &Known { held, runs: &[] }, usize::MAX)
+}
+
+/// Tokens that are known already, and stay as they are as far as they spell the rendered text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// Those that it begins with: see [`build`].
+    pub held: Option<&'a [u32]>,
+    /// Those of parts of earlier answers, which stand somewhere behind, in their order.
+    pub runs: &'a [&'a [u32]],
 }
 
 /// As [`build`], but refuses a text that cannot have `tokens_max` tokens or fewer before it is encoded: to encode
@@ -37,7 +46,7 @@ pub fn build_within(
     template: &ChatTemplate,
     tokenizer: &Tokenizer,
     rendering: &Rendering<'_>,
-    held: Option<&[u32]>,
+    known: &Known<'_>,
     tokens_max: usize,
 ) -> Result<Built, TemplateError> {
     let delimiters = delimiters(tokenizer, template.source());
@@ -49,21 +58,38 @@ pub fn build_within(
         return Err(TemplateError::TooLong { bytes: rendered.len(), tokens_min, tokens_max });
     }
     let text = guard.map_or_else(|| rendered.clone(), |guard| guard.strip(&rendered));
-    let place = held.map_or(Place::default(), |held| agreement(tokenizer, &pieces, held));
-    let mut tokens = held.map_or_else(Vec::new, |held| held[..place.tokens].to_vec());
-    for (index, piece) in pieces.iter().enumerate().skip(place.piece) {
+    let place = known.held.map_or(Place::default(), |held| agreement(tokenizer, &pieces, held));
+    let mut tokens = known.held.map_or_else(Vec::new, |held| held[..place.tokens].to_vec());
+    let mut at = place;
+    for run in known.runs {
+        if let Some((begin, end)) = find_run(tokenizer, &pieces, at, run) {
+            encode(tokenizer, &pieces, at, begin, &mut tokens);
+            tokens.extend_from_slice(run);
+            at = end;
+        }
+    }
+    encode(tokenizer, &pieces, at, Place { piece: pieces.len(), ..Place::default() }, &mut tokens);
+    Ok(Built { tokens, text, common_prefix_tokens: place.tokens })
+}
+
+/// Encodes what lies between two places.
+fn encode(tokenizer: &Tokenizer, pieces: &[Piece], from: Place, to: Place, tokens: &mut Vec<u32>) {
+    for (index, piece) in pieces.iter().enumerate().take(to.piece + 1).skip(from.piece) {
         match piece {
-            Piece::Control(id) => tokens.push(*id),
+            Piece::Control(id) if index < to.piece => tokens.push(*id),
+            Piece::Control(_) => {}
             Piece::Text { spelled, prefixed, breaks } => {
-                let from = if index == place.piece { place.offset } else { 0 };
+                let begin = if index == from.piece { from.offset } else { 0 };
+                let end = if index == to.piece { to.offset } else { spelled.len() };
                 // The encoder sets the space in front itself when it stands behind a special token.
-                let from = if from == 0 { usize::from(*prefixed) } else { from };
-                let breaks: Vec<usize> = breaks.iter().filter_map(|place| place.checked_sub(from)).collect();
-                tokenizer.append_text(&spelled[from..], &breaks, &mut tokens);
+                let begin = if begin == 0 { usize::from(*prefixed) } else { begin };
+                if begin < end {
+                    let breaks: Vec<usize> = breaks.iter().filter_map(|place| place.checked_sub(begin)).collect();
+                    tokenizer.append_text(&spelled[begin..end], &breaks, tokens);
+                }
             }
         }
     }
-    Ok(Built { tokens, text, common_prefix_tokens: place.tokens })
 }
 
 /// A part of the rendered text as tokens spell it.
@@ -129,31 +155,71 @@ fn agreement(tokenizer: &Tokenizer, pieces: &[Piece], held: &[u32]) -> Place {
     let mut agreed = Place::default();
     let mut at = Place::default();
     for &token in held {
-        match pieces.get(at.piece) {
-            Some(Piece::Control(id)) if *id == token => at.piece += 1,
-            Some(Piece::Text { spelled, .. }) if !tokenizer.is_control(token) => {
-                let bytes = tokenizer.token_bytes(token);
-                if bytes.is_empty() || !spelled.as_bytes()[at.offset..].starts_with(bytes) {
-                    break;
-                }
-                at.offset += bytes.len();
-                if at.offset == spelled.len() {
-                    at.piece += 1;
-                    at.offset = 0;
-                }
-            }
-            _ => break,
-        }
-        at.tokens += 1;
-        let whole = match pieces.get(at.piece) {
-            Some(Piece::Text { spelled, .. }) => spelled.is_char_boundary(at.offset),
-            _ => true,
-        };
-        if whole {
+        let Some(next) = behind(tokenizer, pieces, at, token) else { break };
+        at = next;
+        if is_border(pieces, at) {
             agreed = at;
         }
     }
     agreed
+}
+
+/// Where the pieces go on behind this token, if it spells what comes next.
+fn behind(tokenizer: &Tokenizer, pieces: &[Piece], at: Place, token: u32) -> Option<Place> {
+    let tokens = at.tokens + 1;
+    match pieces.get(at.piece)? {
+        Piece::Control(id) if *id == token => Some(Place { tokens, piece: at.piece + 1, offset: 0 }),
+        Piece::Text { spelled, .. } if !tokenizer.is_control(token) => {
+            let bytes = tokenizer.token_bytes(token);
+            if bytes.is_empty() || !spelled.as_bytes()[at.offset..].starts_with(bytes) {
+                return None;
+            }
+            let offset = at.offset + bytes.len();
+            let ends = offset == spelled.len();
+            Some(Place { tokens, piece: at.piece + usize::from(ends), offset: if ends { 0 } else { offset } })
+        }
+        _ => None,
+    }
+}
+
+/// Whether a character begins here.
+fn is_border(pieces: &[Piece], at: Place) -> bool {
+    match pieces.get(at.piece) {
+        Some(Piece::Text { spelled, .. }) => spelled.is_char_boundary(at.offset),
+        _ => true,
+    }
+}
+
+/// The first place behind `from` that these tokens spell, and where they end.
+fn find_run(tokenizer: &Tokenizer, pieces: &[Piece], from: Place, run: &[u32]) -> Option<(Place, Place)> {
+    let first = *run.first()?;
+    let whole = |piece: usize, offset: usize| {
+        let begin = Place { tokens: 0, piece, offset };
+        let end = run.iter().try_fold(begin, |at, token| behind(tokenizer, pieces, at, *token))?;
+        (is_border(pieces, begin) && is_border(pieces, end)).then_some((begin, end))
+    };
+    for (index, piece) in pieces.iter().enumerate().skip(from.piece) {
+        let mut offset = if index == from.piece { from.offset } else { 0 };
+        let bytes = tokenizer.token_bytes(first);
+        match piece {
+            Piece::Control(_) => {
+                if let Some(found) = whole(index, 0) {
+                    return Some(found);
+                }
+            }
+            Piece::Text { spelled, .. } if !bytes.is_empty() && !tokenizer.is_control(first) => {
+                let place = |from: usize| spelled.as_bytes()[from..].windows(bytes.len()).position(|it| it == bytes);
+                while let Some(found) = place(offset) {
+                    if let Some(found) = whole(index, offset + found) {
+                        return Some(found);
+                    }
+                    offset += found + 1;
+                }
+            }
+            Piece::Text { .. } => {}
+        }
+    }
+    None
 }
 
 /// Every text that goes into the rendering from outside, for the choice of the mark.

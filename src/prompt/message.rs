@@ -110,7 +110,7 @@ impl ToolCall {
 }
 
 /// A tool the model may call.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolDefinition {
     /// The function's name.
     pub name: String,

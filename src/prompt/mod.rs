@@ -39,7 +39,7 @@ mod template_tests;
 #[cfg(test)]
 mod tests;
 
-pub use build::{Built, build, build_within};
+pub use build::{Built, Known, build, build_within};
 pub use builtin::{builtin_template, builtin_template_names};
 pub use delimiters::missing_marks;
 pub use effort::{Effort, Efforts};

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value as Json, json};
 
-use super::{Built, ChatTemplate, Message, PromptEnd, Rendering, Role, TemplateError, ToolCall, ToolDefinition};
+use super::{Built, ChatTemplate, Known, Message, PromptEnd, Rendering, Role, TemplateError, ToolCall, ToolDefinition};
 use super::{build, build_within};
 use crate::engine::tokenizer::Tokenizer;
 
@@ -201,7 +201,9 @@ fn a_text_that_cannot_fit_is_refused_before_it_is_encoded_whatever_makes_it_long
     conversation.messages.push(call(&format!(r#"{{"path": "{}"}}"#, "x".repeat(1000))));
     conversation.messages.push(Message::text(Role::User, "on"));
     let template = template(WITH_TOOLS);
-    let within = |tokens_max| build_within(&template, &Tokenizer::bytes(), &conversation.rendering(), None, tokens_max);
+    let known = Known::default();
+    let within =
+        |tokens_max| build_within(&template, &Tokenizer::bytes(), &conversation.rendering(), &known, tokens_max);
     let whole = within(usize::MAX).unwrap().tokens.len();
     assert!(within(whole).is_ok());
     let refused = within(1000).unwrap_err();
@@ -231,6 +233,40 @@ fn delimiters_that_are_user_defined_tokens_cannot_be_forged_by_what_users_say() 
     let again = tokens(Role::User, Some(&built.tokens[..3]));
     assert_eq!((again.tokens, again.common_prefix_tokens), (built.tokens, 3));
     assert_eq!(tokens(Role::Assistant, None).tokens, [6, 0, 6, 7]);
+}
+
+#[test]
+fn what_a_model_made_keeps_its_tokens_wherever_it_stands_and_nothing_else_does() {
+    use crate::engine::gguf::{Array, Gguf, Value, Writer};
+    let strings = |texts: &[&str]| Value::Array(Array::String(texts.iter().map(|text| (*text).to_owned()).collect()));
+    let file = Writer::new()
+        .entry("tokenizer.ggml.model", Value::String("gpt2".to_owned()))
+        .entry("tokenizer.ggml.pre", Value::String("gpt-2".to_owned()))
+        .entry("tokenizer.ggml.tokens", strings(&["a", "b", "ab", "<think>", "</think>", "</s>"]))
+        .entry("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1, 1, 1, 3, 3, 3])))
+        .entry("tokenizer.ggml.merges", strings(&["a b"]))
+        .finish();
+    let tokenizer = Tokenizer::from_gguf(&Gguf::parse(&file).unwrap()).unwrap();
+    let template = template(
+        "{% for m in messages %}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}\
+         {{ m.content }}{% endfor %}",
+    );
+    let mut conversation = user("ab");
+    let mut answer = Message::text(Role::Assistant, "ab");
+    answer.reasoning_content = Some("abab".to_owned());
+    conversation.messages.extend([answer.clone(), Message::text(Role::User, "ab"), answer]);
+    let build = |held: Option<&[u32]>, runs: &[&[u32]]| {
+        build_within(&template, &tokenizer, &conversation.rendering(), &Known { held, runs }, usize::MAX).unwrap()
+    };
+    let canonical = [2, 3, 2, 2, 4, 2, 2, 3, 2, 2, 4, 2];
+    assert_eq!(build(None, &[]).tokens, canonical);
+    // The model wrote it letter by letter, and once in between.
+    let (letters, mixed): (&[u32], &[u32]) = (&[3, 0, 1, 0, 1], &[3, 0, 1, 2]);
+    let kept = [2, 3, 0, 1, 0, 1, 4, 2, 2, 3, 0, 1, 2, 4, 2];
+    assert_eq!(build(None, &[letters, mixed]).tokens, kept);
+    assert_eq!(build(Some(&kept[..4]), &[&[0, 1], mixed]).tokens, kept, "behind what is held");
+    // What stands nowhere changes nothing.
+    assert_eq!(build(None, &[&[3, 1], &[], &[3, 0, 1, 0, 1, 3]]).tokens, canonical);
 }
 
 #[test]

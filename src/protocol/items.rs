@@ -2,6 +2,7 @@
 
 use super::logprobs::Logprob;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::TextOr;
 
@@ -18,14 +19,26 @@ pub struct InputItem {
     pub content: Option<TextOr<ContentPart>>,
     /// Summaries of reasoning.
     pub summary: Option<Vec<ContentPart>>,
+    /// What a server sealed for the client to keep.
+    pub encrypted_content: Option<String>,
     /// The call, for `function_call` and `function_call_output`.
     pub call_id: Option<String>,
-    /// The function's name.
+    /// The item's id: what clients call their items is not kept, but a shell's result names its call so.
+    pub id: Option<String>,
+    /// The tool's name.
     pub name: Option<String>,
-    /// JSON text.
-    pub arguments: Option<String>,
-    /// The call's result.
-    pub output: Option<TextOr<ContentPart>>,
+    /// The namespace that the tool was declared in.
+    pub namespace: Option<String>,
+    /// JSON text; JSON itself of a search for tools.
+    pub arguments: Option<Value>,
+    /// What a custom tool is called with.
+    pub input: Option<String>,
+    /// What a shell is called with.
+    pub action: Option<Value>,
+    /// The call's result: a text, or parts.
+    pub output: Option<Value>,
+    /// Tools that the item brings.
+    pub tools: Option<Value>,
 }
 
 /// A part of a message of any kind.
@@ -63,7 +76,7 @@ pub enum Item {
         summary: Vec<Part>,
         /// The text.
         content: Vec<Part>,
-        /// Always absent: nothing is hidden.
+        /// The same, sealed, where the request asked for it.
         encrypted_content: Option<String>,
         /// As for a message.
         status: &'static str,
@@ -76,10 +89,104 @@ pub enum Item {
         call_id: String,
         /// The function.
         name: String,
+        /// The namespace that it was declared in.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
         /// JSON text.
         arguments: String,
         /// As for a message.
         status: &'static str,
+    },
+    /// A call of a tool that takes any text.
+    CustomToolCall {
+        /// `ctc_…`
+        id: String,
+        /// What its result names.
+        call_id: String,
+        /// The tool.
+        name: String,
+        /// The namespace that it was declared in.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
+        /// The text.
+        input: String,
+        /// As for a message.
+        status: &'static str,
+    },
+    /// The result of such a call.
+    CustomToolCallOutput {
+        /// `ctco_…`
+        id: String,
+        /// The call it answers.
+        call_id: String,
+        /// What the model sees.
+        output: String,
+        /// As for a message.
+        status: &'static str,
+    },
+    /// A search for further tools.
+    ToolSearchCall {
+        /// `tsc_…`
+        id: String,
+        /// What its result names.
+        call_id: String,
+        /// Always `client`.
+        execution: &'static str,
+        /// What is searched for.
+        arguments: Value,
+        /// As for a message.
+        status: &'static str,
+    },
+    /// What the search found.
+    ToolSearchOutput {
+        /// `tso_…`
+        id: String,
+        /// The call it answers.
+        call_id: String,
+        /// Always `client`.
+        execution: &'static str,
+        /// The tools.
+        tools: Value,
+        /// As for a message.
+        status: &'static str,
+    },
+    /// A command for the client's machine.
+    LocalShellCall {
+        /// `lsh_…`
+        id: String,
+        /// What its result names.
+        call_id: String,
+        /// The command.
+        action: Value,
+        /// As for a message.
+        status: &'static str,
+    },
+    /// The command's output.
+    LocalShellCallOutput {
+        /// `lsho_…`
+        id: String,
+        /// The call it answers.
+        call_id: String,
+        /// What the model sees.
+        output: String,
+        /// As for a message.
+        status: &'static str,
+    },
+    /// What stands for a longer transcript.
+    Compaction {
+        /// `cmp_…`
+        id: String,
+        /// The summary, sealed; empty where its response is not known any more.
+        encrypted_content: String,
+    },
+    /// Tools beside those of the request.
+    AdditionalTools {
+        /// `at_…`
+        id: String,
+        /// Always `developer`.
+        role: &'static str,
+        /// The tools.
+        tools: Vec<Value>,
     },
     /// The result of a tool call.
     FunctionCallOutput {

@@ -28,7 +28,7 @@ pub struct CreateResponse {
     pub previous_response_id: Option<String>,
     /// The client's own labels.
     pub metadata: Option<Map<String, Value>>,
-    /// The tools; kinds other than `function` are ignored.
+    /// The tools; kinds that are not run here are ignored.
     pub tools: Option<Vec<Value>>,
     /// Whether tools may be used.
     pub tool_choice: Option<Value>,
@@ -40,6 +40,8 @@ pub struct CreateResponse {
     pub max_output_tokens: Option<u32>,
     /// Extra variables for the chat template.
     pub chat_template_kwargs: Option<Map<String, Value>>,
+    /// Whether it answers; else its prompt is only computed, for the response that continues it.
+    pub generate: Option<bool>,
     /// Whether a billing line at the head of the system text is left out of the prompt.
     pub strip_preamble: Option<bool>,
 }
@@ -251,4 +253,8 @@ pub enum StreamBody {
     FunctionCallArgumentsDelta { item_id: String, output_index: usize, delta: String },
     #[serde(rename = "response.function_call_arguments.done")]
     FunctionCallArgumentsDone { item_id: String, output_index: usize, name: String, arguments: String },
+    #[serde(rename = "response.custom_tool_call_input.delta")]
+    CustomToolCallInputDelta { item_id: String, output_index: usize, delta: String },
+    #[serde(rename = "response.custom_tool_call_input.done")]
+    CustomToolCallInputDone { item_id: String, output_index: usize, input: String },
 }

@@ -83,6 +83,13 @@ pub struct GenerationParams {
     pub parallel_tool_calls: Option<bool>,
 }
 
+impl GenerationParams {
+    /// Whether the answer is to bring this besides.
+    pub fn includes(&self, wanted: &str) -> bool {
+        self.include.iter().flatten().any(|name| name == wanted)
+    }
+}
+
 /// What the answer must look like, as vLLM takes it.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct StructuredOutputs {

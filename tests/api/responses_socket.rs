@@ -302,7 +302,6 @@ async fn faulty_frames_are_answered_and_change_nothing() {
         (r#"{"type": "response.inject", "response_id": "resp_1"}"#, json!("input")),
         (r#"{"type": "response.create", "temperature": "hot", "input": "a"}"#, json!("temperature")),
         (r#"{"type": "response.create"}"#, json!("input")),
-        (r#"{"type": "response.create", "input": "a", "generate": false}"#, json!("generate")),
         (r#"{"type": "response.create", "input": "a", "stream_id": "lane"}"#, json!("stream_id")),
         (r#"{"type": "response.create", "input": "a", "stream": false}"#, json!("stream")),
         (r#"{"type": "response.create", "input": "a", "background": true}"#, json!("background")),

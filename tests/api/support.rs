@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use midstream::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
-use midstream::api::{self, App, Limits, Phase};
+use midstream::api::{self, App, Limits, Phase, Seal};
 use midstream::clock::Clock;
 use midstream::config::Config;
 use midstream::engine::{Catalog, Engine, ScriptedEngine};
@@ -67,6 +67,8 @@ pub(crate) struct Server {
 
 /// Settings that tests change.
 pub(crate) struct Setup {
+    /// What the model says, where it is not the usual.
+    pub(crate) script: Option<Value>,
     pub(crate) body_bytes_max: usize,
     pub(crate) ws_frame_bytes_max: usize,
     pub(crate) requests_in_flight_max: usize,
@@ -77,6 +79,7 @@ pub(crate) struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
+            script: None,
             body_bytes_max: 2 << 20,
             ws_frame_bytes_max: 1 << 16,
             requests_in_flight_max: 100,
@@ -95,7 +98,7 @@ impl Server {
         let journal: Arc<dyn Journal> = Arc::new(MemoryJournal::new());
         let config = Config { silence_ms: setup.silence.as_millis() as u64, ..Config::default() };
         let writer = Writer::start(journal.clone(), config.journal_queue_batches).unwrap();
-        let engine = ScriptedEngine::from_json(&script().to_string()).unwrap();
+        let engine = ScriptedEngine::from_json(&setup.script.unwrap_or_else(script).to_string()).unwrap();
         let briefly = Effort { budget_tokens: Some(4), ..Effort::default() };
         let engine: Arc<dyn Engine> = Arc::new(engine.with_efforts(&[("briefly".to_owned(), briefly)].into()));
         let catalog = Arc::new(Catalog::new(vec![engine]));
@@ -123,7 +126,7 @@ impl Server {
         };
         let root = actors::start(parts).await.unwrap();
         let (phase, phases) = watch::channel(Phase::Ready);
-        let app = App::new(root.directory(), catalog, keys, limits, phases);
+        let app = App::new(root.directory(), catalog, keys, Seal::new([7; 32]), limits, phases);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         tokio::spawn(api::serve(listener, api::router(app), std::future::pending()));

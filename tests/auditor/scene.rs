@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use midstream::conversation::{
-    Answer, CancelOutcome, Create, Effect, Event, Fork, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus,
-    Now, Output, Policies, Policy, RecordedPrompt, Reject, ResponseConfig, SamplingConfig, State, decide, fork,
-    held_tokens, messages, turns,
+    Answer, CallKind, CancelOutcome, Create, Effect, Event, Fork, GenerationEnd, Input, Intervene, Item, ItemBody,
+    ItemStatus, Now, Output, Policies, Policy, Purpose, RecordedPrompt, Reject, ResponseConfig, SamplingConfig, State,
+    decide, fork, held_tokens, messages, turns,
 };
 use midstream::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use midstream::parse::Piece;
@@ -277,7 +277,13 @@ impl<'a> Talk<'a> {
     fn answer(&mut self, call_id: &CallId, result: &str) {
         let mut create = self.create_of("thanks");
         let (call_id, output) = (call_id.clone(), result.to_owned());
-        let body = ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false };
+        let body = ItemBody::FunctionCallOutput {
+            call_id,
+            output,
+            synthetic: false,
+            is_error: false,
+            call_kind: CallKind::Function,
+        };
         let item = Item { id: ItemId::draw(&mut self.world.fresh), status: ItemStatus::Completed, body };
         create.input.insert(0, item);
         let id = create.response_id;
@@ -401,5 +407,8 @@ fn config() -> ResponseConfig {
         prompt_end: midstream::prompt::PromptEnd::Answer,
         priority: None,
         choice: None,
+        tool_shapes: BTreeMap::new(),
+        purpose: Purpose::Answer,
+        seal: None,
     }
 }

@@ -232,3 +232,24 @@ async fn a_repaired_conversation_goes_on_in_a_new_epoch_and_old_cursors_go_back_
     assert_eq!((&snapshot["type"], &snapshot["epoch"]), (&json!("conversation.snapshot"), &json!(1)));
     assert_eq!(resumed.next().await.as_ref(), Some(&after[cut]), "a cursor of the old epoch skips what is new");
 }
+
+#[tokio::test]
+async fn a_server_that_dies_before_its_first_key_is_in_place_makes_another_and_keeps_that() {
+    let site = Site::scripted(&json!([{"deltas": ["<think>hm</think>", "so"]}]));
+    assert!(
+        site.try_start(&[("MIDSTREAM_CRASH", "seal_written:1")]).await.is_none(),
+        "it makes a key before it serves"
+    );
+    let asked = json!({"input": "go", "include": ["reasoning.encrypted_content"]});
+    let server = site.start().await;
+    let (_, response) = server.post("/v1/responses", "1", &asked).await;
+    server.kill();
+    let first = &response["output"][0];
+    assert!(first["encrypted_content"].is_string(), "{first}");
+    let server = site.start().await;
+    let reasoning = json!({"type": "reasoning", "summary": [], "encrypted_content": first["encrypted_content"]});
+    let input = json!([{"role": "user", "content": "go"}, reasoning, {"role": "user", "content": "on"}]);
+    let (_, response) = server.post("/v1/responses", "2", &json!({"input": input})).await;
+    let items = server.get(&format!("/v1/responses/{}/input_items?order=asc", response["id"].as_str().unwrap())).await;
+    assert_eq!(items["data"][1]["content"][0]["text"], "hm", "the same key opens it after restarts: {items}");
+}

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use midstream::actors::{Cancelled, Claim, ConversationHandle, Cursor, DirectoryHandle, KeyClaim, Keys, Open, Reader};
 use midstream::conversation::{
-    CallRef, CancelOutcome, Create, Input, Intervene, Item, ItemBody, ItemStatus, Policy, Reject, ResponseConfig,
-    SamplingConfig, Thinking, ToolPolicy,
+    CallKind, CallRef, CancelOutcome, Create, Input, Intervene, Item, ItemBody, ItemStatus, Policy, Reject,
+    ResponseConfig, SamplingConfig, Thinking, ToolPolicy,
 };
 use midstream::error::Code;
 use midstream::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
@@ -183,6 +183,9 @@ impl Client {
             prompt_end: midstream::prompt::PromptEnd::Answer,
             priority: None,
             choice: None,
+            tool_shapes: BTreeMap::new(),
+            purpose: midstream::conversation::Purpose::Answer,
+            seal: None,
         };
         Create::new(ResponseId::draw(&mut FreshIds::random()), input, config)
     }
@@ -355,6 +358,7 @@ fn result(call_id: &CallId, output: &str) -> Item {
         output: output.to_owned(),
         synthetic: false,
         is_error: false,
+        call_kind: CallKind::Function,
     };
     Item { id: ItemId::draw(&mut FreshIds::random()), status: ItemStatus::Completed, body }
 }

@@ -14,17 +14,13 @@ use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, PathIds, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, invalid, wrong_operation};
+use crate::api::page::{page, whole};
 use crate::api::{idempotency, input, object, unserved};
-use crate::conversation::{Input, Item, Reject};
+use crate::conversation::{Input, Reject};
 use crate::error::Code;
 use crate::ids::{FreshIds, ItemId};
 use crate::protocol::conversations::{AddItems, Conversation, CreateConversation, ItemList, UpdateConversation};
 use crate::store::{KeyedAnswer, Operation};
-
-/// Most items of one page.
-const PAGE_ITEMS_MAX: usize = 100;
-/// Items of a page, unless the client says otherwise.
-const PAGE_ITEMS: usize = 20;
 
 /// `POST /v1/conversations`
 pub(crate) async fn create(
@@ -41,7 +37,7 @@ pub(crate) async fn create(
         Claimed::Fresh(claim) => {
             let items = request.items.as_deref().unwrap_or_default();
             let open = Open {
-                items: input::item_list(items, "items", &mut FreshIds::random())?,
+                items: input::item_list(items, "items", Some(&app.seal), &mut FreshIds::random())?,
                 metadata: request.metadata.unwrap_or_default(),
                 defaults: input::policies(&body)?,
                 principal,
@@ -119,16 +115,10 @@ pub(crate) async fn add_items(
     if request.items.is_empty() {
         return Err(invalid("items", "items is empty; give at least one").into());
     }
-    let items = input::item_list(&request.items, "items", &mut FreshIds::random())?;
+    let items = input::item_list(&request.items, "items", Some(&app.seal), &mut FreshIds::random())?;
     let handle = app.directory.conversation(create::conversation_id(&id)?, &principal).await?;
     handle.change(Input::AddItems { items: items.clone() }).await?;
-    Ok(Json(ItemList {
-        object: "list",
-        first_id: items.first().map(Item::wire_id),
-        last_id: items.last().map(Item::wire_id),
-        data: object::items(&items),
-        has_more: false,
-    }))
+    Ok(Json(whole(&items)))
 }
 
 /// `GET /v1/conversations/{id}/items/{item_id}`
@@ -165,30 +155,4 @@ fn no_item(id: &str) -> Reject {
         format!("there is no item {id:?} in this conversation; check the id, unless the item was deleted"),
     )
     .param("item_id")
-}
-
-/// One page of the transcript, newest first unless asked otherwise.
-fn page(mut items: Vec<Item>, query: &HashMap<String, String>) -> Result<ItemList, Reject> {
-    match query.get("order").map(String::as_str) {
-        None | Some("desc") => items.reverse(),
-        Some("asc") => {}
-        Some(_) => return Err(invalid("order", "order must be asc or desc")),
-    }
-    let limit = query.get("limit").map_or(Ok(PAGE_ITEMS), |text| text.parse());
-    let limit = limit.ok().filter(|limit| (1..=PAGE_ITEMS_MAX).contains(limit));
-    let limit = limit.ok_or_else(|| invalid("limit", format!("limit must be between 1 and {PAGE_ITEMS_MAX}")))?;
-    if let Some(after) = query.get("after") {
-        let place = items.iter().position(|item| item.wire_id() == *after);
-        let place = place.ok_or_else(|| no_item(after).param("after"))?;
-        items.drain(..=place);
-    }
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    Ok(ItemList {
-        object: "list",
-        first_id: items.first().map(Item::wire_id),
-        last_id: items.last().map(Item::wire_id),
-        data: object::items(&items),
-        has_more,
-    })
 }

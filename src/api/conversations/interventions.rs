@@ -73,7 +73,7 @@ pub(super) async fn core_request(
         None => None,
     };
     let fresh = &mut FreshIds::random();
-    let items = input::items(request.input.as_ref(), "input", fresh)?;
+    let items = input::items(request.input.as_ref(), "input", None, fresh)?;
     if items.is_empty() && thinking.is_none() {
         return Err(invalid("input", "the input is empty; say what the model should do instead"));
     }

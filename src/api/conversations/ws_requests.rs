@@ -124,7 +124,8 @@ async fn create(
         }
         Claimed::Replay(_) => return Err(wrong_operation()),
     };
-    let mut create = create::create(session.app.engine(request.model.as_deref())?.model(), &request, frame)?;
+    let model = session.app.engine(request.model.as_deref())?.model();
+    let mut create = create::create(model, Some(&session.app.seal), &request, frame)?;
     create::check_constraint(&session.app, &create, frame).await?;
     if let Some(previous) = &request.previous_response_id {
         let id: ResponseId = previous.parse().map_err(|_| create::unknown_previous(previous))?;

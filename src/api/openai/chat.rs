@@ -23,10 +23,13 @@ use crate::api::idempotency;
 use crate::api::input;
 use crate::api::object;
 use crate::api::stream::{finish, kept_end};
+use crate::api::tools;
 use crate::api::unserved;
 use crate::api::{constraint, sampling};
 use crate::conversation::ResponseStatus;
-use crate::conversation::{self, ChoiceOf, Create, Ending, ItemBody, ItemStatus, Policy, Reject, ResponseConfig};
+use crate::conversation::{
+    self, ChoiceOf, Create, Ending, ItemBody, ItemStatus, Policy, Purpose, Reject, ResponseConfig,
+};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
@@ -133,7 +136,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     let (thinking, template_kwargs) = input::thought(word, "reasoning_effort", kwargs, model)?;
     let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
     let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
-    let tools = input::tools(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    let tools = tools::functions(request.tools.as_deref(), request.tool_choice.as_ref())?;
     let constraint = constraint::constraint(&params, &tools, model)?;
     let config = ResponseConfig {
         model: model.id.clone(),
@@ -159,6 +162,9 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         prompt_end: input::prompt_end(request.add_generation_prompt, request.continue_final_message, &input)?,
         priority: input::priority(body)?,
         choice: None,
+        tool_shapes: BTreeMap::new(),
+        purpose: Purpose::Answer,
+        seal: None,
     };
     Ok(Create::new(ResponseId::draw(fresh), input, config))
 }

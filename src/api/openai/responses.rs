@@ -17,11 +17,13 @@ use crate::api::body::{Admitted, JsonBody, PathId, decode, flag};
 use crate::api::create::{self, Done};
 use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
 use crate::api::frame::silent_failure;
+use crate::api::page::page;
 use crate::api::stream::{Follow, at_creation, finish, kept_end, sse};
 use crate::api::{idempotency, object};
 use crate::conversation::{self, Input, Reject};
 use crate::error::Code;
 use crate::ids::ResponseId;
+use crate::protocol::conversations::ItemList;
 use crate::protocol::responses::CreateResponse;
 use crate::store::KeyedAnswer;
 
@@ -171,6 +173,19 @@ pub(crate) async fn get(
     let seat = app.seat()?;
     let reader = handle.attach_response(id).await?;
     Ok(stream(&app, Follow::new(reader, id, after), Some(seat)))
+}
+
+/// `GET /v1/responses/{id}/input_items`: what joined the transcript with the response.
+pub(crate) async fn input_items(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    PathId(id): PathId,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Json<ItemList>, OpenAiError> {
+    let id = create::response_id(&id)?;
+    let state = app.directory.of_response(id, &principal).await?.state().await?;
+    let response = state.response(id).ok_or_else(|| not_found(id))?;
+    Ok(Json(page(response.input.clone(), &query)?))
 }
 
 /// `GET /v1/responses/{id}/prefix`: how much of what was held the prompt began with, and why not of all.

@@ -180,7 +180,8 @@ impl Session {
             return Ok(None);
         }
         create::check(request, frame)?;
-        let mut create = create::create(self.app.engine(request.model.as_deref())?.model(), request, frame)?;
+        let model = self.app.engine(request.model.as_deref())?.model();
+        let mut create = create::create(model, Some(&self.app.seal), request, frame)?;
         create::check_constraint(&self.app, &create, frame).await?;
         create.previous = Some(id);
         let id = create.response_id;
@@ -412,9 +413,6 @@ impl Session {
 /// What other sockets of this kind do, and this version does not.
 fn refuse_unserved(frame: &Value) -> Result<(), Reject> {
     let asks = |name: &str, value: Value| frame.get(name).is_some_and(|asked| *asked == value);
-    if asks("generate", json!(false)) {
-        return Err(invalid("generate", "generate: a warm-up without an answer is not supported by this version"));
-    }
     if frame.get("stream_id").is_some_and(|id| !id.is_null()) {
         return Err(invalid("stream_id", "stream_id: one socket has one stream in this version; use another socket"));
     }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::App;
+use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create;
 use crate::api::errors::{OpenAiError, invalid};
@@ -17,6 +18,7 @@ use crate::engine::{Engine, ModelInfo};
 use crate::error::Code;
 use crate::parse::{ReasoningFormat, ends_in_reasoning, text_ends_in_reasoning};
 use crate::prompt::{Built, PromptEnd};
+use crate::protocol::responses::CreateResponse;
 use crate::protocol::tokenize::{Detokenize, Detokenized, RenderedChat, Tokenize, Tokenized};
 
 /// `POST /v1/tokenize`
@@ -44,6 +46,25 @@ pub(crate) async fn tokenize(
         token_strs: asked_strings(&request, &model.tokenizer, &tokens),
         tokens,
     }))
+}
+
+/// `POST /v1/responses/input_tokens`: how many tokens the prompt of a response would have.
+pub(crate) async fn input_tokens(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    Admitted(_permit): Admitted,
+    JsonBody(body): JsonBody,
+) -> Result<Json<Value>, OpenAiError> {
+    let request: CreateResponse = decode(&body)?;
+    create::check(&request, &body)?;
+    let engine = app.engine(request.model.as_deref())?.clone();
+    let behind = create::continues(&app, &principal, &request).await?;
+    let create = create::create(engine.model(), Some(&app.seal), &request, &body)?;
+    if behind.is_none() && create.input.is_empty() {
+        return Err(invalid("input", "the input is empty; give at least one message").into());
+    }
+    let built = app.directory.preview(behind, create, &engine).await?;
+    Ok(Json(json!({"object": "response.input_tokens", "input_tokens": built.tokens.len()})))
 }
 
 /// `POST /v1/chat/render`
@@ -112,11 +133,11 @@ fn has_conversation(body: &Value) -> bool {
 
 /// The prompt, and whether its answer begins inside reasoning.
 async fn render(app: &App, engine: &Arc<dyn Engine>, body: &Value) -> Result<(Built, bool), Reject> {
-    let create = create::to_render(engine.model(), body)?;
+    let create = create::to_render(engine.model(), Some(&app.seal), body)?;
     let last = create.input.last().filter(|_| create.config.prompt_end == PromptEnd::Message);
     let reasoning = engine.model().reasoning;
     let inside = last.map(|last| text_ends_in_reasoning(reasoning, &last.text()));
-    let built = app.directory.preview(create, engine).await?;
+    let built = app.directory.preview(None, create, engine).await?;
     let starts_in_reasoning = inside.unwrap_or_else(|| starts_in_reasoning(reasoning, &built.text));
     Ok((built, starts_in_reasoning))
 }

@@ -102,6 +102,7 @@ fn a_result_given_again_behind_the_clients_own_request_does_not_name_that_as_wha
         output: "rain".into(),
         synthetic: false,
         is_error: false,
+        call_kind: CallKind::Function,
     };
     let item = Item { id: ItemId::draw(&mut talk.fresh), status: ItemStatus::Completed, body };
     talk.create_with(vec![item], None).unwrap();
@@ -344,6 +345,7 @@ fn of_results_that_come_together_each_that_is_late_is_recorded_and_none_is_taken
             output: "first".to_owned(),
             synthetic: false,
             is_error: false,
+            call_kind: CallKind::Function,
         };
         results.push(Item { id: ItemId::draw(&mut talk.fresh), status: ItemStatus::Completed, body });
     }

@@ -10,7 +10,13 @@ pub(super) fn said(fresh: &mut FreshIds, text: &str) -> Item {
 
 fn result(fresh: &mut FreshIds, call_id: &CallId, output: &str) -> Item {
     let (call_id, output) = (call_id.clone(), output.to_owned());
-    let body = ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false };
+    let body = ItemBody::FunctionCallOutput {
+        call_id,
+        output,
+        synthetic: false,
+        is_error: false,
+        call_kind: CallKind::Function,
+    };
     Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body }
 }
 

@@ -170,6 +170,9 @@ fn config() -> ResponseConfig {
         prompt_end: PromptEnd::Answer,
         priority: None,
         choice: None,
+        tool_shapes: std::collections::BTreeMap::new(),
+        purpose: Purpose::Answer,
+        seal: None,
     }
 }
 

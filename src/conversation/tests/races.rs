@@ -203,7 +203,13 @@ fn a_create_while_calls_are_open_has_its_turn_behind_those_that_came_before_it()
 #[test]
 fn a_create_with_the_results_that_a_steer_awaits_takes_it_along_at_once() {
     let (mut talk, _, _, call_id) = waiting_behind_a_call();
-    let body = ItemBody::FunctionCallOutput { call_id, output: "rain".into(), synthetic: false, is_error: false };
+    let body = ItemBody::FunctionCallOutput {
+        call_id,
+        output: "rain".into(),
+        synthetic: false,
+        is_error: false,
+        call_kind: CallKind::Function,
+    };
     let result = Item { id: ItemId::draw(&mut talk.fresh), status: ItemStatus::Completed, body };
     let id = talk.create_with(vec![result], None).unwrap();
     assert_eq!(talk.state.active().unwrap().id, id);

@@ -176,7 +176,13 @@ impl Real {
     fn result(&mut self, call_id: CallId, output: u8) -> Item {
         let (id, status) = (ItemId::draw(&mut self.talk.fresh), ItemStatus::Completed);
         let output = output.to_string();
-        let body = ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false };
+        let body = ItemBody::FunctionCallOutput {
+            call_id,
+            output,
+            synthetic: false,
+            is_error: false,
+            call_kind: CallKind::Function,
+        };
         Item { id, status, body }
     }
 

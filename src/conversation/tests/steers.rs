@@ -125,7 +125,13 @@ fn a_steer_that_awaits_calls_is_committed_behind_their_results_in_order() {
 fn a_pending_steer_joins_the_create_that_brings_the_results() {
     let (mut talk, id, call_id) = with_open_call();
     talk.steer_as(id, "and Rome", |steer| steer.tools = ToolsOnSteer::Await).unwrap();
-    let body = ItemBody::FunctionCallOutput { call_id, output: "rain".to_owned(), synthetic: false, is_error: false };
+    let body = ItemBody::FunctionCallOutput {
+        call_id,
+        output: "rain".to_owned(),
+        synthetic: false,
+        is_error: false,
+        call_kind: CallKind::Function,
+    };
     let result = Item { id: ItemId::draw(&mut talk.fresh), status: ItemStatus::Completed, body };
     talk.create_with(vec![result], None).unwrap();
     assert_eq!((asked(&talk), status(&talk, 0)), (vec!["rain".to_owned(), "and Rome".to_owned()], "committed"));
@@ -271,7 +277,13 @@ fn a_busy_conversation_is_steered_by_a_create_when_asked_to() {
 fn results_never_wait_behind_a_running_response() {
     let (mut talk, _, call_id) = with_open_call();
     talk.create("never mind").unwrap();
-    let body = ItemBody::FunctionCallOutput { call_id, output: "x".to_owned(), synthetic: false, is_error: false };
+    let body = ItemBody::FunctionCallOutput {
+        call_id,
+        output: "x".to_owned(),
+        synthetic: false,
+        is_error: false,
+        call_kind: CallKind::Function,
+    };
     let result = Item { id: ItemId::draw(&mut talk.fresh), status: ItemStatus::Completed, body };
     let enqueue = |create: &mut Create| create.policies.if_busy = Some(IfBusy::Enqueue);
     assert_eq!(talk.create_from(vec![result], enqueue).unwrap_err().code, Code::ConversationBusy);

@@ -10,6 +10,7 @@ fn result(fresh: &mut FreshIds, call_id: &CallId, output: &str) -> Item {
         output: output.to_owned(),
         synthetic: false,
         is_error: false,
+        call_kind: CallKind::Function,
     };
     Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body }
 }
@@ -128,7 +129,14 @@ fn a_call_cannot_be_answered_twice_in_one_input() {
 /// A call as a client brings it along in its own transcript.
 fn brought(fresh: &mut FreshIds, call_id: &str) -> Item {
     let (call_id, name, arguments) = (CallId(call_id.to_owned()), "f".into(), "{}".into());
-    let body = ItemBody::FunctionCall { call_id, native_id: None, name, arguments };
+    let body = ItemBody::FunctionCall {
+        call_id,
+        native_id: None,
+        name,
+        arguments,
+        call_kind: CallKind::Function,
+        namespace: None,
+    };
     Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body }
 }
 

@@ -9,6 +9,8 @@ use super::super::gguf::{Array, TensorType, Value, Writer};
 pub(crate) struct Tiny {
     pub(crate) architecture: &'static str,
     pub(crate) layers: usize,
+    /// Tokens of its context.
+    pub(crate) context: usize,
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     /// Values in a head, where heads do not share the stream's width.
@@ -30,6 +32,7 @@ impl Default for Tiny {
         Self {
             architecture: "llama",
             layers: 2,
+            context: 2048,
             heads: 4,
             kv_heads: 2,
             head_dim: None,
@@ -70,7 +73,7 @@ impl Tiny {
         };
         let keys = [
             ("block_count", number(self.layers)),
-            ("context_length", number(2048)),
+            ("context_length", number(self.context)),
             ("embedding_length", number(WIDTH)),
             ("attention.head_count", number(self.heads)),
             ("attention.head_count_kv", kv_heads),

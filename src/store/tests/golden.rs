@@ -9,9 +9,10 @@ use std::path::PathBuf;
 use serde_json::{Map, json};
 
 use crate::conversation::{
-    CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy, Formats,
-    Item, ItemBody, ItemStatus, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Recorded, RecordedPrompt,
-    ResponseConfig, ResponseError, SamplingConfig, Thinking, TokenLogprob, ToolPolicy, ToolsOnSteer, When,
+    CallKind, CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy,
+    Formats, Item, ItemBody, ItemStatus, Made, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Purpose,
+    Recorded, RecordedPrompt, ResponseConfig, ResponseError, SamplingConfig, SealKey, Thinking, TokenLogprob,
+    ToolPolicy, ToolShape, Toolbox, ToolsOnSteer, When,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
@@ -184,6 +185,9 @@ fn config() -> ResponseConfig {
         prompt_end: PromptEnd::Answer,
         priority: None,
         choice: None,
+        tool_shapes: BTreeMap::new(),
+        purpose: Purpose::Answer,
+        seal: None,
     }
 }
 
@@ -193,18 +197,21 @@ fn items() -> Vec<Item> {
             role: Role::User,
             content: vec![Content::Text { text: "Grüße \u{1F44B} \"quoted\"\n".into() }],
         },
-        ItemBody::Reasoning { text: "The user greets.".into() },
+        ItemBody::Reasoning { text: "The user greets.".into(), made: None },
         ItemBody::FunctionCall {
             call_id: CallId("call0123456789abcdefghijklmn".into()),
             native_id: None,
             name: "weather".into(),
             arguments: r#"{"city":"Bern"}"#.into(),
+            call_kind: CallKind::Function,
+            namespace: None,
         },
         ItemBody::FunctionCallOutput {
             call_id: CallId("call0123456789abcdefghijklmn".into()),
             output: "not started".into(),
             synthetic: true,
             is_error: false,
+            call_kind: CallKind::Function,
         },
     ];
     let statuses = [ItemStatus::Completed, ItemStatus::Incomplete, ItemStatus::InProgress, ItemStatus::Completed];
@@ -235,7 +242,30 @@ fn samples() -> Vec<Event> {
     events.extend(shaped());
     events.push(going_on());
     events.extend(bounded());
+    events.extend(kinds());
     events
+}
+
+/// Tools of other kinds than functions, brought by an item and called; a summary; and answers that are none.
+fn kinds() -> Vec<Event> {
+    let tool = ToolDefinition { name: "a__exec".into(), description: None, parameters: json!({}) };
+    let shape = ToolShape { name: "exec".into(), namespace: Some("a".into()), kind: CallKind::Custom };
+    let shapes = BTreeMap::from([("a__exec".to_owned(), shape)]);
+    let (call_id, namespace) = (CallId("call0123456789abcdefghijklmn".into()), Some("a".into()));
+    let (name, arguments, output) = ("exec".into(), String::new(), "done".into());
+    let call_kind = CallKind::Custom;
+    let bodies = [
+        ItemBody::AdditionalTools { toolbox: Toolbox { tools: vec![tool], shapes: shapes.clone() }, found: true },
+        ItemBody::FunctionCall { call_id: call_id.clone(), native_id: None, name, arguments, call_kind, namespace },
+        ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false, call_kind },
+        ItemBody::Compaction { text: "so far".into() },
+        ItemBody::Reasoning { text: "hm".into(), made: Some(Made { fingerprint: "f".into(), tokens: vec![7, 8] }) },
+    ];
+    let items = bodies.map(|body| Item { id: item_id(8), status: ItemStatus::Completed, body }).to_vec();
+    let seal = Some(SealKey([0x5a; 32]));
+    let config = ResponseConfig { tool_shapes: shapes, purpose: Purpose::Summary, seal, ..config() };
+    let new = NewResponse { id: response(1), previous: None, input: Vec::new(), config, enqueued: false };
+    vec![Event::ItemsAdded { items }, Event::ResponseCreated(Box::new(new))]
 }
 
 /// One of several answers to an urgent request.
@@ -298,6 +328,8 @@ fn native_ids() -> Vec<Event> {
         native_id: Some("functions.weather:0".into()),
         name: "weather".into(),
         arguments: String::new(),
+        call_kind: CallKind::Function,
+        namespace: None,
     };
     let item = Item { id: item_id, status: ItemStatus::InProgress, body };
     let (status, native_id) = (ItemStatus::Completed, Some("aB3dE6gH9".into()));

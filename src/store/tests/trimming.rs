@@ -41,6 +41,9 @@ fn config() -> ResponseConfig {
         prompt_end: crate::prompt::PromptEnd::Answer,
         priority: None,
         choice: None,
+        tool_shapes: std::collections::BTreeMap::new(),
+        purpose: crate::conversation::Purpose::Answer,
+        seal: None,
     }
 }
 

@@ -205,7 +205,9 @@ impl Story {
                 at.broken("number", what);
             }
             Some(number) => turn.next_number = number + 1,
-            None if matches!(text(event, "type"), "response_created" | "output_delta" | "response_ended") => {
+            None if matches!(text(event, "type"), "response_created" | "response_ended")
+                || text(event, "type") == "output_delta" && turn.streams(text(event, "item_id")) =>
+            {
                 at.broken("number", format!("an event of {}'s stream has no sequence_number", turn.id));
             }
             None => {}

@@ -108,6 +108,14 @@ impl Turn {
         self.output.iter_mut().rev().find(|made| made.item["id"] == item_id)
     }
 
+    /// Whether its own stream shows how the item grows.
+    pub(super) fn streams(&mut self, item_id: &str) -> bool {
+        self.made(item_id).is_none_or(|made| {
+            let body = &made.item["body"];
+            body["kind"] != "compaction" && body["call_kind"] != "tool_search" && body["call_kind"] != "local_shell"
+        })
+    }
+
     /// Grows an item by a delta.
     pub(super) fn grow(&mut self, event: &Value) {
         let (delta, tokens) = (text(event, "text").to_owned(), list(event, "tokens").len() as u64);
@@ -121,7 +129,7 @@ impl Turn {
                 let old = body["content"][0]["text"].clone();
                 body["content"] = json!([{"kind": "text", "text": grown(&old)}]);
             }
-            Some("reasoning") => body["text"] = grown(&body["text"]),
+            Some("reasoning" | "compaction") => body["text"] = grown(&body["text"]),
             _ => body["arguments"] = grown(&body["arguments"]),
         }
     }

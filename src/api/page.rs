@@ -1,0 +1,44 @@
+//! Lists of items, page by page.
+
+use std::collections::HashMap;
+
+use super::errors::invalid;
+use super::object;
+use crate::conversation::{Item, Reject};
+use crate::protocol::conversations::ItemList;
+
+/// Most items of one page.
+const PAGE_ITEMS_MAX: usize = 100;
+/// Items of a page, unless the client says otherwise.
+const PAGE_ITEMS: usize = 20;
+
+/// All of these items on one page.
+pub(crate) fn whole(items: &[Item]) -> ItemList {
+    ItemList {
+        object: "list",
+        first_id: items.first().map(Item::wire_id),
+        last_id: items.last().map(Item::wire_id),
+        data: object::items(items),
+        has_more: false,
+    }
+}
+
+/// One page of them, newest first unless asked otherwise.
+pub(crate) fn page(mut items: Vec<Item>, query: &HashMap<String, String>) -> Result<ItemList, Reject> {
+    match query.get("order").map(String::as_str) {
+        None | Some("desc") => items.reverse(),
+        Some("asc") => {}
+        Some(_) => return Err(invalid("order", "order must be asc or desc")),
+    }
+    let limit = query.get("limit").map_or(Ok(PAGE_ITEMS), |text| text.parse());
+    let limit = limit.ok().filter(|limit| (1..=PAGE_ITEMS_MAX).contains(limit));
+    let limit = limit.ok_or_else(|| invalid("limit", format!("limit must be between 1 and {PAGE_ITEMS_MAX}")))?;
+    if let Some(after) = query.get("after") {
+        let place = items.iter().position(|item| item.wire_id() == *after);
+        let place = place.ok_or_else(|| invalid("after", format!("there is no item {after:?} here")))?;
+        items.drain(..=place);
+    }
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    Ok(ItemList { has_more, ..whole(&items) })
+}

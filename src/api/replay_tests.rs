@@ -1,0 +1,130 @@
+//! The second request of each real client's recording, on a model that runs: it reuses what the first one left in the
+//! KV cache, to the last token that the template allows.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::watch;
+
+use super::create::{self, Done};
+use super::frame::is_end_of;
+use super::openai::chat;
+use super::stream::finish;
+use super::{App, Limits, Phase, Seal};
+use crate::actors::{self, Keys, KvKeeper, Parts, Running, Unstored};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::conversation::{Create, Response};
+use crate::engine::tiny::Tiny;
+use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine};
+use crate::store::{Journal, MemoryJournal, Writer};
+
+/// Tokens of a KV block.
+const BLOCK: usize = 16;
+
+async fn app(folder: &TempDir) -> App {
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, Tiny { context: 1 << 14, ..Tiny::default() }.file()).unwrap();
+    let options = LoadOptions { id: Some("scripted".into()), threads: Some(1), ..LoadOptions::default() };
+    let engine: Arc<dyn Engine> = Arc::new(LocalEngine::load(&path, &options).unwrap());
+    let journal: Arc<dyn Journal> = Arc::new(MemoryJournal::new());
+    let config = Config::default();
+    let parts = Parts {
+        writer: Writer::start(journal.clone(), config.journal_queue_batches).unwrap(),
+        journal: journal.clone(),
+        catalog: Arc::new(Catalog::new(vec![engine])),
+        clock: Clock::System,
+        kv: KvKeeper::default(),
+        config: Arc::new(config),
+        running: Running::default(),
+        unstored: Unstored::default(),
+    };
+    let catalog = parts.catalog.clone();
+    let root = actors::start(parts).await.unwrap();
+    let limits = Limits {
+        body_bytes_max: 1 << 20,
+        ws_frame_bytes_max: 1 << 20,
+        control_body_bytes_max: 1 << 20,
+        requests_in_flight_max: 4,
+        readers_max: 4,
+        silence: std::time::Duration::from_secs(15),
+        tool_lease_ms: 1,
+        tool_lease_ms_max: 1,
+    };
+    let phases = watch::channel(Phase::Ready).1;
+    App::new(root.directory(), catalog, Keys::new(journal), Seal::new([1; 32]), limits, phases)
+}
+
+/// The prompt of a request, and the response to it.
+async fn answered(app: &App, path: &str, body: &Value) -> (Vec<u32>, Response) {
+    let engine = app.engine(None).unwrap().clone();
+    let mut body = body.clone();
+    // What it says means nothing, and the next request says something else in its place.
+    body[if path.ends_with("responses") { "max_output_tokens" } else { "max_completion_tokens" }] = 2.into();
+    let create: Create = if path.ends_with("responses") {
+        create::to_render(engine.model(), Some(&app.seal), &body).unwrap()
+    } else {
+        chat::core_request(engine.model(), &serde_json::from_value(body.clone()).unwrap(), &body).unwrap()
+    };
+    let prompt = app.directory.preview(None, create.clone(), &engine).await.unwrap().tokens;
+    let id = create.response_id;
+    let (handle, reader) = app.directory.ephemeral(create::open("local", Vec::new()), create, None).await.unwrap();
+    let state = finish(reader, &handle, id).await.unwrap();
+    (prompt, state.response(id).unwrap().clone())
+}
+
+#[tokio::test]
+async fn the_next_request_of_a_client_reuses_the_prompt_of_the_one_before() {
+    let folder = TempDir::new().unwrap();
+    let app = app(&folder).await;
+    let recordings = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/clients")).unwrap();
+    let mut count = 0;
+    for recording in recordings.map(|entry| entry.unwrap().path()) {
+        let recorded: Value = serde_json::from_str(&std::fs::read_to_string(&recording).unwrap()).unwrap();
+        if recorded["socket"] == true {
+            continue;
+        }
+        let path = recorded["path"].as_str().unwrap();
+        let (first, _) = answered(&app, path, &recorded["requests"][0]).await;
+        let (second, response) = answered(&app, path, &recorded["requests"][1]).await;
+        let common = first.iter().zip(&second).take_while(|(one, other)| one == other).count();
+        assert!(common > BLOCK, "{}", recording.display());
+        let reused = response.usage.cached_tokens as usize;
+        assert!(reused >= common / BLOCK * BLOCK, "{}: {reused} of {common} tokens", recording.display());
+        count += 1;
+    }
+    assert!(count >= 8, "{count} recordings");
+}
+
+#[tokio::test]
+async fn what_was_only_prefilled_is_not_run_again() {
+    let folder = TempDir::new().unwrap();
+    let app = app(&folder).await;
+    let recorded = include_str!("../../tests/golden/clients/codex_ws.json");
+    let recorded: Value = serde_json::from_str(recorded).unwrap();
+    let requests = recorded["requests"].as_array().unwrap();
+    let warm = requests[0].clone();
+    let request = serde_json::from_value(warm.clone()).unwrap();
+    let Done::Created { id, handle, reader } = create::perform(&app, "local", &request, &warm, None).await.unwrap()
+    else {
+        panic!("it has no key");
+    };
+    // Whoever reads on keeps the conversation, as its socket does.
+    let mut reader = *reader;
+    while !is_end_of(&reader.next().await.unwrap(), id) {}
+    let prefilled = reader.state().response(id).unwrap().usage;
+    assert_eq!((prefilled.cached_tokens, prefilled.output_tokens), (0, 0));
+    let mut turn = requests[1].clone();
+    turn.as_object_mut().unwrap().shift_remove("previous_response_id");
+    turn["max_output_tokens"] = 2.into();
+    let request = serde_json::from_value(turn.clone()).unwrap();
+    let mut create = create::create(app.engine(None).unwrap().model(), None, &request, &turn).unwrap();
+    (create.previous, create.config.store) = (Some(id), false);
+    let next = create.response_id;
+    handle.create(create, None).await.unwrap();
+    while !is_end_of(&reader.next().await.unwrap(), next) {}
+    let usage = reader.state().response(next).unwrap().usage;
+    let whole = prefilled.input_tokens as usize / BLOCK * BLOCK;
+    assert!(usage.cached_tokens as usize >= whole, "{usage:?} behind {prefilled:?}");
+}
