@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod effort_tests;
 mod nearest;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,12 +15,12 @@ use std::str::FromStr;
 
 use figment::Figment;
 use figment::providers::{Format, Serialized, Toml};
-use figment::value::{Dict, Map, Value};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::parse::{ReasoningFormat, ToolFormat, UnknownFormat};
 use crate::prompt::Effort;
 use nearest::nearest;
+use variables::{LIST_SETTINGS, Variables};
 
 /// The name of the choice that goes by a model's template.
 const AUTO: &str = "auto";
@@ -29,15 +30,6 @@ pub const DEFAULT_FILE: &str = "midstream.toml";
 
 /// See [`Config::journal_kept_bytes_max`].
 pub const JOURNAL_KEPT_BYTES_MAX: u64 = 1 << 30;
-
-/// Variables with the prefix that are read elsewhere and are no settings; so are those of the project's own tests.
-const OTHER_VARIABLES: [&str; 6] = ["api_key", "isa", "cache_dir", "log", "crash", "crash_log"];
-
-/// Settings whose text is taken as it is, even where it looks like a number.
-const TEXT_SETTINGS: [&str; 6] = ["listen", "data_dir", "scripted", "chat_template", "tool_format", "reasoning"];
-
-/// Settings that hold several texts, separated by commas in a variable.
-const LIST_SETTINGS: [&str; 1] = ["models"];
 
 /// Everything an operator can set. Names carry their unit; `midstream.example.toml` shows them all.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -380,11 +372,11 @@ fn what_is_wrong(error: &figment::Error, variables: &Variables) -> String {
     let spelled = |name: &str, as_variable: bool| {
         if as_variable { format!("`MIDSTREAM_{}`", name.to_uppercase()) } else { format!("`{name}`") }
     };
-    let written = |name: &str| spelled(name, variables.0.contains_key(name));
+    let written = |name: &str| spelled(name, variables.has(name));
     let name = error.path.join(".");
     let said = match &error.kind {
         Kind::UnknownField(field, known) => {
-            let as_variable = variables.0.contains_key(field);
+            let as_variable = variables.has(field);
             let help = match nearest(field, known) {
                 Some(near) => format!("did you mean {}?", spelled(near, as_variable)),
                 None => "midstream.example.toml shows all".to_owned(),
@@ -429,49 +421,6 @@ fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) 
         OneOrMany::One(one) => vec![one],
         OneOrMany::Many(many) => many,
     })
-}
-
-/// The settings among the environment's variables.
-#[derive(Clone)]
-struct Variables(Dict);
-
-impl Variables {
-    fn new(variables: impl IntoIterator<Item = (String, String)>) -> Self {
-        let settings = variables.into_iter().filter_map(|(name, text)| {
-            let name = name.strip_prefix("MIDSTREAM_")?.to_lowercase();
-            // A container platform describes a service named midstream by such variables.
-            let of_the_platform = name.starts_with("service_") || name == "port" || name.starts_with("port_");
-            let of_tests = name.starts_with("test_") || name.starts_with("sim_");
-            if of_the_platform || of_tests || OTHER_VARIABLES.contains(&name.as_str()) {
-                return None;
-            }
-            let value = variable_value(&name, &text);
-            Some((name, value))
-        });
-        Self(settings.collect())
-    }
-}
-
-fn variable_value(name: &str, text: &str) -> Value {
-    if LIST_SETTINGS.contains(&name) {
-        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-        Value::from(parts.map(Value::from).collect::<Vec<_>>())
-    } else if TEXT_SETTINGS.contains(&name) {
-        Value::from(text)
-    } else {
-        text.parse().unwrap_or_else(|never: std::convert::Infallible| match never {})
-    }
-}
-
-impl figment::Provider for Variables {
-    fn metadata(&self) -> figment::Metadata {
-        figment::Metadata::named("the environment")
-            .interpolater(|_, keys| format!("MIDSTREAM_{}", keys.join("_").to_uppercase()))
-    }
-
-    fn data(&self) -> Result<Map<figment::Profile, Dict>, figment::Error> {
-        Ok(figment::Profile::Default.collect(self.0.clone()))
-    }
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ mod format;
 mod half;
 mod isa;
 mod kv;
+mod kv_block;
 mod layout;
 mod limits;
 mod math;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::errors::invalid;
 use super::object;
 use crate::conversation::{Item, Reject};
+use crate::error::Code;
 use crate::protocol::conversations::ItemList;
 
 /// Most items of one page.
@@ -35,7 +36,8 @@ pub(crate) fn page(mut items: Vec<Item>, query: &HashMap<String, String>) -> Res
     let limit = limit.ok_or_else(|| invalid("limit", format!("limit must be between 1 and {PAGE_ITEMS_MAX}")))?;
     if let Some(after) = query.get("after") {
         let place = items.iter().position(|item| item.wire_id() == *after);
-        let place = place.ok_or_else(|| invalid("after", format!("there is no item {after:?} here")))?;
+        let no_item = || Reject::new(Code::NotFound, format!("there is no item {after:?} here")).param("after");
+        let place = place.ok_or_else(no_item)?;
         items.drain(..=place);
     }
     let has_more = items.len() > limit;
