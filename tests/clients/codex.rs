@@ -17,6 +17,11 @@ const PATIENCE_S: &str = "120";
 const POSTS: &str = "POST /v1/responses ";
 const UPGRADES: &str = "GET /v1/responses ";
 
+/// A long answer, piece by piece.
+fn counted() -> Vec<String> {
+    (1..=30).map(|number| format!("{number} ")).collect()
+}
+
 /// What the scripted model says to what Codex is asked here.
 fn replies() -> Value {
     let call = r#"<tool_call>{"name": "exec_command", "arguments": {"cmd": "echo tools-$((40 + 2))"}}</tool_call>"#;
@@ -24,7 +29,7 @@ fn replies() -> Value {
         "input": "*** Begin Patch\n*** Add File: made.txt\n+by a patch\n*** End Patch\n",
     }});
     let patch = format!("<tool_call>{patch}</tool_call>");
-    let counted: Vec<String> = (1..=30).map(|number| format!("{number} ")).collect();
+    let counted = counted();
     json!([
         {"match": "tools-42", "deltas": ["The tool ", "said 42."]},
         {"match": "Success. Updated", "deltas": ["It is ", "patched."]},
@@ -107,7 +112,7 @@ impl Codex {
 
     /// Runs to its end, which must be a good one.
     fn exec(&self, words: &[&str]) -> Run {
-        Run::of(self.command(words).output().unwrap())
+        Run::of(&self.command(words).output().unwrap())
     }
 }
 
@@ -115,7 +120,7 @@ impl Codex {
 struct Run(Vec<Value>);
 
 impl Run {
-    fn of(output: std::process::Output) -> Self {
+    fn of(output: &std::process::Output) -> Self {
         let (said, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{}\n{said}\n{log}", output.status);
         Self(said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
@@ -188,13 +193,13 @@ fn codex_resumes_its_last_session() {
 
 #[test]
 fn codex_finishes_its_turn_though_the_server_is_killed_in_the_middle_of_the_stream() {
-    let counted: String = (1..=30).map(|number| format!("{number} ")).collect();
+    let counted = counted().concat();
     for mut codex in [Codex::new(""), Codex::over_sockets()] {
         let hears = codex.proxy.hears("\"response.output_text.delta\"");
         let run = codex.command(&["count"]).spawn().unwrap();
         hears.recv().unwrap();
         codex.restart();
-        let run = Run::of(run.wait_with_output().unwrap());
+        let run = Run::of(&run.wait_with_output().unwrap());
         assert_eq!(run.texts().iter().map(|text| text.trim_end()).collect::<Vec<_>>(), [counted.trim_end()]);
     }
 }

@@ -34,8 +34,6 @@ pub(crate) fn npm(package: &str, version: &str) -> PathBuf {
 pub(crate) fn find(folder: &Path, wanted: &dyn Fn(&Path) -> bool) -> Option<PathBuf> {
     let mut entries: Vec<PathBuf> = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
     entries.sort();
-    entries.into_iter().find_map(|path| match path.is_dir() {
-        true => find(&path, wanted),
-        false => Some(path).filter(|path| wanted(path)),
-    })
+    let look = |path: PathBuf| if path.is_dir() { find(&path, wanted) } else { Some(path).filter(|path| wanted(path)) };
+    entries.into_iter().find_map(look)
 }
