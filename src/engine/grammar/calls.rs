@@ -62,7 +62,7 @@ impl Rules<'_> {
         if tools.is_empty() {
             return Err(Uncompilable("there is no tool that may be called".to_owned()));
         }
-        let (writing, ways) = form_for(writing, &tools)?;
+        let (writing, ways) = form_for(writing, &tools);
         let mut calls = Vec::with_capacity(tools.len());
         for (number, (tool, way)) in tools.iter().zip(ways).enumerate() {
             calls.push(self.call(number, tool, way)?);
@@ -234,28 +234,33 @@ fn tool<'a>(callable: &'a Callable, tools: &'a [ToolDefinition]) -> Result<Tool<
     Ok(Tool { name, wants })
 }
 
-/// The form for all of these tools, and for each the first way that can say what it wants.
-fn form_for(writing: &'static Writing, tools: &[Tool<'_>]) -> Result<(&'static Writing, Vec<Way>), Uncompilable> {
-    let ways = |writing: &'static Writing| -> Option<Vec<Way>> {
-        let way = |tool: &Tool<'_>| writing.ways.iter().copied().find(|way| can_say(way, tool));
-        tools.iter().map(way).collect()
+/// The form for all of these tools, and for each the first way that can say what it wants. A JSON object says every
+/// schema.
+fn form_for(writing: &'static Writing, tools: &[Tool<'_>]) -> (&'static Writing, Vec<Way>) {
+    let way = |tool: &Tool<'_>| {
+        let exact = writing.ways.iter().copied().find(|way| can_say(way, tool));
+        // In JSON a text of a grammar is any text.
+        exact.or_else(|| writing.ways.iter().copied().find(|way| is_object(way) && has_grammar(tool)))
     };
-    if let Some(ways) = ways(writing) {
-        return Ok((writing, ways));
+    match tools.iter().map(way).collect() {
+        Some(ways) => (writing, ways),
+        None => (&BARE_CALL, tools.iter().map(|_| BARE_CALL.ways[0]).collect()),
     }
-    if let Some(ways) = ways(&BARE_CALL) {
-        return Ok((&BARE_CALL, ways));
-    }
-    let text =
-        "this model's calls carry no text of a grammar, only of a regular expression; give the tool one of these";
-    Err(Uncompilable(text.to_owned()))
+}
+
+fn is_object(way: Way) -> bool {
+    way.iter().any(|part| matches!(part, CallPart::Object))
+}
+
+fn has_grammar(tool: &Tool<'_>) -> bool {
+    matches!(tool.wants, Wants::Input(InputRule::Lark { .. }))
 }
 
 fn can_say(way: Way, tool: &Tool<'_>) -> bool {
     way.iter().all(|part| match part {
         CallPart::Text(_) | CallPart::QuotedName | CallPart::Number => true,
         CallPart::Name => is_plain(tool.name),
-        CallPart::Object => !matches!(tool.wants, Wants::Input(InputRule::Lark { .. })),
+        CallPart::Object => !has_grammar(tool),
         CallPart::Each(each) => match tool.wants {
             // What closes an argument of any name cannot repeat the name.
             Wants::Anything => each.is_raw && !each.text[1].contains('$'),
@@ -273,11 +278,14 @@ fn is_plain(name: &str) -> bool {
 fn object(wants: &Wants<'_>) -> Value {
     match wants {
         Wants::Anything => Value::Null,
-        Wants::Input(InputRule::Regex { pattern }) => {
-            let properties = json!({ INPUT: pattern_schema(pattern) });
+        Wants::Input(rule) => {
+            let text = match rule {
+                InputRule::Regex { pattern } => pattern_schema(pattern),
+                InputRule::Lark { .. } => json!({"type": "string"}),
+            };
+            let properties = json!({ INPUT: text });
             json!({"type": "object", "properties": properties, "required": [INPUT], "additionalProperties": false})
         }
-        Wants::Input(InputRule::Lark { .. }) => Value::Bool(false),
         Wants::Schema(parameters) => match parameters.as_object().filter(|fields| !fields.is_empty()) {
             None => Value::Null,
             Some(fields) if fields.contains_key("type") || fields.contains_key("$ref") => (*parameters).clone(),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::engine::settings::{INPUT, InputRule};
-use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, ReasoningFormat, ToolFormat};
+use crate::parse::{CallPart, DeclaredTool, Piece, Pipeline, PipelineConfig, ReasoningFormat, ToolFormat};
 
 fn families() -> impl Iterator<Item = ToolFormat> {
     ToolFormat::all().filter(|format| *format != ToolFormat::NONE)
@@ -201,20 +201,42 @@ fn custom(input: InputRule) -> (ToolDefinition, Constraint) {
 
 /// Codex's own form of a patch, as far as it matters here.
 const PATCH: &str = r#"
-start: "*** Begin Patch\n" line+ "*** End Patch\n"
-line: /[+-][^\n]*/ "\n"
+start: begin file+ end
+begin: "*** Begin Patch" LF
+end: "*** End Patch" LF?
+file: added | changed
+added: "*** Add File: " name LF add_line+
+changed: "*** Update File: " name LF change+
+change: "@@" LF -> place
+    | ("+" | "-" | " ") /(.*)/ LF
+name: /(.+)/
+add_line: "+" /(.*)/ LF -> line
+%import common.LF
 "#;
+
+/// Whether a family has a form in which texts stand as they are.
+fn says_raw(format: ToolFormat) -> bool {
+    let mut parts = format.writing().ways.iter().copied().flatten();
+    parts.any(|part| matches!(part, CallPart::Each(each) if each.is_raw))
+}
 
 #[test]
 fn the_text_of_a_tool_follows_its_grammar_where_the_form_carries_text() {
     let (tool, constraint) = custom(InputRule::Lark { grammar: PATCH.to_owned() });
-    let text = "*** Begin Patch\n+say \"</parameter>\"\n-\n*** End Patch\n";
+    let lines = ["*** Begin Patch", "*** Add File: a b.rs", "+say \"</parameter>\"", "+", "*** Update File: c", "@@"];
+    let patch = format!("{}\n-x\n+y\n*** End Patch", lines.join("\n"));
     let mut carrying = Vec::new();
     for format in families() {
         let scene = scene(format, vec![tool.clone()]);
-        let Ok(compiled) = scene.compile(&constraint) else { continue };
+        let compiled = scene.compile(&constraint).unwrap();
+        // Where it is not carried, it is any text in JSON.
+        if !says_raw(format) {
+            let said = say(format, &mut compiled.guide(None), &[]);
+            assert_eq!(read(format, &scene.tools, &said).len(), 1, "{format}: {said:?}");
+            continue;
+        }
         carrying.push(format.name());
-        let mut told = text.bytes().map(u32::from).peekable();
+        let mut told = patch.bytes().map(u32::from).peekable();
         let said = walk(&mut compiled.guide(None), |_, mask| {
             let soonest = [END, u32::from(b'"'), u32::from(b'<'), u32::from(b'\n')];
             let next = told.next_if(|token| mask.is_allowed(*token));
@@ -222,7 +244,8 @@ fn the_text_of_a_tool_follows_its_grammar_where_the_form_carries_text() {
         });
         let calls = read(format, &scene.tools, &said);
         assert_eq!(calls.len(), 1, "{format}: {said:?}");
-        assert_eq!(calls[0].1[INPUT], text, "{format}: {said:?}");
+        // The grammar leaves the last line end open.
+        assert_eq!(calls[0].1[INPUT].as_str().unwrap().trim_end(), patch, "{format}: {said:?}");
     }
     let expected = [
         "hermes",
