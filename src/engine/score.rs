@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
     use crate::engine::model::tiny::{Tiny, VOCABULARY};
-    use crate::engine::{Engine, EngineEvent, GenerationRequest, LocalEngine};
+    use crate::engine::{Engine, EngineEvent, GenerationRequest, KvFormat, LocalEngine};
 
     const TEXT: &str = "It rains, it pours, the old man is snoring; he went to bed and bumped his head.";
 
@@ -217,6 +217,24 @@ mod tests {
         forced.extend(&sampled[..4]);
         let scored = rows(&mut scorer(64), &forced, 44);
         assert_eq!(scored.iter().map(|(_, row)| best(row)).collect::<Vec<_>>(), sampled);
+    }
+
+    #[test]
+    fn int8_keys_and_values_leave_the_default_model_as_sure_of_a_text_as_f16_does() {
+        let path = std::env::var_os("MIDSTREAM_TEST_MODEL").unwrap_or_else(|| {
+            panic!("MIDSTREAM_TEST_MODEL must name SmolLM2-135M-Instruct.Q4_1.gguf; scripts/test fetches and sets it")
+        });
+        // Records of decisions do not change.
+        let text = concat!(
+            include_str!("../../docs/decisions/0001-event-sourced-core.md"),
+            include_str!("../../docs/decisions/0002-sled-behind-a-trait.md"),
+        );
+        let [f16, q8] = KvFormat::ALL.map(|kv_format| {
+            let options = LoadOptions { kv_format, ..LoadOptions::default() };
+            Scorer::load(Path::new(&path), &options).unwrap().perplexity(text, 256).unwrap()
+        });
+        assert!((q8.value / f16.value - 1.0).abs() < 0.01, "{q8:?} instead of {f16:?}");
+        assert_ne!(q8.value.to_bits(), f16.value.to_bits());
     }
 
     #[test]
