@@ -1,4 +1,5 @@
-//! The one place that reads time. Everything else is handed a [`Clock`] or a value.
+//! The one place that reads time; only the threads of the kernels time their own waits. Everything else is handed a
+//! [`Clock`] or a value.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

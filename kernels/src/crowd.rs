@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-/// A worker that keeps the caller waiting for longer, and for longer than the caller's own share took, does not work
-/// all that time: its processor was taken from it in the middle of its piece.
+/// A worker that keeps the caller waiting for longer, and for longer than its share of the job took, does not work all
+/// that time: its processor was taken from it in the middle of its piece.
 const HELD_UP_MIN: Duration = Duration::from_micros(500);
 /// How long the caller then goes on alone. A processor that is shared is given away for some milliseconds at a time.
 const ALONE_MIN: Duration = Duration::from_millis(20);
@@ -24,9 +24,10 @@ impl Crowd {
         self.alone.is_some_and(|(_, end)| now < end)
     }
 
-    /// Takes in how long the caller's own share of a job took and how long it then waited for workers.
-    pub(crate) fn note(&mut self, share: Duration, waited: Duration, now: Duration) {
-        if waited < HELD_UP_MIN.max(share) {
+    /// Takes in how long the caller's own share of a job took, how many others had one, and how long it then waited for
+    /// them. Alone it would have done their shares too: where that takes longer than the wait, it had better wait.
+    pub(crate) fn note(&mut self, share: Duration, others: u32, waited: Duration, now: Duration) {
+        if waited < HELD_UP_MIN.max(share.saturating_mul(others)) {
             return;
         }
         let length = match self.alone {
@@ -49,12 +50,21 @@ mod tests {
     fn a_worker_that_only_works_is_waited_for_and_one_that_was_held_up_is_left_out_for_a_while() {
         let begin = Duration::from_secs(1);
         let mut crowd = Crowd::default();
-        crowd.note(SHARE, SHARE, begin);
-        crowd.note(2 * HELD_UP, HELD_UP, begin);
+        crowd.note(SHARE, 1, SHARE, begin);
+        crowd.note(2 * HELD_UP, 1, HELD_UP, begin);
         assert!(!crowd.is_dense(begin));
-        crowd.note(SHARE, HELD_UP, begin);
+        crowd.note(SHARE, 1, HELD_UP, begin);
         assert!(crowd.is_dense(begin) && crowd.is_dense(begin + ALONE_MIN / 2));
         assert!(!crowd.is_dense(begin + ALONE_MIN));
+    }
+
+    #[test]
+    fn a_large_team_is_worth_waiting_for() {
+        let mut crowd = Crowd::default();
+        crowd.note(SHARE, 31, HELD_UP, Duration::ZERO);
+        assert!(!crowd.is_dense(Duration::ZERO), "alone takes 3.1 ms, and the wait was 3");
+        crowd.note(SHARE, 7, HELD_UP, Duration::ZERO);
+        assert!(crowd.is_dense(Duration::ZERO));
     }
 
     #[test]
@@ -63,7 +73,7 @@ mod tests {
         let mut crowd = Crowd::default();
         let mut times = Vec::new();
         for _ in 0..8 {
-            crowd.note(SHARE, HELD_UP, now);
+            crowd.note(SHARE, 1, HELD_UP, now);
             let begin = now;
             while crowd.is_dense(now) {
                 now += Duration::from_millis(1);
@@ -72,7 +82,7 @@ mod tests {
         }
         assert_eq!(times, [20, 40, 80, 160, 320, 640, 640, 640]);
         now += ALONE_MAX;
-        crowd.note(SHARE, HELD_UP, now);
+        crowd.note(SHARE, 1, HELD_UP, now);
         assert!(crowd.is_dense(now) && !crowd.is_dense(now + ALONE_MIN));
     }
 }

@@ -2,7 +2,6 @@
 //! of memory. A position's bits must never depend on other positions.
 
 use std::fmt;
-use std::str::FromStr;
 
 use crate::Isa;
 use crate::activation::{ActivationBlock, BLOCK, quantise_row};
@@ -64,16 +63,6 @@ impl KvFormat {
 impl fmt::Display for KvFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl FromStr for KvFormat {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
-            format!("\"{name}\" is no way to store keys and values; there are {}", Self::ALL.map(Self::name).join(", "))
-        })
     }
 }
 

@@ -143,22 +143,30 @@ impl Team {
             return;
         }
         let next = AtomicUsize::new(0);
-        let share = |_| {
+        // A caller that comes too late for any index has waited for honest work.
+        let caller_had_one = AtomicBool::new(false);
+        let share = |thread| {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 if index >= count {
                     break;
                 }
+                if thread == 0 {
+                    caller_had_one.store(true, Ordering::Relaxed);
+                }
                 job(index);
             }
         };
-        self.publish_and_help(&share, false);
+        let [share, waited] = self.publish_and_help(&share, false);
+        if caller_had_one.into_inner() {
+            lock(&self.turn).note(share, self.workers.len() as u32, waited, self.now());
+        }
     }
 
     /// Opens the door to a job, does the caller's own share, and shuts it: when all workers have done theirs, or else
-    /// at once. Returns when nobody is inside.
-    fn publish_and_help(&self, job: &(dyn Fn(usize) + Sync), wants_everybody: bool) {
-        let mut turn = lock(&self.turn);
+    /// at once. Returns when nobody is inside: how long the own share took, and the wait for the others.
+    fn publish_and_help(&self, job: &(dyn Fn(usize) + Sync), wants_everybody: bool) -> [Duration; 2] {
+        let turn = lock(&self.turn);
         // SAFETY: only the lifetime changes. Workers use the job inside the door only, and this function does not
         // return (or unwind) before the door is shut and nobody inside.
         let erased: Job =
@@ -173,15 +181,13 @@ impl Team {
         self.shared.door.fetch_and(!OPEN, Ordering::SeqCst);
         let done = self.now();
         self.shared.wait_until(|shared| shared.door.load(Ordering::SeqCst) & INSIDE == 0);
-        if !wants_everybody {
-            let now = self.now();
-            turn.note(done.saturating_sub(begin), now.saturating_sub(done), now);
-        }
+        let times = [done.saturating_sub(begin), self.now().saturating_sub(done)];
         let theirs = lock(&self.shared.panic).take();
         drop(turn);
         if let Some(payload) = own.err().or(theirs) {
             resume_unwind(payload);
         }
+        times
     }
 
     /// Cuts `out` into chunks of `chunk_len` (the last may be shorter) and calls `job(chunk_index, chunk)` for each;

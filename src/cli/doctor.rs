@@ -1,7 +1,8 @@
 //! `midstream doctor`: what is known of the conversations and models that `serve` would serve, with the same flags and
 //! settings.
 //!
-//! Reads a copy of the journal, the models' files without their weights, and scripts; serves nothing, changes nothing.
+//! Reads a copy of the journal, the models' files without their weights, and scripts; serves nothing. All it changes is
+//! what a compaction or repair that was cut off left to be finished, as every command does that opens the folder.
 
 use std::io::{self, Write};
 use std::path::Path;
