@@ -9,7 +9,7 @@ use super::teller::{BEHIND_BYTES, Teller, tokenizer};
 use super::tests::{create, killed_behind, parts, soon};
 use super::{Open, Parts, start};
 use crate::config::Config;
-use crate::conversation::{Event, Formats, ItemBody, Recorded, ResponseConfig, State};
+use crate::conversation::{Event, Formats, ItemBody, Purpose, Recorded, ResponseConfig, State};
 use crate::engine::ModelInfo;
 use crate::ids::{ConversationId, ResponseId};
 use crate::store::MemoryJournal;
@@ -170,4 +170,7 @@ fn what_a_response_does_not_say_or_in_an_unknown_word_is_as_for_the_model() {
     assert_eq!(read(None), ("harmony", "gpt_oss", false));
     assert_eq!(read(Some(("hermes", "none"))), ("hermes", "none", true));
     assert_eq!(read(Some(("spoken", "think"))), ("harmony", "qwen3", true));
+    let summary = ResponseConfig { purpose: Purpose::Summary, ..create(&parts, &[]).config };
+    let Reading { tool_format, reasoning, .. } = Reading::of(&summary, &model);
+    assert_eq!((tool_format.name(), reasoning.name()), ("none", "gpt_oss"), "whatever it writes is the summary");
 }

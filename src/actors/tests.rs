@@ -73,6 +73,7 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         tool_shapes: std::collections::BTreeMap::new(),
         purpose: crate::conversation::Purpose::Answer,
         seal: None,
+        tools_allowed: crate::conversation::ToolsAllowed::All,
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
     Create::new(ResponseId::draw(fresh), input, config)

@@ -8,15 +8,14 @@ use super::body::decode;
 use super::errors::invalid;
 use super::idempotency::fingerprint;
 use super::input;
-use super::tools::{self, Declared};
+use super::tools::{self, Declared, Noted};
 use super::unserved;
 use super::{constraint, sampling};
 use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader, offload};
-use crate::conversation::{Create, Item, Policy, Purpose, Reject, ResponseConfig, State};
+use crate::conversation::{Create, Item, Policy, Purpose, Reject, ResponseConfig, State, Toolbox, ToolsAllowed};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
-use crate::parse::ToolFormat;
 use crate::prompt::PromptEnd;
 use crate::protocol::responses::CreateResponse;
 use crate::protocol::sampling::GenerationParams;
@@ -115,8 +114,12 @@ pub(crate) fn create(
     let fresh = &mut FreshIds::random();
     let response_id = ResponseId::draw(fresh);
     let mut params: GenerationParams = decode(body)?;
-    let Declared { toolbox, ignored } = tools::declared(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    let Declared { mut toolbox, ignored, .. } = tools::declared(request.tools.as_deref())?;
     params.tool_choice = params.tool_choice.map(|choice| tools::visible_choice(&choice, &toolbox));
+    let tools_allowed = tools::allowed(params.tool_choice.as_ref());
+    if tools_allowed == ToolsAllowed::None {
+        toolbox = Toolbox::default();
+    }
     let mut echo: Map<String, Value> = ECHOED
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), body.get(name).filter(|value| !value.is_null())?.clone())))
@@ -129,18 +132,13 @@ pub(crate) fn create(
     let word = body.get("reasoning").and_then(|reasoning| reasoning.get("effort")).and_then(Value::as_str);
     let (thinking, template_kwargs) =
         input::thought(word, "reasoning.effort", request.chat_template_kwargs.as_ref(), model)?;
-    let constraint = constraint::constraint(&params, &toolbox.tools, model)?;
     let purpose = match request.generate {
         Some(false) => Purpose::Prefill,
         _ if input::compacts(request.input.as_ref()) => Purpose::Summary,
         _ => Purpose::Answer,
     };
     let compacts = purpose == Purpose::Summary;
-    let mut formats = input::formats(model, constraint.as_ref());
-    if compacts {
-        // Whatever it writes is the summary.
-        ToolFormat::NONE.name().clone_into(&mut formats.tool);
-    }
+    let constraint = if compacts { None } else { constraint::constraint(&params, &toolbox.tools, model)? };
     let config = ResponseConfig {
         model: model.id.clone(),
         fingerprint: model.fingerprint.clone(),
@@ -160,7 +158,7 @@ pub(crate) fn create(
         max_parallel_tool_calls: input::parallel_limit(body)?,
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
-        formats: Some(formats),
+        formats: Some(input::formats(model, constraint.as_ref())),
         logprobs: sampling::logprobs(&params)?,
         constraint,
         prompt_end: if purpose == Purpose::Prefill { PromptEnd::Nothing } else { PromptEnd::Answer },
@@ -168,6 +166,7 @@ pub(crate) fn create(
         choice: None,
         purpose,
         seal: seal.filter(|_| compacts || params.includes(SEALED_REASONING)).map(|seal| seal.key(response_id)),
+        tools_allowed,
     };
     let input = input::items(request.input.as_ref(), "input", seal, fresh)?;
     Ok(Create {
@@ -178,12 +177,12 @@ pub(crate) fn create(
 }
 
 /// The client's labels, and what of its request means nothing here.
-fn noted(request: &CreateResponse, ignored_tools: Vec<String>) -> Map<String, Value> {
+fn noted(request: &CreateResponse, ignored_tools: Noted) -> Map<String, Value> {
     let mut metadata = request.metadata.clone().unwrap_or_default();
     let ignored_items = input::unknown_kinds(request.input.as_ref());
     for (label, kinds) in [(IGNORED_TOOLS, ignored_tools), (IGNORED_ITEMS, ignored_items)] {
-        if !kinds.is_empty() {
-            metadata.insert(label.to_owned(), kinds.join(", ").into());
+        if !kinds.0.is_empty() {
+            metadata.insert(label.to_owned(), kinds.0.join(", ").into());
         }
     }
     metadata

@@ -4,14 +4,39 @@
 use serde_json::Value;
 
 use super::errors::invalid;
-use crate::conversation::Reject;
+use crate::conversation::{Reject, visible_name};
 use crate::engine::settings::InputRule;
 
-/// The names of the custom tools among those of a request, in either API's shape, whose text must follow a rule.
+/// The names that the model sees of those custom tools of a request, in either API's shape, whose text must follow a
+/// rule.
 pub(crate) fn input_rules(tools: &[Value]) -> Result<Vec<(String, InputRule)>, Reject> {
-    let custom = tools.iter().enumerate().filter(|(_, tool)| tool.get("type").is_some_and(|kind| kind == "custom"));
-    let rules = custom.map(|(position, tool)| rule_of(tool, &format!("tools[{position}]")));
-    rules.filter_map(Result::transpose).collect()
+    let mut rules = Vec::new();
+    add_rules(tools, None, "tools", &mut rules)?;
+    Ok(rules)
+}
+
+fn add_rules(
+    tools: &[Value],
+    namespace: Option<&str>,
+    path: &str,
+    rules: &mut Vec<(String, InputRule)>,
+) -> Result<(), Reject> {
+    for (position, tool) in tools.iter().enumerate() {
+        let at = format!("{path}[{position}]");
+        match tool["type"].as_str() {
+            Some("custom") => {
+                let rule = rule_of(tool, &at)?;
+                rules.extend(rule.map(|(name, rule)| (visible_name(namespace, &name), rule)));
+            }
+            Some("namespace") => {
+                let inner = tool["tools"].as_array().map(Vec::as_slice).unwrap_or_default();
+                // What stands in a namespace's namespace is in that one alone.
+                add_rules(inner, tool["name"].as_str(), &format!("{at}.tools"), rules)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn rule_of(tool: &Value, at: &str) -> Result<Option<(String, InputRule)>, Reject> {
@@ -70,6 +95,14 @@ mod tests {
         for tools in [responses, chat] {
             assert_eq!(input_rules(tools.as_array().unwrap()).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn a_rule_in_a_namespace_is_of_the_name_that_the_model_sees() {
+        let custom = json!({"type": "custom", "name": "patch", "format":
+            {"type": "grammar", "syntax": "regex", "definition": "a"}});
+        let tools = json!([{"type": "namespace", "name": "files", "tools": [custom]}]);
+        assert_eq!(input_rules(tools.as_array().unwrap()).unwrap()[0].0, "files__patch");
     }
 
     #[test]

@@ -155,6 +155,17 @@ fn native(state: &State, event: &Event) -> Value {
         Event::ResponseUnattended { until_ms, .. } => json!({"type": "response.unattended", "until_ms": until_ms}),
         Event::ResponseAttended { .. } => json!({"type": "response.attended"}),
         Event::ResponsePaused { .. } => json!({"type": "response.paused"}),
+        // Only of items that are shown whole: tool searches, shell calls, summaries.
+        Event::OutputDelta { response_id, item_id, .. } => json!({
+            "type": "response.output_item.growing",
+            "item_id": wire_item_id(state, *response_id, *item_id),
+            "output_index": output_index(state, *response_id, *item_id),
+        }),
+        Event::OutputDone { response_id, item_id } => json!({
+            "type": "response.output_item.grown",
+            "item_id": wire_item_id(state, *response_id, *item_id),
+            "output_index": output_index(state, *response_id, *item_id),
+        }),
         Event::OutputItemDiscarded { response_id, item_id } => json!({
             "type": "response.output_item.interrupted",
             "item_id": wire_item_id(state, *response_id, *item_id),

@@ -4,9 +4,11 @@ use crate::engine::settings::Shaping;
 use serde_json::{Map, Value, json};
 
 use super::frame::{frame, openai};
+use super::object;
+use super::seal::Seal;
 use crate::conversation::{
     CallKind, Create, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus, Now, Output, Policies, Policy,
-    Recorded, ResponseConfig, SamplingConfig, State, decide,
+    Purpose, Recorded, ResponseConfig, SamplingConfig, State, Toolbox, decide,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
@@ -49,8 +51,12 @@ impl Play {
     }
 
     pub(super) fn create(&mut self, number: u8, input: Vec<Item>) -> ResponseId {
+        self.create_with(number, input, config())
+    }
+
+    fn create_with(&mut self, number: u8, input: Vec<Item>, config: ResponseConfig) -> ResponseId {
         let response_id = ResponseId::from_bytes([number; 16]);
-        self.input(Input::Create(Box::new(Create::new(response_id, input, config()))));
+        self.input(Input::Create(Box::new(Create::new(response_id, input, config))));
         let generation = self.state.last_seq;
         self.input(Input::GenerationStarted { generation, prompt_tokens: 12, cached_tokens: 4, prompt: None });
         response_id
@@ -116,6 +122,7 @@ fn config() -> ResponseConfig {
         tool_shapes: std::collections::BTreeMap::new(),
         purpose: crate::conversation::Purpose::Answer,
         seal: None,
+        tools_allowed: crate::conversation::ToolsAllowed::All,
     }
 }
 
@@ -214,4 +221,89 @@ fn a_replayed_frame_has_the_bytes_of_the_live_one() {
         })
         .collect();
     assert_eq!(replayed.join("\n"), live);
+}
+
+/// One call of each kind, and a summary.
+fn kinds() -> Play {
+    let mut play = Play::begin();
+    let mut toolbox = Toolbox::default();
+    for (name, kind) in [
+        ("look", CallKind::Function),
+        ("patch", CallKind::Custom),
+        ("tool_search", CallKind::ToolSearch),
+        ("local_shell", CallKind::LocalShell),
+    ] {
+        toolbox.add(ToolDefinition { name: name.to_owned(), description: None, parameters: json!({}) }, None, kind);
+    }
+    let config = ResponseConfig { tools: toolbox.tools, tool_shapes: toolbox.shapes, ..config() };
+    let asked = play.message(Role::User, "Do it all");
+    play.create_with(2, vec![asked], config.clone());
+    for (index, tool) in config.tools.iter().enumerate() {
+        let (index, arguments) = (index as u32, r#"{"input":"a"}"#.to_owned());
+        play.say(&[1], vec![Piece::ToolCallStarted { index, id: None, name: tool.name.clone() }]);
+        play.say(&[2], vec![Piece::ToolCallArguments { index, fragment: arguments.clone() }]);
+        play.say(&[3], vec![Piece::ToolCallDone { index, id: None, arguments, complete: true }]);
+    }
+    play.end(GenerationEnd::Stop);
+    let asked = play.message(Role::User, "Sum up");
+    play.create_with(3, vec![asked], ResponseConfig { purpose: Purpose::Summary, ..config });
+    play.say(&[4], vec![Piece::Text("So far".to_owned())]);
+    play.end(GenerationEnd::Stop);
+    play
+}
+
+#[test]
+fn calls_of_every_kind_and_summaries_have_frames_of_their_own_and_what_is_shown_whole_only_grows() {
+    let play = kinds();
+    let lines = play.lines(|state, recorded| Some(frame(state, recorded)));
+    assert!(!lines.contains("conversation.event"), "an event has no frame of its own:\n{lines}");
+    let told = |kind: &str| lines.matches(kind).count();
+    assert!(told("response.output_item.growing") >= 3, "{lines}");
+    assert_eq!(told("response.output_item.grown"), 3, "{lines}");
+    assert!(!lines.contains("So far"), "a summary is sealed");
+}
+
+#[test]
+fn what_a_successor_seals_is_opened_again_behind_a_steer_and_behind_results() {
+    let seal = Seal::new([7; 32]);
+    let mut play = Play::begin();
+    let key = Some(seal.key(ResponseId::from_bytes([2; 16])));
+    let asked = play.message(Role::User, "Think");
+    let first = play.create_with(2, vec![asked], ResponseConfig { seal: key, ..config() });
+    play.say(&[1], vec![Piece::Reasoning("hm".to_owned())]);
+    let items = vec![play.message(Role::User, "In French")];
+    play.input(Input::Intervene(Intervene::now(InterventionId::from_bytes([4; 16]), first, items)));
+    let start = |play: &mut Play| {
+        let generation = play.generation();
+        play.input(Input::GenerationStarted { generation, prompt_tokens: 20, cached_tokens: 16, prompt: None });
+    };
+    start(&mut play);
+    play.say(&[2], vec![Piece::Reasoning("bon".to_owned())]);
+    play.say(&[3], vec![Piece::ToolCallStarted { index: 0, id: None, name: "weather".to_owned() }]);
+    play.say(&[4], vec![Piece::ToolCallDone { index: 0, id: None, arguments: "{}".to_owned(), complete: true }]);
+    play.end(GenerationEnd::Stop);
+    let call = play.state.calls[0].clone();
+    let output = Item {
+        id: ItemId::draw(&mut play.fresh),
+        status: ItemStatus::Completed,
+        body: ItemBody::FunctionCallOutput {
+            call_id: call.call_id.clone(),
+            output: "rain".to_owned(),
+            synthetic: false,
+            is_error: false,
+            call_kind: CallKind::Function,
+        },
+    };
+    play.input(Input::AnswerCalls { response_id: call.response_id, results: vec![output] });
+    start(&mut play);
+    play.say(&[5], vec![Piece::Reasoning("alors".to_owned())]);
+    play.end(GenerationEnd::Stop);
+    let outputs = play.state.responses.iter().flat_map(|it| it.output.iter().map(move |output| (it, output)));
+    let opened: Vec<_> = outputs
+        .filter_map(|(response, output)| {
+            let item = serde_json::to_value(object::output(response, output)).unwrap();
+            Some(seal.open(item["encrypted_content"].as_str()?).expect("it opens").text)
+        })
+        .collect();
+    assert_eq!(opened, ["hm", "bon", "alors"]);
 }

@@ -35,9 +35,14 @@ pub(crate) fn read(frame: &Value) -> Result<Inject, Reject> {
     }
     let mut results = Vec::with_capacity(list.len());
     for (place, item) in list.iter().enumerate() {
+        if item.kind.as_deref() == Some("tool_search_output") {
+            let text = "a tool_search_output brings tools, which only a new request can take; send it as its input";
+            return Err(invalid(format!("input[{place}].type"), text));
+        }
         let read = input::item_list(std::slice::from_ref(item), "input", None, &mut FreshIds::random())?;
         if !matches!(read.first().map(|item| &item.body), Some(ItemBody::FunctionCallOutput { .. })) {
-            let text = "only results of calls can be injected: items of the type function_call_output";
+            let text = "only results of calls can be injected: items of the types function_call_output, \
+                        custom_tool_call_output and local_shell_call_output";
             return Err(invalid(format!("input[{place}].type"), text));
         }
         results.extend(read);

@@ -6,7 +6,7 @@ use super::body::decode;
 use super::constraint;
 use super::errors::invalid;
 use super::seal::{Kept, Seal};
-use super::tools;
+use super::tools::{self, Noted};
 use crate::conversation::{
     CallKind, Content, Formats, Item, ItemBody, ItemStatus, Policies, Reject, Thinking, custom_arguments,
 };
@@ -58,24 +58,20 @@ pub(crate) fn item_list(
         items.extend(item_body(wire, &path, seal)?.map(|body| fresh_item(body, fresh)));
         // What a search found can be called behind its result.
         if wire.kind.as_deref() == Some("tool_search_output") {
-            let toolbox =
-                tools::declared(wire.tools.as_ref().and_then(Value::as_array).map(Vec::as_slice), None)?.toolbox;
+            let toolbox = tools::declared(wire.tools.as_ref().and_then(Value::as_array).map(Vec::as_slice))?.toolbox;
             items.push(fresh_item(ItemBody::AdditionalTools { toolbox, found: true }, fresh));
         }
     }
     Ok(items)
 }
 
-/// The kinds of items that mean nothing here, each once.
-pub(crate) fn unknown_kinds(input: Option<&TextOr<InputItem>>) -> Vec<String> {
-    let Some(TextOr::List(list)) = input else { return Vec::new() };
-    let mut kinds: Vec<String> = Vec::new();
-    for kind in list.iter().filter_map(|item| item.kind.as_deref()).filter(|kind| !KNOWN.contains(kind)) {
-        if kinds.iter().all(|known| known != kind) {
-            kinds.push(kind.to_owned());
-        }
-    }
-    kinds
+/// The kinds of items that mean nothing here.
+pub(crate) fn unknown_kinds(input: Option<&TextOr<InputItem>>) -> Noted {
+    let mut noted = Noted::default();
+    let Some(TextOr::List(list)) = input else { return noted };
+    let kinds = list.iter().filter_map(|item| item.kind.as_deref()).filter(|kind| !KNOWN.contains(kind));
+    kinds.for_each(|kind| noted.note(kind));
+    noted
 }
 
 /// The kinds of items that [`item_body`] reads.
@@ -111,7 +107,7 @@ fn item_body(wire: &InputItem, path: &str, seal: Option<&Seal>) -> Result<Option
         "local_shell_call_output" => result(wire, path, CallKind::LocalShell)?,
         "additional_tools" => {
             let list = wire.tools.as_ref().and_then(Value::as_array).map(Vec::as_slice);
-            ItemBody::AdditionalTools { toolbox: tools::declared(list, None)?.toolbox, found: false }
+            ItemBody::AdditionalTools { toolbox: tools::declared(list)?.toolbox, found: false }
         }
         "compaction" => ItemBody::Compaction { text: kept().ok_or_else(|| unopened(path))?.text },
         COMPACTION_TRIGGER => {

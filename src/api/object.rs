@@ -101,7 +101,7 @@ pub(crate) fn output(response: &Response, output: &OutputItem) -> WireItem {
         let key = response.config.seal.as_ref().filter(|_| output.item.status != ItemStatus::InProgress);
         let made = Made { fingerprint: response.config.fingerprint.clone(), tokens: output.tokens.clone() };
         let kept = Kept { text: output.item.text(), made };
-        key.and_then(|key| sealed(key, response.id, output.item.id, &kept))
+        key.and_then(|key| sealed(key, output.item.id, &kept))
     };
     match &mut item {
         WireItem::Message { content, .. } => {

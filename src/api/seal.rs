@@ -1,8 +1,8 @@
 //! What is given to a client to keep and to bring back, and for nobody else to read or to change: reasoning and
 //! summaries, sealed. Who keeps nothing here gets its conversation back from what it brings.
 //!
-//! Each response has a key of its own, which follows from the server's; each item is sealed once, under a nonce that is
-//! its id, so that the same item always looks the same.
+//! Each response has a key of its own, which follows from the server's and which its successors inherit; each item is
+//! sealed once, under a nonce that is its id, so that the same item always looks the same.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::conversation::{Made, SealKey};
 use crate::ids::{ItemId, ResponseId};
 
-/// Says how the rest is laid out: the response's id, the item's, and the sealed text.
+/// Says how the rest is laid out: the id of the response whose key it is, the item's, and the sealed text.
 const VERSION: u8 = 1;
 const ID_BYTES: usize = 16;
 const HEAD_BYTES: usize = 1 + 2 * ID_BYTES;
@@ -45,7 +45,7 @@ impl Seal {
         hash.update(PURPOSE);
         hash.update(self.0);
         hash.update(id.to_bytes());
-        SealKey(hash.finalize().into())
+        SealKey { of: id, key: hash.finalize().into() }
     }
 
     /// What this server sealed; nothing of what anybody else did, or changed.
@@ -72,9 +72,9 @@ pub(crate) struct Kept {
 }
 
 /// Seals what is kept of an item. The item must not change any more.
-pub(crate) fn sealed(key: &SealKey, response: ResponseId, item: ItemId, kept: &Kept) -> Option<String> {
+pub(crate) fn sealed(key: &SealKey, item: ItemId, kept: &Kept) -> Option<String> {
     let mut bytes = vec![VERSION];
-    bytes.extend(response.to_bytes());
+    bytes.extend(key.of.to_bytes());
     bytes.extend(item.to_bytes());
     let kept = serde_json::to_vec(kept).ok()?;
     let body = cipher(key).encrypt(&nonce(item), Payload { msg: &kept, aad: &bytes }).ok()?;
@@ -83,7 +83,7 @@ pub(crate) fn sealed(key: &SealKey, response: ResponseId, item: ItemId, kept: &K
 }
 
 fn cipher(key: &SealKey) -> XChaCha20Poly1305 {
-    XChaCha20Poly1305::new(&Key::from(key.0))
+    XChaCha20Poly1305::new(&Key::from(key.key))
 }
 
 fn nonce(item: ItemId) -> XNonce {
@@ -104,9 +104,9 @@ mod tests {
         let (own, other) = (Seal::new([7; 32]), Seal::new([8; 32]));
         let made = Made { fingerprint: "f".to_owned(), tokens: vec![1, 70_000] };
         let kept = Kept { text: "hm, \u{1F44B}\n\"well\"".to_owned(), made };
-        let said = sealed(&own.key(response), response, item, &kept).unwrap();
+        let said = sealed(&own.key(response), item, &kept).unwrap();
         assert_eq!(own.open(&said).as_ref(), Some(&kept));
-        assert_eq!(sealed(&own.key(response), response, item, &kept).unwrap(), said, "the same item looks the same");
+        assert_eq!(sealed(&own.key(response), item, &kept).unwrap(), said, "the same item looks the same");
         assert_eq!(other.open(&said), None);
         assert!(!said.contains("well"));
         let bytes = URL_SAFE_NO_PAD.decode(&said).unwrap();

@@ -1,47 +1,79 @@
 //! The tools of a request: what the model sees of each kind, and the same back again. A kind that nobody here knows
 //! is left out and noted, and never fails a request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
 use super::body::decode;
 use super::errors::invalid;
 use super::input::within_a_month;
-use crate::conversation::{CUSTOM_ARGUMENT, CallKind, Reject, ToolPolicy, ToolShape, Toolbox, visible_name};
+use crate::conversation::{
+    CUSTOM_ARGUMENT, CallKind, Reject, ToolPolicy, ToolShape, Toolbox, ToolsAllowed, visible_name,
+};
 use crate::prompt::ToolDefinition;
 
 /// The names of the functions that stand for tools without a name of their own.
 pub(crate) const TOOL_SEARCH: &str = "tool_search";
 pub(crate) const LOCAL_SHELL: &str = "local_shell";
 
+/// Most kinds that are noted of one request, and most bytes of each: more says no more.
+const NOTED_KINDS_MAX: usize = 32;
+const NOTED_KIND_BYTES_MAX: usize = 64;
+
+/// Kinds of something that mean nothing here, in order, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Noted(pub(crate) Vec<String>);
+
+impl Noted {
+    pub(crate) fn note(&mut self, kind: &str) {
+        let kind = &kind[..kind.floor_char_boundary(NOTED_KIND_BYTES_MAX)];
+        if self.0.len() < NOTED_KINDS_MAX && self.0.iter().all(|known| known != kind) {
+            self.0.push(kind.to_owned());
+        }
+    }
+}
+
 /// The tools of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
     /// Those that the model can call.
     pub(crate) toolbox: Toolbox,
-    /// Kinds that are not run here, in order, each once.
-    pub(crate) ignored: Vec<String>,
+    /// Kinds that are not run here.
+    pub(crate) ignored: Noted,
+    /// The names that the model sees.
+    names: HashSet<String>,
 }
 
-/// Reads the tools of a Responses request. With the choice `none` the model sees none.
-pub(crate) fn declared(tools: Option<&[Value]>, choice: Option<&Value>) -> Result<Declared, Reject> {
+/// Reads the tools of a Responses request.
+pub(crate) fn declared(tools: Option<&[Value]>) -> Result<Declared, Reject> {
     let mut declared = Declared::default();
     for (position, tool) in tools.unwrap_or_default().iter().enumerate() {
         declared.add(tool, None, &format!("tools[{position}]"))?;
     }
-    if choice.is_some_and(|choice| choice == "none") {
-        declared.toolbox = Toolbox::default();
-    }
     Ok(declared)
 }
 
-/// The functions among the tools of a chat; other kinds are ignored.
+/// Which tools a choice in visible names allows.
+pub(crate) fn allowed(choice: Option<&Value>) -> ToolsAllowed {
+    match choice {
+        Some(Value::String(word)) if word == "none" => ToolsAllowed::None,
+        Some(Value::Object(choice)) if choice.get("type").is_none_or(|kind| kind != "auto") => ToolsAllowed::Named,
+        _ => ToolsAllowed::All,
+    }
+}
+
+/// The functions of a chat. A custom tool has no shape there that its call could come back in; other kinds are ignored.
 pub(crate) fn functions(tools: Option<&[Value]>, choice: Option<&Value>) -> Result<Vec<ToolDefinition>, Reject> {
     if choice.is_some_and(|choice| choice == "none") {
         return Ok(Vec::new());
     }
     let tools = tools.unwrap_or_default().iter().enumerate();
+    if let Some((position, _)) = tools.clone().find(|(_, tool)| tool["type"] == "custom") {
+        let at = format!("tools[{position}].type");
+        let text = format!("{at}: custom tools are served by /v1/responses only; declare a function here");
+        return Err(invalid(at, text));
+    }
     let functions = tools.filter(|(_, tool)| tool["type"] == "function");
     functions.map(|(position, tool)| function(tool, &format!("tools[{position}]"))).collect()
 }
@@ -55,13 +87,17 @@ impl Declared {
             "tool_search" if tool["execution"] == "client" => (tool_search(tool), CallKind::ToolSearch),
             "local_shell" => (local_shell(), CallKind::LocalShell),
             kind => {
-                if self.ignored.iter().all(|known| known != kind) {
-                    self.ignored.push(kind.to_owned());
-                }
+                self.ignored.note(kind);
                 return Ok(());
             }
         };
         self.toolbox.add(definition, namespace, kind);
+        let name = self.toolbox.tools.last().map(|tool| tool.name.clone()).unwrap_or_default();
+        if self.names.contains(&name) {
+            let text = format!("{path}: another tool is called {name:?} as well; give each a name of its own");
+            return Err(invalid(path, text));
+        }
+        self.names.insert(name);
         Ok(())
     }
 
@@ -244,7 +280,7 @@ mod tests {
     use super::*;
 
     fn box_of(tools: &Value) -> Declared {
-        declared(tools.as_array().map(Vec::as_slice), None).unwrap()
+        declared(tools.as_array().map(Vec::as_slice)).unwrap()
     }
 
     fn every_kind() -> Declared {
@@ -266,10 +302,10 @@ mod tests {
 
     #[test]
     fn the_model_sees_a_function_for_each_tool_that_can_be_called_and_the_rest_is_noted() {
-        let Declared { toolbox, ignored } = every_kind();
+        let Declared { toolbox, ignored, .. } = every_kind();
         let names: Vec<&str> = toolbox.tools.iter().map(|tool| tool.name.as_str()).collect();
         assert_eq!(names, ["exec_command", "agents__spawn", "agents__wait", "apply_patch", TOOL_SEARCH, LOCAL_SHELL]);
-        assert_eq!(ignored, ["web_search", "nobody knows"]);
+        assert_eq!(ignored.0, ["web_search", "nobody knows"]);
         let form = toolbox.tools[3].parameters.pointer("/properties/input/description").unwrap();
         assert!(form.as_str().unwrap().contains("start: \"a\""));
     }
@@ -307,9 +343,27 @@ mod tests {
     }
 
     #[test]
+    fn two_tools_that_the_model_would_see_under_one_name_are_refused() {
+        let twice = json!([
+            {"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "b"}]},
+            {"type": "custom", "name": "a__b"},
+        ]);
+        let reject = declared(twice.as_array().map(Vec::as_slice)).unwrap_err();
+        assert_eq!(reject.param.as_deref(), Some("tools[1]"));
+    }
+
+    #[test]
+    fn of_the_kinds_that_mean_nothing_only_so_many_are_noted_and_none_at_length() {
+        let mut noted = Noted::default();
+        noted.note(&"\u{fc}".repeat(1000));
+        (0..1000).for_each(|number| noted.note(&number.to_string()));
+        assert_eq!((noted.0.len(), noted.0[0].len(), noted.0[1].as_str()), (NOTED_KINDS_MAX, 64, "0"));
+    }
+
+    #[test]
     fn a_tool_without_its_name_is_refused_at_its_place() {
         let nested = json!([{"type": "namespace", "name": "n", "tools": [{"type": "function"}]}]);
-        let reject = declared(nested.as_array().map(Vec::as_slice), None).unwrap_err();
+        let reject = declared(nested.as_array().map(Vec::as_slice)).unwrap_err();
         assert_eq!(reject.param.as_deref(), Some("tools[0].tools[0].name"));
     }
 }

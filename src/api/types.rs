@@ -17,7 +17,7 @@ const ALL: &str = "*";
 const ALWAYS: [&str; 2] = ["conversation.rewound", "conversation.deleted"];
 
 /// Every type that an event's frame has, and the one of the frame beside it.
-const KNOWN: [&str; 49] = [
+const KNOWN: [&str; 51] = [
     "conversation.budget_low",
     "conversation.created",
     "conversation.deleted",
@@ -51,6 +51,8 @@ const KNOWN: [&str; 49] = [
     "response.incomplete",
     "response.output_item.added",
     "response.output_item.done",
+    "response.output_item.growing",
+    "response.output_item.grown",
     "response.output_item.interrupted",
     "response.output_text.delta",
     "response.output_text.done",

@@ -58,7 +58,11 @@ impl Draft {
 
     /// Ends an answer that has not begun and for which nothing is left; whether it did.
     pub(super) fn ends_unbegun(&mut self, response_id: ResponseId) -> bool {
-        let begun = self.state.response(response_id).is_some_and(|response| response.usage.output_tokens > 0);
+        // A prompt that is only computed spends nothing.
+        let begun = self
+            .state
+            .response(response_id)
+            .is_some_and(|response| response.usage.output_tokens > 0 || response.config.purpose == Purpose::Prefill);
         if begun || self.state.budget(response_id, 0).is_none_or(|budget| budget.left > 0) {
             return false;
         }

@@ -26,6 +26,7 @@ impl Draft {
         let outlives = create.config.background || create.in_conversation;
         create.config.policy = policies.resolve(create.config.store, outlives);
         let response_id = create.response_id;
+        self.check_prefill(&create)?;
         if let Some(active) = self.state.active() {
             let ending = active.cancel_requested;
             match policies.if_busy.unwrap_or_default() {
@@ -54,6 +55,25 @@ impl Draft {
         self.commit_pending(response_id);
         self.start(NewResponse { id: response_id, previous: last, input, config: create.config, enqueued: false });
         Ok(Answer::Created(response_id))
+    }
+
+    /// A prompt that is only computed decides nothing: it has no place where calls wait for their results, or
+    /// instructions and responses for their turn.
+    fn check_prefill(&self, create: &Create) -> Result<(), Reject> {
+        if create.config.purpose != Purpose::Prefill {
+            return Ok(());
+        }
+        if let Some(active) = self.state.active() {
+            return Err(busy(active.id));
+        }
+        let is_answered = |call: &CallId| create.input.iter().any(|item| item.answers() == Some(call));
+        let waits = self.state.open_calls().any(|call| !is_answered(&call.call_id));
+        if waits || !self.state.undecided().is_empty() || !self.state.queue.is_empty() {
+            let text = "calls wait for their results, or instructions for their turn; give the results first, or leave \
+                        generate out";
+            return Err(Reject::new(Code::ConversationBusy, text).param("generate"));
+        }
+        Ok(())
     }
 
     /// Only messages can wait, or cut in: results and calls belong to the turn that runs.

@@ -13,6 +13,7 @@ use super::fork::CopiedTurn;
 use super::item::{Item, ItemStatus};
 use super::policy::{Policies, Policy, Thinking, ToolPolicy, ToolsOnSteer, When};
 use super::prompts::RecordedPrompt;
+pub use super::purpose::{Purpose, ToolsAllowed};
 use super::seal_key::SealKey;
 use super::tools::ToolShapes;
 use crate::engine::settings::{Constraint, Shaping};
@@ -460,27 +461,9 @@ pub struct ResponseConfig {
     /// What its reasoning is sealed with, for a client that keeps its conversation itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<SealKey>,
-}
-
-/// What a response is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Purpose {
-    /// To answer.
-    #[default]
-    Answer,
-    /// To have its prompt computed, for the one that continues it.
-    Prefill,
-    /// To write the summary that is to stand for the transcript.
-    Summary,
-}
-
-impl Purpose {
-    /// Whether it is the ordinary one.
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-    fn is_answer(&self) -> bool {
-        *self == Self::Answer
-    }
+    /// What becomes of tools that items of the transcript bring.
+    #[serde(default, skip_serializing_if = "ToolsAllowed::is_all")]
+    pub tools_allowed: ToolsAllowed,
 }
 
 /// Which of several answers to one request a response is. Each lives in a conversation of its own.

@@ -66,7 +66,10 @@ impl Draft {
         match end {
             GenerationEnd::Aborted => {}
             GenerationEnd::Stop => {
-                self.ensure_summary(response_id);
+                if self.lacks_summary(response_id) {
+                    let text = "the model wrote no summary; try again, or keep the transcript as it is";
+                    return self.end(response_id, failed(Code::EngineFailed, text));
+                }
                 self.end_naturally(response_id, ItemStatus::Completed, Ending::Completed, tail_tokens);
             }
             GenerationEnd::Length => {

@@ -24,6 +24,7 @@ mod item;
 mod output;
 mod policy;
 mod prompts;
+mod purpose;
 mod restart;
 mod seal_key;
 mod state;
@@ -40,7 +41,7 @@ pub use decide::decide;
 pub use effect::{Effect, Step};
 pub use event::{
     ChoiceOf, Cut, EVENT_VERSION, Ending, Event, Formats, NewResponse, Purpose, Recorded, ResponseConfig,
-    ResponseError, SamplingConfig, TokenLogprob, Usage,
+    ResponseError, SamplingConfig, TokenLogprob, ToolsAllowed, Usage,
 };
 pub use fork::{CopiedCall, CopiedOutput, CopiedTurn, Fork, fork};
 pub use input::{

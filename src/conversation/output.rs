@@ -102,7 +102,11 @@ impl Draft {
             self.state.response(response_id).is_some_and(|response| response.config.purpose == Purpose::Summary);
         let body = match kind {
             Kind::Reasoning => ItemBody::Reasoning { text: String::new(), made: None },
-            _ if compacts => return self.open_summary(response_id, grown),
+            // It has no parts.
+            _ if compacts => {
+                let body = ItemBody::Compaction { text: String::new() };
+                return self.open_item(response_id, body, grown).map_continue(drop);
+            }
             _ => ItemBody::Message { role: Role::Assistant, content: Vec::new() },
         };
         let item_id = self.open_item(response_id, body, grown)?;
@@ -110,20 +114,12 @@ impl Draft {
         ControlFlow::Continue(())
     }
 
-    /// A summary has no parts.
-    fn open_summary(&mut self, response_id: ResponseId, grown: &mut Grown) -> ControlFlow<()> {
-        let body = ItemBody::Compaction { text: String::new() };
-        self.open_item(response_id, body, grown).map_continue(drop)
-    }
-
-    /// A transcript is always replaced by something: a model that says nothing gives an empty summary.
-    pub(super) fn ensure_summary(&mut self, response_id: ResponseId) {
-        let Some(response) = self.state.response(response_id) else { return };
-        let is_there = |output: &OutputItem| matches!(output.item.body, ItemBody::Compaction { .. });
-        if response.config.purpose == Purpose::Summary && !response.output.iter().any(is_there) {
-            // Only an instruction that waits for an item breaks it off, and then the item before has ended.
-            let _ = self.open_summary(response_id, &mut Grown::default()).is_break();
-        }
+    /// Whether nothing was written that could stand for the transcript.
+    pub(super) fn lacks_summary(&self, response_id: ResponseId) -> bool {
+        let says =
+            |output: &OutputItem| matches!(&output.item.body, ItemBody::Compaction { text } if !text.trim().is_empty());
+        let response = self.state.response(response_id);
+        response.is_some_and(|it| it.config.purpose == Purpose::Summary && !it.output.iter().any(says))
     }
 
     /// Ends the item before and begins a new one.

@@ -1,17 +1,19 @@
 //! Tools of other kinds than functions: the model sees a function in any case, and the client what it declared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::event::ResponseConfig;
+use super::event::{ResponseConfig, ToolsAllowed};
 use super::item::{Item, ItemBody};
+use crate::engine::settings::Callable;
 use crate::prompt::ToolDefinition;
 
 /// The namespace whose tools are called without one.
 const DEFAULT_NAMESPACE: &str = "functions";
 /// The one argument of the function that stands for a tool that takes any text.
-pub const CUSTOM_ARGUMENT: &str = "input";
+pub use crate::engine::settings::INPUT as CUSTOM_ARGUMENT;
 
 /// What kind of tool is called, and so how the call and its result look to the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,20 +108,55 @@ pub(super) fn shape_of(shapes: &ToolShapes, name: String) -> ToolShape {
 }
 
 impl ResponseConfig {
-    /// Adds the tools that items of the transcript brought. A tool that has the name of an earlier one is that one.
+    /// Adds the tools that items of the transcript brought, unless the request wants none. A tool that has the name of
+    /// an earlier one is that one.
     pub fn take_tools<'a>(&mut self, items: impl Iterator<Item = &'a Item>) {
+        if self.tools_allowed == ToolsAllowed::None {
+            return;
+        }
+        let mut known: HashSet<String> = self.tools.iter().map(|tool| tool.name.clone()).collect();
+        let mut calls = self.constraint.as_mut().and_then(|constraint| constraint.calls.as_mut());
+        calls = calls.filter(|_| self.tools_allowed == ToolsAllowed::All);
         for item in items {
             let ItemBody::AdditionalTools { toolbox, found } = &item.body else { continue };
-            for tool in toolbox.tools.iter().filter(|_| !found) {
-                if self.tools.iter().all(|known| known.name != tool.name) {
+            for tool in &toolbox.tools {
+                if !known.insert(tool.name.clone()) {
+                    continue;
+                }
+                // What was found is shown by its result; but calls are held to tools that are declared.
+                if !found || calls.is_some() {
                     self.tools.push(tool.clone());
                 }
-            }
-            for (name, shape) in &toolbox.shapes {
-                self.tool_shapes.entry(name.clone()).or_insert_with(|| shape.clone());
+                if let Some(calls) = &mut calls {
+                    calls.tools.push(Callable { name: tool.name.clone(), by_schema: false, input: None });
+                }
+                if let Some(shape) = toolbox.shapes.get(&tool.name) {
+                    self.tool_shapes.insert(tool.name.clone(), shape.clone());
+                }
             }
         }
     }
+}
+
+/// What a search found, as the model sees it: tools in their visible names. What is no list of tools stays as it is.
+pub(super) fn found_tools(output: &str) -> String {
+    let Ok(Value::Array(list)) = serde_json::from_str(output) else { return output.to_owned() };
+    let mut visible = Vec::with_capacity(list.len());
+    for tool in list {
+        let space = tool["name"].as_str().filter(|_| tool["type"] == "namespace");
+        match (space, tool["tools"].as_array()) {
+            (Some(space), Some(inner)) => visible.extend(inner.iter().map(|tool| renamed(tool.clone(), space))),
+            _ => visible.push(tool),
+        }
+    }
+    Value::from(visible).to_string()
+}
+
+fn renamed(mut tool: Value, namespace: &str) -> Value {
+    if let Some(name) = tool["name"].as_str() {
+        tool["name"] = visible_name(Some(namespace), name).into();
+    }
+    tool
 }
 
 /// The text that a tool that takes any text is called with, as far as the arguments have it. It only grows while they
@@ -145,7 +182,7 @@ enum Head<'a> {
 
 fn quoted_input(arguments: &str) -> Head<'_> {
     let mut rest = arguments;
-    for part in ["{", "\"input\"", ":", "\""] {
+    for part in ["{", &format!("\"{CUSTOM_ARGUMENT}\""), ":", "\""] {
         rest = rest.trim_start();
         match rest.strip_prefix(part) {
             Some(behind) => rest = behind,
@@ -257,6 +294,16 @@ mod tests {
         for arguments in ["{\"cmd\": \"ls\"}", "ls -l", "[1]", "{\"input\": 5}"] {
             assert_eq!(custom_input(arguments), arguments);
         }
+    }
+
+    #[test]
+    fn the_model_is_told_of_found_tools_by_the_names_that_it_can_call() {
+        let found = r#"[{"type":"namespace","name":"agents","tools":[{"type":"function","name":"spawn"}]},
+            {"type":"function","name":"look"}]"#;
+        let told: Value = serde_json::from_str(&found_tools(found)).unwrap();
+        let names: Vec<&str> = told.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["agents__spawn", "look"]);
+        assert_eq!(found_tools("nothing"), "nothing");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::item::{Item, ItemBody};
 use super::state::{Response, State};
-use super::tools::visible_name;
+use super::tools::{CallKind, found_tools, visible_name};
 use crate::ids::ResponseId;
 use crate::prompt::{Message, PromptEnd, Role, ToolCall};
 
@@ -105,9 +105,12 @@ impl Builder<'_> {
                 let call = ToolCall { id, native_id, name: visible_name(namespace.as_deref(), name), arguments };
                 self.assistant(|_| true).tool_calls.push(call);
             }
-            ItemBody::FunctionCallOutput { call_id, output, .. } => {
+            ItemBody::FunctionCallOutput { call_id, output, call_kind, .. } => {
                 self.close();
-                let mut message = Message::text(Role::Tool, output);
+                let mut message = match call_kind {
+                    CallKind::ToolSearch => Message::text(Role::Tool, found_tools(output)),
+                    _ => Message::text(Role::Tool, output),
+                };
                 message.tool_call_id = Some(call_id.0.clone());
                 self.messages.push(message);
             }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::Server;
+use crate::support::{Server, Setup};
 
 #[tokio::test]
 async fn the_input_of_a_response_is_listed_page_by_page() {
@@ -133,4 +133,17 @@ async fn a_trigger_at_the_end_of_the_input_makes_the_answer_one_sealed_summary()
     assert_eq!(done[0]["item"]["type"], "compaction");
     assert!(done[0]["item"]["encrypted_content"].as_str().is_some_and(|sealed| !sealed.is_empty()));
     assert!(events.iter().all(|event| !event.to_string().contains("Hello")), "nobody else reads it");
+}
+
+#[tokio::test]
+async fn what_is_no_whole_summary_is_an_error_and_never_given_for_the_transcript() {
+    let script = json!([
+        {"deltas": ["So", " far", " so", " good"]},
+    ]);
+    let server = Server::start_with(Setup { script: Some(script), ..Setup::default() }).await;
+    let cut = server.post("/v1/responses/compact", json!({"input": "a", "max_output_tokens": 1})).await;
+    cut.assert_error(409, "response_failed");
+    let refused = server.post("/v1/responses/compact", json!({"input": "a", "generate": false})).await;
+    assert_eq!(refused.assert_error(400, "invalid_input")["param"], "generate");
+    assert_eq!(server.post("/v1/responses/compact", json!({"input": "a"})).await.status, 200);
 }

@@ -181,3 +181,14 @@ async fn a_socket_whose_injected_results_nobody_goes_on_with_is_free_again() {
     let frames = socket.until(is_end).await;
     assert_eq!(text_of(&frames), "Bonjour", "it follows another conversation");
 }
+
+#[tokio::test]
+async fn found_tools_are_no_result_that_can_be_injected() {
+    let server = Server::start().await;
+    let mut socket = server.responses_socket().await;
+    let (id, calls) = ends_with_calls(&mut socket, "twice").await;
+    let found = json!({"type": "tool_search_output", "call_id": calls[0], "tools": []});
+    socket.send(inject(&id, &json!([found]))).await;
+    let refused = socket.until(|frame| frame["type"] == "error").await;
+    assert_eq!(refused.last().unwrap()["error"]["param"], "input[0].type");
+}

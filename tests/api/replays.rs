@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 
 use crate::support::Server;
 
+/// How many recordings there are: none is passed over.
+const RECORDINGS: usize = 9;
+
 /// A client's requests.
 fn recorded(name: &str) -> Value {
     let path = format!("{}/tests/golden/clients/{name}.json", env!("CARGO_MANIFEST_DIR"));
@@ -13,8 +16,10 @@ fn recorded(name: &str) -> Value {
 
 fn names(over_sockets: bool) -> Vec<String> {
     let folder = std::fs::read_dir(format!("{}/tests/golden/clients", env!("CARGO_MANIFEST_DIR"))).unwrap();
-    let names = folder.map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
-    names.filter(|name| recorded(name)["socket"] == over_sockets).collect()
+    let names: Vec<String> =
+        folder.map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    assert_eq!(names.len(), RECORDINGS, "{names:?}");
+    names.into_iter().filter(|name| recorded(name)["socket"] == over_sockets).collect()
 }
 
 #[tokio::test]

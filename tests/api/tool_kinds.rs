@@ -178,3 +178,30 @@ async fn kinds_that_nobody_runs_here_fail_no_request_and_are_noted() {
     assert_eq!(noted["midstream_ignored_items"], "web_search_call, computer_call_output, of tomorrow");
     assert_eq!(answer.body["tools"], tools);
 }
+
+#[tokio::test]
+async fn a_choice_of_nothing_that_is_run_here_leaves_the_model_no_tool_of_an_item_either() {
+    let server = server(&[]).await;
+    let look = json!({"type": "function", "name": "look", "parameters": {"type": "object"}});
+    let brought = json!({"type": "additional_tools", "role": "developer",
+        "tools": [{"type": "function", "name": "brought", "parameters": {"type": "object"}}]});
+    let input = json!([brought, {"role": "user", "content": "hi"}]);
+    let allowed = json!({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]});
+    for choice in [allowed, json!("none")] {
+        let body = json!({"input": input, "tools": [look], "tool_choice": choice});
+        let prompt = server.post("/v1/chat/render", body).await.body["prompt"].to_string();
+        assert!(!prompt.contains("look") && !prompt.contains("brought"), "{choice}: {prompt}");
+    }
+    let body = json!({"input": input, "tools": [look]});
+    let prompt = server.post("/v1/chat/render", body).await.body["prompt"].to_string();
+    assert!(prompt.contains("look") && prompt.contains("brought"), "{prompt}");
+}
+
+#[tokio::test]
+async fn a_chat_refuses_custom_tools_by_their_place() {
+    let server = server(&[]).await;
+    let tools = json!([{"type": "custom", "custom": {"name": "patch"}}]);
+    let body = json!({"messages": [{"role": "user", "content": "hi"}], "tools": tools});
+    let refused = server.post("/v1/chat/completions", body).await;
+    assert_eq!(refused.assert_error(400, "invalid_input")["param"], "tools[0].type");
+}

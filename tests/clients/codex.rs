@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -197,7 +198,7 @@ fn codex_finishes_its_turn_though_the_server_is_killed_in_the_middle_of_the_stre
     for mut codex in [Codex::new(""), Codex::over_sockets()] {
         let hears = codex.proxy.hears("\"response.output_text.delta\"");
         let run = codex.command(&["count"]).spawn().unwrap();
-        hears.recv().unwrap();
+        hears.recv_timeout(Duration::from_secs(PATIENCE_S.parse().unwrap())).unwrap();
         codex.restart();
         let run = Run::of(&run.wait_with_output().unwrap());
         assert_eq!(run.texts().iter().map(|text| text.trim_end()).collect::<Vec<_>>(), [counted.trim_end()]);

@@ -28,7 +28,7 @@ use crate::api::unserved;
 use crate::api::{constraint, sampling};
 use crate::conversation::ResponseStatus;
 use crate::conversation::{
-    self, ChoiceOf, Create, Ending, ItemBody, ItemStatus, Policy, Purpose, Reject, ResponseConfig,
+    self, ChoiceOf, Create, Ending, ItemBody, ItemStatus, Policy, Purpose, Reject, ResponseConfig, ToolsAllowed,
 };
 use crate::engine::ModelInfo;
 use crate::error::Code;
@@ -165,6 +165,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         tool_shapes: BTreeMap::new(),
         purpose: Purpose::Answer,
         seal: None,
+        tools_allowed: ToolsAllowed::All,
     };
     Ok(Create::new(ResponseId::draw(fresh), input, config))
 }

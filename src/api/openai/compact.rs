@@ -9,11 +9,12 @@ use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create::{self, Done};
-use crate::api::errors::{OpenAiError, failed, wrong_operation};
+use crate::api::errors::{OpenAiError, failed, invalid, wrong_operation};
 use crate::api::input::COMPACTION_TRIGGER;
 use crate::api::object;
 use crate::api::stream::finish;
-use crate::conversation::{Ending, Item, ItemBody, ResponseStatus};
+use crate::conversation::{Ending, Item, ItemBody, Reject, ResponseStatus};
+use crate::error::Code;
 use crate::prompt::Role;
 
 /// `POST /v1/responses/compact`
@@ -23,6 +24,9 @@ pub(crate) async fn compact(
     Admitted(_permit): Admitted,
     JsonBody(mut body): JsonBody,
 ) -> Result<Json<Value>, OpenAiError> {
+    if !body["generate"].is_null() {
+        return Err(invalid("generate", "generate is not taken here: a summary is always written; leave it out").into());
+    }
     let mut input = match body["input"].take() {
         Value::Array(items) => items,
         Value::Null => Vec::new(),
@@ -38,8 +42,14 @@ pub(crate) async fn compact(
     };
     let state = finish(*reader, &handle, id).await?;
     let response = state.response(id).ok_or_else(|| super::responses::not_found(id))?;
-    if let ResponseStatus::Ended(Ending::Failed { error }) = &response.status {
-        return Err(failed(error, id).into());
+    match &response.status {
+        ResponseStatus::Ended(Ending::Completed) => {}
+        ResponseStatus::Ended(Ending::Failed { error }) => return Err(failed(error, id).into()),
+        // What was cut stands for nothing.
+        status => {
+            let text = format!("the summary is not whole ({}); allow more tokens, or send less", status.as_str());
+            return Err(Reject::new(Code::ResponseFailed, text).detail("response_id", id.to_string()).into());
+        }
     }
     let said = |item: &&Item| matches!(item.body, ItemBody::Message { role: Role::User, .. });
     let turns = state.responses.iter().flat_map(|response| &response.input).filter(said);

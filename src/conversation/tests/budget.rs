@@ -188,3 +188,16 @@ fn a_fork_has_spent_nothing() {
     copy.say(Input::Open { id, principal, metadata: Map::new(), items: vec![], fork, defaults }).unwrap();
     assert_eq!(copy.state.generated_tokens, 0);
 }
+
+#[test]
+fn a_prompt_is_computed_also_where_no_tokens_are_left() {
+    let (mut talk, id) = bounded(2);
+    talk.generated(says(2));
+    talk.ended(GenerationEnd::Length);
+    assert_eq!(reason(&talk, id).as_deref(), Some(SPENT));
+    let computed = talk.create_as("next", |create| {
+        (create.policies.max_conversation_tokens, create.config.purpose) = (Some(2), Purpose::Prefill);
+    });
+    let next = computed.unwrap();
+    assert_eq!(talk.state.active().map(|active| active.id), Some(next));
+}

@@ -173,6 +173,7 @@ fn config() -> ResponseConfig {
         tool_shapes: std::collections::BTreeMap::new(),
         purpose: Purpose::Answer,
         seal: None,
+        tools_allowed: crate::conversation::ToolsAllowed::All,
     }
 }
 

@@ -1,8 +1,12 @@
 //! Tool calls: whole ones wait for their result, cut ones never existed for the model.
 
+use serde_json::json;
+
 use super::*;
+use crate::engine::settings::{CallRule, Callable, Constraint, TextRule};
 use crate::error::Code;
 use crate::ids::CallId;
+use crate::prompt::ToolDefinition;
 
 fn result(fresh: &mut FreshIds, call_id: &CallId, output: &str) -> Item {
     let body = ItemBody::FunctionCallOutput {
@@ -329,5 +333,92 @@ fn a_call_that_was_added_between_turns_is_answered_before_the_server_goes_on_by_
         let said = seen(&talk);
         let results = said.iter().filter(|(role, _)| *role == Role::Tool).count();
         assert_eq!(results, 3, "{said:?}");
+    }
+}
+
+fn with_tools(fresh: &mut FreshIds, toolbox: &Toolbox, found: bool) -> Item {
+    let body = ItemBody::AdditionalTools { toolbox: toolbox.clone(), found };
+    Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body }
+}
+
+fn plain(name: &str) -> ToolDefinition {
+    ToolDefinition { name: name.to_owned(), description: None, parameters: json!({"type": "object"}) }
+}
+
+#[test]
+fn brought_tools_can_be_called_where_all_tools_can_and_have_their_shapes_with_them() {
+    let fresh = &mut FreshIds::from_seed(1);
+    let mut toolbox = Toolbox::default();
+    toolbox.add(plain("own"), None, CallKind::Custom);
+    toolbox.add(plain("new"), Some("a"), CallKind::Custom);
+    for found in [false, true] {
+        for (tools_allowed, names) in [
+            (ToolsAllowed::All, &["own", "a__new"][..]),
+            (ToolsAllowed::Named, &["own"]),
+            (ToolsAllowed::None, &["own"]),
+        ] {
+            let tools = vec![Callable { name: "own".to_owned(), by_schema: true, input: None }];
+            let calls = Some(CallRule { tools, several: true });
+            let constraint = Some(Constraint { text: TextRule::Any, calls, at: None });
+            let mut config = ResponseConfig { tools: vec![plain("own")], tools_allowed, constraint, ..config() };
+            config.take_tools([with_tools(fresh, &toolbox, found)].iter());
+            let rule = config.constraint.and_then(|constraint| constraint.calls).unwrap();
+            assert_eq!(rule.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), names);
+            let shaped = if tools_allowed == ToolsAllowed::None { vec![] } else { vec!["a__new"] };
+            assert_eq!(config.tool_shapes.keys().collect::<Vec<_>>(), shaped, "a plain function stays one");
+            let shown = config.tools.iter().any(|tool| tool.name == "a__new");
+            let is_shown = match tools_allowed {
+                ToolsAllowed::All => true,
+                ToolsAllowed::Named => !found,
+                ToolsAllowed::None => false,
+            };
+            assert_eq!(shown, is_shown, "{tools_allowed:?}, found: {found}");
+        }
+    }
+}
+
+fn computes_only(create: &mut Create) {
+    create.config.purpose = Purpose::Prefill;
+}
+
+#[test]
+fn a_prompt_is_not_computed_where_calls_or_instructions_wait_and_nothing_changes_by_it() {
+    let (mut talk, id, calls) = two_calls();
+    let before = talk.state.clone();
+    assert_eq!(talk.create_as("hello", computes_only).unwrap_err().code, Code::ConversationBusy);
+    talk.steer_as(id, "wait", |steer| steer.tools = ToolsOnSteer::Await).unwrap();
+    let waiting = talk.state.undecided().len();
+    let answers = calls.iter().map(|call| result(&mut talk.fresh, call, "x")).collect::<Vec<_>>();
+    let refused = talk.create_from(answers, computes_only).unwrap_err();
+    assert_eq!((refused.code, waiting), (Code::ConversationBusy, 1));
+    assert_eq!(talk.state.open_calls().count(), before.open_calls().count());
+    assert_eq!(talk.state.undecided().len(), waiting);
+}
+
+#[test]
+fn a_prompt_that_answers_every_open_call_is_computed() {
+    let (mut talk, _, calls) = two_calls();
+    let answers = calls.iter().map(|call| result(&mut talk.fresh, call, "x")).collect::<Vec<_>>();
+    talk.create_from(answers, computes_only).unwrap();
+    assert_eq!(talk.create_as("more", computes_only).unwrap_err().code, Code::ConversationBusy, "it runs");
+}
+
+#[test]
+fn an_answer_that_only_reasons_is_no_summary() {
+    let (mut talk, id) = (Talk::new(7), |talk: &mut Talk| {
+        talk.create_as("sum up", |create| create.config.purpose = Purpose::Summary).unwrap()
+    });
+    for (pieces, ending) in [
+        (vec![], "failed"),
+        (vec![Piece::Reasoning("hm".into())], "failed"),
+        (vec![Piece::Reasoning("hm".into()), Piece::Text(" \n".into())], "failed"),
+        (vec![Piece::Reasoning("hm".into()), Piece::Text("a".into())], "completed"),
+    ] {
+        let id = id(&mut talk);
+        let generation = talk.generation();
+        talk.say(Input::GenerationStarted { generation, prompt_tokens: 1, cached_tokens: 0, prompt: None }).unwrap();
+        talk.generated(pieces.into_iter().map(|piece| output(1, piece)).collect());
+        talk.ended(GenerationEnd::Stop);
+        assert_eq!(talk.state.response(id).unwrap().status.as_str(), ending);
     }
 }

@@ -11,7 +11,7 @@ use crate::conversation::{
     CallKind, CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy,
     Formats, Item, ItemBody, ItemStatus, Made, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Purpose,
     Recorded, RecordedPrompt, ResponseConfig, ResponseError, SamplingConfig, SealKey, Thinking, TokenLogprob,
-    ToolPolicy, ToolShape, Toolbox, ToolsOnSteer, When,
+    ToolPolicy, ToolShape, Toolbox, ToolsAllowed, ToolsOnSteer, When,
 };
 use crate::engine::settings::Shaping;
 use crate::error::Code;
@@ -192,6 +192,7 @@ fn config() -> ResponseConfig {
         tool_shapes: BTreeMap::new(),
         purpose: Purpose::Answer,
         seal: None,
+        tools_allowed: ToolsAllowed::All,
     }
 }
 

@@ -44,6 +44,7 @@ fn config() -> ResponseConfig {
         tool_shapes: std::collections::BTreeMap::new(),
         purpose: crate::conversation::Purpose::Answer,
         seal: None,
+        tools_allowed: crate::conversation::ToolsAllowed::All,
     }
 }
 

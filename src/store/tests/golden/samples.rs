@@ -21,8 +21,9 @@ pub(super) fn kinds() -> Vec<Event> {
         ItemBody::Reasoning { text: "hm".into(), made: Some(Made { fingerprint: "f".into(), tokens: vec![7, 8] }) },
     ];
     let items = bodies.map(|body| Item { id: item_id(8), status: ItemStatus::Completed, body }).to_vec();
-    let seal = Some(SealKey([0x5a; 32]));
+    let seal = Some(SealKey { of: response(1), key: [0x5a; 32] });
     let config = ResponseConfig { tool_shapes: shapes, purpose: Purpose::Summary, seal, ..config() };
+    let config = ResponseConfig { tools_allowed: ToolsAllowed::Named, ..config };
     let new = NewResponse { id: response(1), previous: None, input: Vec::new(), config, enqueued: false };
     vec![Event::ItemsAdded { items }, Event::ResponseCreated(Box::new(new))]
 }
