@@ -26,6 +26,7 @@ use super::settings::Constraint;
 use super::tokenizer::Tokenizer;
 use crate::parse::{ReasoningFormat, ToolFormat};
 use crate::prompt::ToolDefinition;
+pub use calls::may_be_unmarked;
 use guide::Thinking;
 pub use guide::{Guide, Lost};
 pub use llguidance::toktrie::SimpleVob as TokenSet;
@@ -33,7 +34,7 @@ use workshop::{Workshop, readable};
 
 /// Changes whenever a constraint may allow other tokens than before: the library's version, and the number of our own
 /// changes since.
-pub(super) const FORMS_VERSION: &str = "1.9.1.1";
+pub(super) const FORMS_VERSION: &str = "1.9.1.2";
 
 /// Compiled constraints that are kept: agents ask for the same few again and again.
 const KEPT_MAX: usize = 64;
