@@ -1,5 +1,6 @@
 //! Whether a team does better without its workers for a while, because other programs have their processors.
-//! Pure: what time it is, since the team began, it is told. And it must never change a result: it says who computes, not what.
+//! Pure: what time it is, since the team began, it is told. And it must never change a result: it says who computes,
+//! not what.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use std::time::Duration;
 const HELD_UP_MIN: Duration = Duration::from_micros(500);
 /// How long the caller then goes on alone. A processor that is shared is given away for some milliseconds at a time.
 const ALONE_MIN: Duration = Duration::from_millis(20);
-/// The same when it has happened again and again: two shares in a hundred may be lost on finding out that it still does.
+/// The same when it has happened again and again: two shares in a hundred may be lost on finding out that it still
+/// does.
 const ALONE_MAX: Duration = Duration::from_millis(640);
 
 /// What a team has seen of other programs.

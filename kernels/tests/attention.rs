@@ -45,7 +45,8 @@ impl Case {
         Self { shape, kv, q, tables, lengths: lengths.to_vec(), window: None, sinks: None }
     }
 
-    /// The case in each format that takes its heads: as it is, with windows shorter and longer than runs and segments, and with sinks.
+    /// The case in each format that takes its heads: as it is, with windows shorter and longer than runs and segments,
+    /// and with sinks.
     fn variants(shape: Shape, lengths: &[usize]) -> impl Iterator<Item = Self> {
         let sinks = Some((0..shape.0).map(|head| head as f32 - 2.0).collect::<Vec<_>>());
         let windows = [(None, false), (None, true), (Some(1), false), (Some(33), true), (Some(600), false)];

@@ -7,7 +7,7 @@ use super::custom_tools::input_rules;
 use super::errors::invalid;
 use crate::conversation::{Reject, ResponseConfig};
 use crate::engine::settings::{CallRule, Callable, Constraint, TextRule};
-use crate::engine::{ModelInfo, Refused, Surroundings, Uncompilable};
+use crate::engine::{ModelInfo, Refused, Surroundings, Uncompilable, may_be_unmarked};
 use crate::error::Code;
 use crate::parse::ToolFormat;
 use crate::prompt::ToolDefinition;
@@ -296,10 +296,11 @@ fn strict_names(tools: &[Value]) -> Vec<String> {
     strict.filter_map(|(_, function)| function.get("name")?.as_str().map(str::to_owned)).collect()
 }
 
-/// Whether a call object that is all of an answer under this constraint must be taken for a call: where a family's form
-/// cannot say what is asked for, calls are written so.
+/// Whether a call object that is all of an answer under this constraint is taken for a call: as for the model, but
+/// where a family's form has no mark, or may be unable to say what is asked for, calls are written so.
 pub(crate) fn bare_calls(constraint: Option<&Constraint>, model: &ModelInfo) -> bool {
-    model.bare_calls || constraint.is_some_and(|constraint| constraint.calls.is_some())
+    let calls = constraint.and_then(|constraint| constraint.calls.as_ref());
+    model.bare_calls || calls.is_some_and(|calls| may_be_unmarked(model.tool_format.writing(), calls))
 }
 
 #[cfg(test)]
@@ -360,6 +361,19 @@ mod tests {
 
     /// The places of rules that may be compiled: they are within the bounds that every answer is followed under.
     const MAY_PASS: [usize; 7] = [2, 4, 5, 7, 8, 12, 14];
+
+    #[test]
+    fn calls_without_marks_are_looked_for_where_they_may_have_to_be_written() {
+        let tools = vec![Callable { name: "look".to_owned(), by_schema: true, input: None }];
+        let calls = Some(CallRule { tools, several: true });
+        let constraint = Constraint { text: TextRule::Any, calls, at: None };
+        for (format, unmarked) in [("hermes", false), ("mistral", false), ("pythonic", true), ("gemma4", true)] {
+            let model = ModelInfo { tool_format: format.parse().unwrap(), bare_calls: false, ..model() };
+            assert_eq!(bare_calls(Some(&constraint), &model), unmarked, "{format}");
+            assert!(!bare_calls(None, &model));
+            assert!(bare_calls(Some(&constraint), &ModelInfo { bare_calls: true, ..model }));
+        }
+    }
 
     #[test]
     fn rules_that_want_too_much_are_refused_by_the_field_that_has_them() {

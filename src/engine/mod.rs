@@ -40,7 +40,7 @@ pub use contract::{
     ModelInfo, SequenceId, Standing,
 };
 #[cfg(feature = "server")]
-pub use grammar::{Compiled, Grammars, Guide, Lost, Refused, Surroundings, TokenSet, Uncompilable};
+pub use grammar::{Compiled, Grammars, Guide, Lost, Refused, Surroundings, TokenSet, Uncompilable, may_be_unmarked};
 #[cfg(feature = "server")]
 pub use local::{
     Bound, EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, Needs, Room, Shortage, read_file_facts,

@@ -184,6 +184,7 @@ impl Client {
             priority: None,
             choice: None,
             tool_shapes: BTreeMap::new(),
+            tools_allowed: midstream::conversation::ToolsAllowed::All,
             purpose: midstream::conversation::Purpose::Answer,
             seal: None,
         };

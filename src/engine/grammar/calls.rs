@@ -4,11 +4,11 @@
 use llguidance::api::GrammarWithLexer;
 use serde_json::{Map, Value, json};
 
-use super::rules::{FREE, Rules, json_schema, quoted};
+use super::rules::{Rules, json_schema, quoted};
 use super::{Uncompilable, bounds};
 use crate::engine::settings::{CallRule, Callable, INPUT, InputRule};
 use crate::engine::tokenizer::Segment;
-use crate::parse::{BARE_CALL, CallPart, Each, Writing};
+use crate::parse::{BARE_CALL, CallPart, Each, ToolFormat, Writing};
 use crate::prompt::ToolDefinition;
 
 /// A tool that may be called, and what its arguments must be.
@@ -118,7 +118,7 @@ impl Rules<'_> {
         Ok(first)
     }
 
-    /// Arguments of any names, as texts.
+    /// Arguments of any names, as texts: the reader knows their types.
     fn any_arguments(&mut self, number: usize, each: &Each) -> String {
         let [before, behind] = each.text;
         let (in_front, before) = before.split_once("$key").unwrap_or((before, ""));
@@ -181,30 +181,66 @@ impl Rules<'_> {
         }
     }
 
-    /// The start of an answer of any text with calls in it.
-    pub(super) fn calls_in_prose(&mut self, writing: &Writing, several: bool) -> String {
-        let opening = [writing.open, writing.begin].concat();
-        let times = if several { "*" } else { "?" };
-        self.lark.push_str(FREE);
+    /// The start of an answer of any text with calls in it. What is no call is nothing that is read as one.
+    pub(super) fn calls_in_prose(&mut self, writing: &Writing, format: ToolFormat, several: bool) -> String {
+        let (first, later) = self.prose(format);
         if writing.unmarked {
             // Without a mark a call is the whole answer.
-            let first = if writing.open.is_empty() { "{" } else { writing.open };
-            self.rule("prose", &format!("/[^{}](.|\\n)*/", first.replace('[', "\\[")));
-            return "prose? | calls".to_owned();
+            return format!("{first}? | calls");
         }
+        let opening = [writing.open, writing.begin].concat();
         if let Some(Segment::Control(_)) = self.tokenizer.segments(&opening).first() {
             // A control token is no text: where it comes, a call begins.
-            return format!("free (calls free){times}");
+            let times = if several { "*" } else { "?" };
+            return format!("{first} (calls {later}){times}");
         }
         // Its mark in ordinary tokens; what follows it is forced.
-        let end = opening.find(['>', '[']).map_or(opening.len(), |end| end + 1);
+        let marker = format.openings().iter().find(|marker| opening.starts_with(**marker)).map_or(0, |it| it.len());
+        let is_word = opening[..marker].ends_with(char::is_alphanumeric);
+        let end =
+            if is_word { opening[marker..].find('[').map_or(opening.len(), |at| marker + at + 1) } else { marker };
         let (mark, rest) = opening.split_at(end);
-        self.rule(&format!("until[suffix={}]", quoted(mark)), "/(.|\\n)*/");
-        // What is no call has no mark in it; it would be read as one.
-        let marked = mark.replace(['[', '(', '|', ']'], ".");
-        self.rule("TAIL", &format!("/(.|\\n)*/ & ~/(.|\\n)*{marked}(.|\\n)*/"));
-        format!("(until {} behind){times} TAIL?", self.literal(rest))
+        let rest = self.literal(rest);
+        for (name, text) in [("until_first", first), ("until_next", later)] {
+            self.rule(&format!("{name}[suffix={}]", quoted(mark)), text);
+        }
+        let more = if several { format!("(until_next {rest} behind)*") } else { String::new() };
+        format!("{first}? | until_first {rest} behind {more} {later}?")
     }
+
+    /// Adds the texts that may be said in front of the first call, and behind one.
+    fn prose(&mut self, format: ToolFormat) -> (&'static str, &'static str) {
+        self.rule("ANY", "/(.|\\n)*/");
+        let mut later = "ANY".to_owned();
+        // In control tokens it is no text.
+        let is_text = |marker: &&&str| !matches!(self.tokenizer.segments(marker)[..], [Segment::Control(_), ..]);
+        let openings: Vec<String> = format.openings().iter().filter(is_text).map(|marker| opened(marker)).collect();
+        if !openings.is_empty() {
+            self.rule("OPENED", &format!("ANY ({}) ANY", openings.join(" | ")));
+            later.push_str(" & ~OPENED");
+        }
+        let mut first = later.clone();
+        if let Some(own) = format.bare() {
+            let own = own.iter().map(|byte| format!(" | {}", quoted(&char::from(*byte).to_string())));
+            let begins = format!("\"{{\" | {FENCED_OBJECT}{}", own.collect::<String>());
+            self.rule("BARE", &format!("{SPACE} ({begins}) ANY"));
+            first.push_str(" & ~BARE");
+        }
+        self.rule("FIRST", &first);
+        self.rule("LATER", &later);
+        ("FIRST", "LATER")
+    }
+}
+
+/// White space.
+const SPACE: &str = "/[ \\t\\n\\r\\f]*/";
+/// The beginning of an object in a fence that may be one of a call.
+const FENCED_OBJECT: &str = "/```(?i:json|tool_call)?[ \\t\\r\\f]*\\n[ \\t\\n\\r\\f]*\\{/";
+
+/// A marker as it opens a call; one that is a word is also used as such.
+fn opened(marker: &str) -> String {
+    let objects = if marker.ends_with(char::is_alphanumeric) { format!(" {SPACE} /[\\[{{]/") } else { String::new() };
+    format!("{}{objects}", quoted(marker))
 }
 
 /// An expression between two slashes.
@@ -248,6 +284,16 @@ fn form_for(writing: &'static Writing, tools: &[Tool<'_>]) -> (&'static Writing,
     }
 }
 
+/// Whether calls may have to be written without a mark: [`form_for`] finds no other form for some schema.
+pub fn may_be_unmarked(writing: &Writing, rule: &CallRule) -> bool {
+    let says_name = |part: &CallPart, name: &str| !matches!(part, CallPart::Name) || is_plain(name);
+    let says_all = |way: &Way, name: &str| {
+        is_object(way) && way.iter().all(|part| says_name(part, name) && !matches!(part, CallPart::Each(_)))
+    };
+    let is_marked = |callable: &Callable| writing.ways.iter().any(|way| says_all(way, &callable.name));
+    writing.unmarked || !rule.tools.iter().all(is_marked)
+}
+
 fn is_object(way: Way) -> bool {
     way.iter().any(|part| matches!(part, CallPart::Object))
 }
@@ -262,8 +308,8 @@ fn can_say(way: Way, tool: &Tool<'_>) -> bool {
         CallPart::Name => is_plain(tool.name),
         CallPart::Object => !has_grammar(tool),
         CallPart::Each(each) => match tool.wants {
-            // What closes an argument of any name cannot repeat the name.
-            Wants::Anything => each.is_raw && !each.text[1].contains('$'),
+            // Of an argument of any name and type nothing around it can tell the type, nor its end repeat the name.
+            Wants::Anything => each.is_raw && each.text == each.other && !each.text[1].contains('$'),
             _ => arguments(&tool.wants, each).is_some(),
         },
     })
@@ -344,14 +390,14 @@ fn of_schema<'a>(schema: &'a Value, each: &Each) -> Option<Vec<Argument<'a>>> {
     let argument = |(key, schema): (&'a String, &'a Value)| {
         let is_word = |character: char| character.is_alphanumeric() || character == '_';
         let fits = if each.is_raw { is_plain(key) } else { !key.is_empty() && key.chars().all(is_word) };
-        let value = told(schema.as_object().filter(|_| fits)?, schema, each)?;
+        let value = told(schema.as_object().filter(|_| fits)?, schema, key, each)?;
         Some(Argument { key, is_required: required.contains(&key.as_str()), value })
     };
     properties.iter().map(argument).collect()
 }
 
 /// How a value of this schema is said, if it can be.
-fn told<'a>(fields: &'a Map<String, Value>, schema: &'a Value, each: &Each) -> Option<Told<'a>> {
+fn told<'a>(fields: &'a Map<String, Value>, schema: &'a Value, key: &str, each: &Each) -> Option<Told<'a>> {
     let says_only = |keywords: &[&str]| {
         fields.keys().all(|keyword| keywords.contains(&keyword.as_str()) || TELLING.contains(&keyword.as_str()))
     };
@@ -371,8 +417,9 @@ fn told<'a>(fields: &'a Map<String, Value>, schema: &'a Value, each: &Each) -> O
         // A reader knows that it is a text by the schema's type.
         Some("string") => match one_of {
             Some(texts) if says_only(&["type", "enum", "const"]) => {
-                let ends = |text: &&str| text.is_empty() || text.contains(each.text[1].trim());
-                (!texts.iter().any(ends)).then_some(Told::Words(texts, "string"))
+                let close = each.text[1].replace("$key", key);
+                let ends = |text: &&str| text.is_empty() || text.contains(close.trim());
+                (!texts.is_empty() && !texts.iter().any(ends)).then_some(Told::Words(texts, "string"))
             }
             None if says_only(&["type"]) => Some(Told::Text),
             _ => None,

@@ -6,6 +6,7 @@
 mod bounds;
 mod calls;
 mod guide;
+mod kept;
 mod rules;
 mod vocabulary;
 mod workshop;
@@ -13,19 +14,17 @@ mod workshop;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use llguidance::Matcher;
-use llguidance::api::TopLevelGrammar;
-use sha2::{Digest, Sha256};
 
 use super::settings::Constraint;
 use super::tokenizer::Tokenizer;
 use crate::parse::{ReasoningFormat, ToolFormat};
 use crate::prompt::ToolDefinition;
+pub use calls::may_be_unmarked;
 use guide::Thinking;
 pub use guide::{Guide, Lost};
 pub use llguidance::toktrie::SimpleVob as TokenSet;
@@ -33,10 +32,7 @@ use workshop::{Workshop, readable};
 
 /// Changes whenever a constraint may allow other tokens than before: the library's version, and the number of our own
 /// changes since.
-pub(super) const FORMS_VERSION: &str = "1.9.1.1";
-
-/// Compiled constraints that are kept: agents ask for the same few again and again.
-const KEPT_MAX: usize = 64;
+pub(super) const FORMS_VERSION: &str = "1.9.1.2";
 
 /// Longest that a request waits until its constraint is compiled, and as long again for its turn.
 const COMPILING_MAX: Duration = Duration::from_secs(1);
@@ -95,8 +91,6 @@ impl fmt::Debug for Compiled {
 pub struct Grammars {
     tokenizer: Arc<Tokenizer>,
     workshop: Arc<Workshop>,
-    /// The latest last.
-    kept: Mutex<VecDeque<([u8; 32], Compiled)>>,
 }
 
 impl fmt::Debug for Grammars {
@@ -108,7 +102,7 @@ impl fmt::Debug for Grammars {
 impl Grammars {
     /// A compiler for a tokenizer's vocabulary. Cheap: the work is done when it is first asked for.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
-        Self { tokenizer: Arc::clone(&tokenizer), workshop: Arc::new(Workshop::new(tokenizer)), kept: Mutex::default() }
+        Self { tokenizer: Arc::clone(&tokenizer), workshop: Arc::new(Workshop::new(tokenizer)) }
     }
 
     /// Compiles a constraint that is asked for now, or finds it among those that were; refuses one that takes long. May
@@ -117,7 +111,7 @@ impl Grammars {
         self.compile_within(constraint, surroundings, Some(COMPILING_MAX))
     }
 
-    /// The same for a constraint that was taken once: what is slow now is compiled all the same.
+    /// The same for a constraint that was taken once: what is slow now is compiled all the same, however long it takes.
     pub fn compile(&self, constraint: &Constraint, surroundings: &Surroundings<'_>) -> Result<Compiled, Uncompilable> {
         self.compile_within(constraint, surroundings, None).map_err(|refused| match refused {
             Refused::Uncompilable(error) => error,
@@ -132,41 +126,7 @@ impl Grammars {
         most: Option<Duration>,
     ) -> Result<Compiled, Refused> {
         let grammar = rules::grammar(constraint, surroundings, &self.tokenizer)?;
-        let key = key(&grammar, surroundings.reasoning);
-        if let Some(found) = self.recall(key) {
-            return Ok(found);
-        }
         let matcher = self.workshop.compile(grammar, most)?;
-        let compiled = Compiled { matcher, tokenizer: Arc::clone(&self.tokenizer), reasoning: surroundings.reasoning };
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another request for the same may have been faster.
-        kept.retain(|(known, _)| *known != key);
-        if kept.len() == KEPT_MAX {
-            kept.pop_front();
-        }
-        kept.push_back((key, compiled.clone()));
-        Ok(compiled)
+        Ok(Compiled { matcher, tokenizer: Arc::clone(&self.tokenizer), reasoning: surroundings.reasoning })
     }
-
-    fn recall(&self, key: [u8; 32]) -> Option<Compiled> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let position = kept.iter().position(|(known, _)| *known == key)?;
-        let entry = kept.remove(position)?;
-        let compiled = entry.1.clone();
-        kept.push_back(entry);
-        Some(compiled)
-    }
-}
-
-fn key(grammar: &TopLevelGrammar, reasoning: ReasoningFormat) -> [u8; 32] {
-    let mut digest = Sha256::new();
-    for part in &grammar.grammars {
-        for text in [part.name.clone(), part.lark_grammar.clone(), part.json_schema.as_ref().map(ToString::to_string)] {
-            let text = text.unwrap_or_default();
-            digest.update((text.len() as u64).to_le_bytes());
-            digest.update(text);
-        }
-    }
-    digest.update(reasoning.name());
-    digest.finalize().into()
 }

@@ -10,7 +10,7 @@ use crate::engine::tokenizer::{Segment, Tokenizer};
 use crate::parse::BARE_CALL;
 
 /// Any text.
-pub(super) const FREE: &str = "free: /(.|\\n)*/\n";
+const FREE: &str = "free: /(.|\\n)*/\n";
 
 /// What a channel of gpt-oss says before it comes to its answer.
 const ANALYSIS: [&str; 2] = ["<|channel|>analysis<|message|>", "<|end|><|start|>assistant"];
@@ -45,7 +45,7 @@ pub(super) fn grammar(
         format!("({analysis})? ({})", either(says, constraint.calls.as_ref().map(|_| "calls".to_owned())))
     } else if constraint.text == TextRule::Any {
         let several = constraint.calls.as_ref().is_some_and(|calls| calls.several);
-        rules.calls_in_prose(writing, several)
+        rules.calls_in_prose(writing, surroundings.tool_format, several)
     } else {
         either(says, Some("calls".to_owned()))
     };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::kept::KEPT_MAX;
 use super::*;
 use crate::engine::settings::{CallRule, Callable, TextRule};
 
@@ -339,12 +340,12 @@ fn a_constraint_that_was_compiled_is_found_again() {
     for _ in 0..3 {
         grammars.compile(&constraint, &surroundings).unwrap();
     }
-    assert_eq!(grammars.kept.lock().unwrap().len(), 1);
+    assert_eq!(grammars.workshop.kept.count(), 1);
     for index in 0..2 * KEPT_MAX {
         let choice = text(TextRule::Choice { texts: vec![index.to_string()] });
         grammars.compile(&choice, &surroundings).unwrap();
     }
-    assert_eq!(grammars.kept.lock().unwrap().len(), KEPT_MAX);
+    assert_eq!(grammars.workshop.kept.count(), KEPT_MAX);
 }
 
 proptest::proptest! {

@@ -1,5 +1,6 @@
 //! Where grammars are compiled: one at a time, on a thread with a deep stack, since the library follows rules and
-//! references by recursion. Whoever asks waits for a bounded time; what is not done by then is done for nobody.
+//! references by recursion. A request waits for a bounded time, and finds what was done later when it asks again; an
+//! answer whose constraint was taken once waits however long it takes.
 
 use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -11,6 +12,7 @@ use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory};
 
+use super::kept::{Kept, key};
 use super::{Refused, Uncompilable, vocabulary};
 use crate::engine::tokenizer::Tokenizer;
 
@@ -32,10 +34,11 @@ pub(super) struct Workshop {
     /// Whether somebody compiles: each may take a core and much memory for a while.
     is_taken: Mutex<bool>,
     free: Condvar,
+    pub(super) kept: Kept,
 }
 
 /// Nobody else compiles while it is held.
-struct Turn(Arc<Workshop>);
+pub(super) struct Turn(Arc<Workshop>);
 
 impl Drop for Turn {
     fn drop(&mut self) {
@@ -46,24 +49,43 @@ impl Drop for Turn {
 
 impl Workshop {
     pub(super) fn new(tokenizer: Arc<Tokenizer>) -> Self {
-        Self { tokenizer, factory: OnceLock::new(), is_taken: Mutex::new(false), free: Condvar::new() }
+        Self {
+            tokenizer,
+            factory: OnceLock::new(),
+            is_taken: Mutex::new(false),
+            free: Condvar::new(),
+            kept: Kept::default(),
+        }
     }
 
-    /// Compiles, where a bound is given within it. What takes longer goes on to its end, which the bounds of its size
-    /// bring about; until then it is nobody else's turn.
+    /// Compiles, where a bound is given within it, or finds what was compiled before. What takes longer goes on to its
+    /// end, which the bounds of its size bring about, and is kept; until then it is nobody else's turn.
     pub(super) fn compile(
         self: &Arc<Self>,
         grammar: TopLevelGrammar,
         most: Option<Duration>,
     ) -> Result<Matcher, Refused> {
-        let turn = self.turn(most).ok_or(Refused::Busy)?;
+        let key = key(&grammar);
+        if let Some(found) = self.kept.find(key) {
+            return Ok(found);
+        }
+        let turn = self.turn(most);
+        // Those whose turn it was may have asked for the same.
+        if let Some(found) = self.kept.find(key) {
+            return Ok(found);
+        }
+        let turn = turn.ok_or(Refused::Busy)?;
         let (done, compiled) = sync_channel(1);
         // The vocabulary is sorted once and for everybody, on nobody's account.
         let (begun, ready) = sync_channel(1);
         let work = move || {
             let factory = turn.0.factory();
             let _ = begun.send(());
-            let _ = done.send(factory.and_then(|factory| matcher(factory, grammar)));
+            let compiled = factory.and_then(|factory| matcher(factory, grammar));
+            if let Ok(matcher) = &compiled {
+                turn.0.kept.add(key, matcher.clone());
+            }
+            let _ = done.send(compiled);
         };
         let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES).spawn(work);
         thread.map_err(|error| Uncompilable(format!("there is no thread to compile this: {error}")))?;
@@ -74,7 +96,7 @@ impl Workshop {
         };
         let compiled = received.unwrap_or_else(|error| {
             Err(Uncompilable(match error {
-                RecvTimeoutError::Timeout => "compiling it takes too long; make it smaller".to_owned(),
+                RecvTimeoutError::Timeout => "compiling it takes too long; make it smaller, or retry later".to_owned(),
                 RecvTimeoutError::Disconnected => "the server failed while it compiled this".to_owned(),
             }))
         });
@@ -82,7 +104,7 @@ impl Workshop {
     }
 
     /// Waits for its turn, where a bound is given only so long.
-    fn turn(self: &Arc<Self>, most: Option<Duration>) -> Option<Turn> {
+    pub(super) fn turn(self: &Arc<Self>, most: Option<Duration>) -> Option<Turn> {
         let is_taken = self.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
         let mut is_taken = match most {
             None => self.free.wait_while(is_taken, |is_taken| *is_taken).unwrap_or_else(PoisonError::into_inner),

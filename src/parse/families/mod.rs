@@ -36,6 +36,7 @@ mod tagged;
 mod writing;
 
 use super::calls::Calls;
+use super::formats::ToolFormat;
 use super::sink::Sink;
 use super::tools::Tools;
 pub use writing::{BARE_CALL, CallPart, Each, Writing};
@@ -196,6 +197,20 @@ impl Family {
     /// All texts of its form.
     pub(super) fn texts(&self) -> impl Iterator<Item = &'static str> {
         self.open.iter().chain(self.inner).copied()
+    }
+}
+
+impl ToolFormat {
+    /// What opens or frames a call, wherever it stands in an answer.
+    pub fn openings(self) -> &'static [&'static str] {
+        self.family().map_or(&[], |family| family.open)
+    }
+
+    /// Where an answer is searched for calls without markers: the first bytes of the family's own form of them, beside
+    /// call objects, bare or in a fence.
+    pub fn bare(self) -> Option<&'static [u8]> {
+        let family = self.family()?;
+        (!matches!(family.reads, Reads::Output(_))).then_some(family.bare)
     }
 }
 

@@ -184,10 +184,73 @@ fn a_tool_that_is_not_strict_takes_any_arguments() {
     let rule =
         CallRule { tools: vec![Callable { name: "look".to_owned(), by_schema: false, input: None }], several: false };
     let constraint = Constraint { text: TextRule::Nothing, calls: Some(rule), at: None };
+    let three = json!({"a": {"type": "integer", "minimum": 3, "maximum": 3}});
+    let number = json!({"type": "object", "properties": three, "required": ["a"], "additionalProperties": false});
     for format in families() {
         let tools = vec![tool("look", json!({"type": "object", "properties": {"a": {"type": "integer"}}}))];
-        let said = say(format, &mut scene(format, tools.clone()).guide(&constraint, None), &[]);
-        assert_eq!(read(format, &tools, &said).len(), 1, "{format}: {said:?}");
+        let compiled = scene(format, tools.clone()).compile(&constraint).unwrap();
+        // An integer can be said in one of the forms that the family reads.
+        let strict = |parameters: &Value| {
+            let guided = scene(format, vec![tool("look", parameters.clone())]);
+            say(format, &mut guided.guide(&must(&["look"], false), None), &[])
+        };
+        let bare = r#"{"name": "look", "arguments": {"a": 3}}"#.to_owned();
+        let said = [strict(&number), strict(&json!({"anyOf": [number]})), bare];
+        let taken = said.iter().find(|said| takes(&mut compiled.guide(None), said));
+        let taken = taken.unwrap_or_else(|| panic!("{format}: {said:?}"));
+        assert_eq!(read(format, &tools, taken), [("look".to_owned(), json!({"a": 3}))], "{format}: {taken:?}");
+    }
+}
+
+#[test]
+fn what_is_read_as_a_call_without_marks_is_no_prose() {
+    let constraint = Constraint { text: TextRule::Any, calls: Some(call_rule(&["weather"], true)), at: None };
+    let object = r#"{"name": "weather", "arguments": {"town": 1}}"#;
+    for format in families().filter(|format| !["inkling", "harmony"].contains(&format.name())) {
+        let scene = scene(format, vec![weather()]);
+        let compiled = scene.compile(&constraint).unwrap();
+        let mut calls = vec![object.to_owned(), format!(" \n\t{object}")];
+        for fence in ["```", "```json", "\n```JSON ", "```tool_call"] {
+            calls.push(format!("{fence}\n {object}\n```"));
+        }
+        match format.name() {
+            "pythonic" => calls.extend(["[weather(town=1)]", "\n[weather(town=1)]"].map(str::to_owned)),
+            "qwen3_coder" => {
+                let call = "<function=weather>\n<parameter=town>\n1\n</parameter>\n</function>";
+                calls.push(call.to_owned());
+            }
+            _ => {}
+        }
+        for call in calls {
+            assert_eq!(read(format, &scene.tools, &call).len(), 1, "{format}: {call:?}");
+            assert!(!takes(&mut compiled.guide(None), &call), "{format}: {call:?}");
+        }
+        for prose in [
+            "",
+            "\n Sure.",
+            "```python\nx = {1: [2]}\n```\nDone: {\"a\": 1}.",
+            "```\nls\n```",
+            "```json\n[]\n```",
+            "`{}` is <empty> and [this], functools.reduce(f), is not.",
+            &format!("See:\n{object}"),
+        ] {
+            assert!(takes(&mut compiled.guide(None), prose), "{format}: {prose:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_form_cannot_close_is_not_said_in_it() {
+    let choice = |texts: &[&str]| {
+        json!({"type": "object", "properties": {"a": {"type": "string", "enum": texts}}, "required": ["a"],
+            "additionalProperties": false})
+    };
+    let closing = "x]<]minimax[>[</a>";
+    for format in families() {
+        let tools = vec![tool("look", choice(&[closing]))];
+        let said = say(format, &mut scene(format, tools.clone()).guide(&must(&["look"], false), None), &[]);
+        assert_eq!(read(format, &tools, &said), [("look".to_owned(), json!({"a": closing}))], "{format}: {said:?}");
+        assert!(scene(format, vec![tool("look", choice(&[]))]).compile(&must(&["look"], false)).is_err(), "{format}");
     }
 }
 
