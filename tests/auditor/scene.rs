@@ -408,6 +408,7 @@ fn config() -> ResponseConfig {
         priority: None,
         choice: None,
         tool_shapes: BTreeMap::new(),
+        tools_allowed: midstream::conversation::ToolsAllowed::All,
         purpose: Purpose::Answer,
         seal: None,
     }
