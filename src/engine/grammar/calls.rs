@@ -284,7 +284,7 @@ fn form_for(writing: &'static Writing, tools: &[Tool<'_>]) -> (&'static Writing,
     }
 }
 
-/// Whether calls may have to be written without a mark: [`form_for`] finds no other form for some schema.
+/// Whether calls may have to be written without a mark: there are schemas that no marked form of the family can say.
 pub fn may_be_unmarked(writing: &Writing, rule: &CallRule) -> bool {
     let says_name = |part: &CallPart, name: &str| !matches!(part, CallPart::Name) || is_plain(name);
     let says_all = |way: &Way, name: &str| {
