@@ -251,7 +251,10 @@ impl Client {
         let Ok(state) = handle.state().await else { return };
         let after = dice.below(state.last_seq + 2);
         match handle.attach(Cursor { epoch: None, seq: after }).await {
-            Ok(reader) => self.read(handle, reader, after, dice).await,
+            Ok(reader) => {
+                let stream = self.world.attached(conversation, after);
+                self.read(handle, reader, (stream, after), dice).await;
+            }
             Err(reject) if reject.code == Code::CursorExpired => {
                 self.world.note(json!({"kind": "cursor_expired"}));
                 self.read_all(handle, dice).await;
@@ -268,7 +271,8 @@ impl Client {
     async fn read_all(&self, handle: ConversationHandle, dice: Dice) {
         if let Ok(reader) = handle.attach_all().await {
             let after = reader.oldest_seq() - 1;
-            self.read(handle, reader, after, dice).await;
+            let stream = self.world.attached(handle.id(), after);
+            self.read(handle, reader, (stream, after), dice).await;
         }
     }
 
@@ -285,13 +289,15 @@ impl Client {
 
     fn follow(&self, handle: ConversationHandle, reader: Reader, dice: Dice) {
         let (client, after) = (self.clone(), reader.attached().last_seq);
-        tokio::spawn(async move { client.read(handle, reader, after, dice).await });
+        // It began with the answer's creation: what was trimmed since, before this client heard of it, is its still.
+        let stream = self.world.attached_since(handle.id(), after, Some(reader.oldest_seq()));
+        tokio::spawn(async move { client.read(handle, reader, (stream, after), dice).await });
     }
 
     /// Reads at its own pace, comes back when it was too slow, and leaves when it likes.
-    async fn read(&self, handle: ConversationHandle, mut reader: Reader, mut after: u64, mut dice: Dice) {
+    async fn read(&self, handle: ConversationHandle, mut reader: Reader, place: (u64, u64), mut dice: Dice) {
+        let (mut stream, mut after) = place;
         let (pace_ms, patience) = (if dice.chance(25) { 12 } else { 0 }, 1 + dice.below(60));
-        let mut stream = self.world.attached(handle.id(), after);
         for _ in 0..patience {
             if pace_ms > 0 {
                 tokio::time::sleep(Duration::from_millis(dice.below(pace_ms))).await;
@@ -309,8 +315,8 @@ impl Client {
                         return;
                     }
                 }
-                self.world.note(json!({"kind": "dropped_reader"}));
                 stream = self.world.attached(handle.id(), after);
+                self.world.note(json!({"kind": "dropped_reader"}));
             }
         }
     }

@@ -56,6 +56,11 @@ impl World {
 
     /// A reader begins behind `after`; gives its number.
     pub(crate) fn attached(&self, conversation: ConversationId, after: u64) -> u64 {
+        self.attached_since(conversation, after, None)
+    }
+
+    /// The same for one that began earlier, when that was the oldest event.
+    pub(crate) fn attached_since(&self, conversation: ConversationId, after: u64, oldest_seq: Option<u64>) -> u64 {
         let stream = self.number();
         let mut clients = self.clients.lock().unwrap();
         clients.streams.insert(stream, (conversation, after));
@@ -65,6 +70,7 @@ impl World {
             "principal": crate::client::PRINCIPAL,
             "conversation": conversation.to_string(),
             "after": after,
+            "oldest_seq": oldest_seq,
         }));
         stream
     }

@@ -28,7 +28,8 @@ pub(super) fn check(journal: &Journal, history: &History, found: &mut Vec<Violat
             "attach" => {
                 let (conversation, principal) = (text(observation, "conversation"), text(observation, "principal"));
                 let last_seq = observation["after"].as_u64().unwrap_or_default();
-                let oldest_seq = oldest.get(conversation).copied().unwrap_or(1);
+                let oldest_seq = observation["oldest_seq"].as_u64();
+                let oldest_seq = oldest_seq.or_else(|| oldest.get(conversation).copied()).unwrap_or(1);
                 streams.insert(number, Stream { conversation, principal, last_seq, oldest_seq });
                 continue;
             }
