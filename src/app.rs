@@ -331,6 +331,8 @@ fn limits(config: &Config) -> Limits {
     Limits {
         body_bytes_max: config.body_bytes_max,
         ws_frame_bytes_max: config.ws_frame_bytes_max,
+        responses_ws: config.responses_ws,
+        responses_ws_life: Some(Duration::from_millis(config.responses_ws_life_ms)).filter(|life| !life.is_zero()),
         control_body_bytes_max: config.control_body_bytes_max,
         requests_in_flight_max: config.requests_in_flight_max,
         readers_max: config.readers_max,

@@ -67,6 +67,10 @@ pub struct Config {
     pub body_bytes_max: usize,
     /// Most bytes of one WebSocket frame.
     pub ws_frame_bytes_max: usize,
+    /// Whether `GET /v1/responses` is a WebSocket; if not, it answers 426, and clients use POST.
+    pub responses_ws: bool,
+    /// Milliseconds after which such a socket is closed, once nothing runs on it; 0 never closes it.
+    pub responses_ws_life_ms: u64,
     /// Most bytes of a body that steers, cancels or answers what runs: such a request is never turned away for load.
     pub control_body_bytes_max: usize,
     /// Most requests that generate at once; more get 503 `overloaded` before their body is read.
@@ -171,6 +175,8 @@ impl Default for Config {
             reasoning_cleared_after_ms: 0,
             body_bytes_max: 32 << 20,
             ws_frame_bytes_max: 32 << 20,
+            responses_ws: true,
+            responses_ws_life_ms: 3_600_000,
             control_body_bytes_max: 4 << 20,
             requests_in_flight_max: 256,
             readers_max: 1024,
