@@ -389,7 +389,7 @@ fn what_is_wrong(error: &figment::Error, variables: &Variables) -> String {
             };
             return format!("unknown setting {}; {help}", spelled(field, as_variable));
         }
-        _ if name.is_empty() => error.kind.to_string(),
+        _ if name.is_empty() => error.kind.to_string().replace("``", "`"),
         Kind::InvalidType(..) | Kind::InvalidValue(..) if name == "listen" => {
             format!("{}: {}", written(&name), parse_listen("").err().unwrap_or_default())
         }
@@ -398,7 +398,8 @@ fn what_is_wrong(error: &figment::Error, variables: &Variables) -> String {
         Kind::Message(_) if LIST_SETTINGS.contains(&name.as_str()) => {
             format!("{} must be one text or a list of texts", written(&name))
         }
-        kind => format!("{}: {kind}", written(&name)),
+        // What figment quotes has its quotes already.
+        kind => format!("{}: {}", written(&name), kind.to_string().replace("``", "`")),
     };
     let source = error.metadata.as_ref().and_then(|metadata| metadata.source.as_ref());
     match source.and_then(figment::Source::file_path) {
