@@ -74,6 +74,7 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
         purpose: crate::conversation::Purpose::Answer,
         seal: None,
         tools_allowed: crate::conversation::ToolsAllowed::All,
+        extras: crate::conversation::Extras::default(),
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
     Create::new(ResponseId::draw(fresh), input, config)

@@ -123,6 +123,7 @@ fn config() -> ResponseConfig {
         purpose: crate::conversation::Purpose::Answer,
         seal: None,
         tools_allowed: crate::conversation::ToolsAllowed::All,
+        extras: crate::conversation::Extras::default(),
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::extras::Extras;
 use super::fork::CopiedTurn;
 use super::item::{Item, ItemStatus};
 use super::policy::{Policies, Policy, Thinking, ToolPolicy, ToolsOnSteer, When};
@@ -464,6 +465,9 @@ pub struct ResponseConfig {
     /// What becomes of tools that items of the transcript bring.
     #[serde(default, skip_serializing_if = "ToolsAllowed::is_all")]
     pub tools_allowed: ToolsAllowed,
+    /// What few requests ask for.
+    #[serde(default, skip_serializing_if = "Extras::is_none")]
+    pub extras: Extras,
 }
 
 /// Which of several answers to one request a response is. Each lives in a conversation of its own.

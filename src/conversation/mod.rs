@@ -17,6 +17,7 @@ mod decide;
 mod delete;
 mod effect;
 mod event;
+mod extras;
 mod fork;
 mod generation;
 mod input;
@@ -43,6 +44,7 @@ pub use event::{
     ChoiceOf, Cut, EVENT_VERSION, Ending, Event, Formats, NewResponse, Purpose, Recorded, ResponseConfig,
     ResponseError, SamplingConfig, TokenLogprob, ToolsAllowed, Usage,
 };
+pub use extras::Extras;
 pub use fork::{CopiedCall, CopiedOutput, CopiedTurn, Fork, fork};
 pub use input::{
     Answer, CallRef, CancelOutcome, Create, GenerationEnd, Input, Intervene, Now, Output, Receipt, Reject,

@@ -409,6 +409,7 @@ fn config() -> ResponseConfig {
         choice: None,
         tool_shapes: BTreeMap::new(),
         tools_allowed: midstream::conversation::ToolsAllowed::All,
+        extras: midstream::conversation::Extras::default(),
         purpose: Purpose::Answer,
         seal: None,
     }

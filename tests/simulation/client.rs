@@ -185,6 +185,7 @@ impl Client {
             choice: None,
             tool_shapes: BTreeMap::new(),
             tools_allowed: midstream::conversation::ToolsAllowed::All,
+            extras: midstream::conversation::Extras::default(),
             purpose: midstream::conversation::Purpose::Answer,
             seal: None,
         };

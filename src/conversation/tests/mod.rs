@@ -174,6 +174,7 @@ fn config() -> ResponseConfig {
         purpose: Purpose::Answer,
         seal: None,
         tools_allowed: crate::conversation::ToolsAllowed::All,
+        extras: crate::conversation::Extras::default(),
     }
 }
 
