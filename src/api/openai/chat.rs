@@ -1,8 +1,6 @@
 //! `/v1/chat/completions`: every request brings its whole transcript. Unless `store` is set, the conversation
 //! lives as long as its request.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -24,9 +22,7 @@ use crate::api::unserved;
 use crate::api::{constraint, sampling};
 use crate::config::ReasoningField;
 use crate::conversation::ResponseStatus;
-use crate::conversation::{
-    self, Create, Ending, ItemBody, ItemStatus, Policy, Purpose, Reject, ResponseConfig, ToolsAllowed,
-};
+use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig};
 use crate::engine::ModelInfo;
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
@@ -147,21 +143,14 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     let tools = tools::functions(request.tools.as_deref(), request.tool_choice.as_ref())?;
     let constraint = constraint::constraint(&params, &tools, model)?;
     let config = ResponseConfig {
-        model: model.id.clone(),
-        fingerprint: model.fingerprint.clone(),
-        instructions: None,
         tools,
         sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: limit.or(old_limit),
         stop: input::stops(request.stop.as_ref())?,
         template_kwargs,
-        background: false,
         store: request.store == Some(true),
         metadata: request.metadata.clone().unwrap_or_default(),
         echo: tier(body),
-        policy: Policy::default(),
-        tool_policies: BTreeMap::new(),
-        max_parallel_tool_calls: None,
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
         formats: Some(input::formats(model, constraint.as_ref())),
@@ -169,12 +158,8 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         constraint,
         prompt_end: input::prompt_end(request.add_generation_prompt, request.continue_final_message, &input)?,
         priority: input::priority(body)?,
-        choice: None,
-        tool_shapes: BTreeMap::new(),
-        purpose: Purpose::Answer,
-        seal: None,
-        tools_allowed: ToolsAllowed::All,
         extras: input::extras(body)?,
+        ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     Ok(Create::new(ResponseId::draw(fresh), input, config))
 }

@@ -1,13 +1,12 @@
 //! `/v1/completions`: text that goes on behind a prompt as it is given, without a chat template. Each choice is the
 //! response of a conversation that lives as long as its request; nothing of its text is read as reasoning or as calls.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::choices;
 use super::completions_form::CompletionForm;
@@ -21,9 +20,7 @@ use crate::api::idempotency;
 use crate::api::input;
 use crate::api::unserved;
 use crate::api::{constraint, sampling};
-use crate::conversation::{
-    ChoiceOf, Create, Extras, Formats, Item, Policy, Purpose, Reject, ResponseConfig, ToolsAllowed,
-};
+use crate::conversation::{ChoiceOf, Create, Extras, Formats, Item, Reject, ResponseConfig, ToolsAllowed};
 use crate::engine::{Engine, ModelInfo};
 use crate::ids::{FreshIds, ItemId, ResponseId};
 use crate::parse::{ReasoningFormat, ToolFormat};
@@ -226,33 +223,17 @@ fn config(
     let params: GenerationParams = decode(body)?;
     let (tool, reasoning) = (ToolFormat::NONE.name().to_owned(), ReasoningFormat::NONE.name().to_owned());
     Ok(ResponseConfig {
-        model: model.id.clone(),
-        fingerprint: model.fingerprint.clone(),
-        instructions: None,
-        tools: Vec::new(),
-        tool_shapes: BTreeMap::new(),
         sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: input::token_limit(request.max_tokens, "max_tokens")?.or(Some(MAX_TOKENS)),
         stop: input::stops(request.stop.as_ref())?,
-        template_kwargs: Map::new(),
-        background: false,
         store: false,
-        metadata: Map::new(),
-        echo: Map::new(),
-        policy: Policy::default(),
-        tool_policies: BTreeMap::new(),
-        max_parallel_tool_calls: None,
-        thinking: None,
-        strip_preamble: false,
         formats: Some(Formats { tool, reasoning, bare_calls: false }),
         prompt_end: PromptEnd::Nothing,
         logprobs: sampling::logprobs(&params)?,
         constraint: constraint::constraint(&params, &[], model)?,
         priority: input::priority(body)?,
-        choice: None,
-        purpose: Purpose::Answer,
-        seal: None,
         tools_allowed: ToolsAllowed::None,
         extras: input::extras(body)?,
+        ..ResponseConfig::new(&model.id, &model.fingerprint)
     })
 }
