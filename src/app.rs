@@ -148,7 +148,14 @@ impl Server {
         };
         let root = actors::start(parts.clone()).await?;
         let (phase, phases) = watch::channel(Phase::Recovering);
-        let app = App::new(root.directory(), catalog, Keys::new(journal), seal, limits(&config), phases);
+        let app = App::new(
+            root.directory(),
+            catalog,
+            Keys::new(journal),
+            seal,
+            (limits(&config), config.as_ref().into()),
+            phases,
+        );
         let (close, closed) = watch::channel(false);
         let sockets = tokio::spawn(api::serve(listener, api::router(app), wait_for(closed)));
         let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;

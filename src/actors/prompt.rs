@@ -16,7 +16,7 @@ use crate::engine::ModelInfo;
 use crate::ids::ResponseId;
 use crate::parse::{ends_in_reasoning, text_ends_in_reasoning};
 use crate::prompt::{
-    Built, Known, Message, PrefixReport, Rendering, Side, TemplateError, build_within, compare, template_kwargs,
+    Built, Known, Message, PrefixReport, Rendering, Role, Side, TemplateError, build_within, compare, template_kwargs,
 };
 
 /// The prompt that was built last in this conversation.
@@ -77,6 +77,9 @@ impl HeldPrompt {
         let Some((turn, before)) = turns.split_last() else {
             return Err(Unrendered::Template(format!("no response {id}")));
         };
+        if let Some(given) = &turn.config.extras.prompt {
+            return Ok(as_given(given, model));
+        }
         let rendered = match recorded_prompt(&turns, &model.fingerprint) {
             Some(tokens) => {
                 let messages = messages_within(state, turn, settings.reasoning_cleared_after_ms);
@@ -124,6 +127,12 @@ impl HeldPrompt {
         tokens.extend(before[place].kept_tokens());
         Some(HeldTokens { place, tokens })
     }
+}
+
+/// A prompt that a client gave token for token. Engines that work on messages see its text as what a user said.
+fn as_given(tokens: &[u32], model: &ModelInfo) -> Rendered {
+    let messages = vec![Message::text(Role::User, model.tokenizer.spell(tokens))];
+    Rendered { tokens: tokens.to_vec(), messages, starts_in_reasoning: Some(false), record: None }
 }
 
 /// Whether the answer begins inside reasoning, if the message that it goes on with or the text of its prompt says.

@@ -213,7 +213,7 @@ async fn begin(
         Some(home) => {
             let tokens = rendered.tokens.iter().chain(&resumed).copied().collect();
             tokio::select! {
-                recorder = kv.begin(&parts.kv, home, &engine, tokens) => Some(recorder),
+                recorder = kv.begin(&parts.kv, home, &engine, (tokens, salt(&config))) => Some(recorder),
                 () = control.aborted() => return Err(GenerationEnd::Aborted),
             }
         }
@@ -250,6 +250,11 @@ fn owner(config: &ResponseConfig, conversation: Option<ConversationId>) -> u64 {
     u128::from_be_bytes(bytes) as u64
 }
 
+/// With whom a generation shares keys and values.
+fn salt(config: &ResponseConfig) -> u64 {
+    config.extras.cache_salt.unwrap_or(CACHE_SALT)
+}
+
 fn request(
     config: &ResponseConfig,
     owner: u64,
@@ -264,7 +269,7 @@ fn request(
         constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
         stop_tokens: model.tokenizer.end_of_generation().into(),
         messages: rendered.messages.into(),
-        cache_salt: CACHE_SALT,
+        cache_salt: salt(config),
         standing: Standing { owner, priority: config.priority.unwrap_or(0) },
         channel_capacity,
         ..GenerationRequest::greedy(rendered.tokens.into(), max_tokens)

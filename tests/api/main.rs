@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
 mod chat;
+mod chat_fields;
+mod completions;
 mod compressed;
 mod conversations;
 mod deletion;

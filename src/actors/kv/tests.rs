@@ -382,7 +382,7 @@ async fn a_file_is_not_replaced_by_less_of_the_same() {
     let (kv, engine): (_, Arc<dyn Engine>) = (Arc::new(ConversationKv::default()), process.engine.clone());
     let keeper = KvKeeper::new(site.files(), Duration::from_hours(1), Clock::System);
     let less: Arc<[u32]> = tokens[..64].into();
-    drop(kv.begin(&keeper, conversation, &engine, less).await);
+    drop(kv.begin(&keeper, conversation, &engine, (less, CACHE_SALT)).await);
     kv.save();
     soon(keeper.settled()).await;
     assert!(fs::read(site.path(conversation)).unwrap() == before, "the longer file stays");
@@ -394,8 +394,8 @@ async fn what_a_steered_sequence_still_says_is_not_taken_for_its_successors() {
     let process = site.start().await;
     let (kv, engine): (_, Arc<dyn Engine>) = (Arc::new(ConversationKv::default()), process.engine.clone());
     let home = ConversationId::draw(&mut FreshIds::random());
-    let steered = kv.begin(&process.parts.kv, home, &engine, [1, 2].into()).await;
-    let successor = kv.begin(&process.parts.kv, home, &engine, [1, 2, 3].into()).await;
+    let steered = kv.begin(&process.parts.kv, home, &engine, ([1, 2].into(), CACHE_SALT)).await;
+    let successor = kv.begin(&process.parts.kv, home, &engine, ([1, 2, 3].into(), CACHE_SALT)).await;
     steered.push(9);
     successor.push(4);
     drop(steered);
