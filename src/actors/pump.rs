@@ -84,7 +84,7 @@ impl PumpControl {
         }
     }
 
-    fn is_aborted(&self) -> bool {
+    pub(super) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::SeqCst)
     }
 
@@ -98,7 +98,7 @@ impl PumpControl {
     }
 
     /// The engine has the sequence now. An abort that came in between is passed on.
-    fn submitted(&self, handle: AbortHandle) {
+    pub(super) fn submitted(&self, handle: AbortHandle) {
         *self.sequence.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         if self.is_aborted() {
             self.abort();
@@ -221,6 +221,7 @@ async fn begin(
     };
     let request = request(&config, owner, rendered, constraint, engine.model(), limits);
     let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
+    parts.foresight.overtaken_by(&request.prompt);
     let source = Source { engine, request, form_at, tokens: resumed, control: control.clone() };
     Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt })
 }
@@ -251,7 +252,7 @@ fn owner(config: &ResponseConfig, conversation: Option<ConversationId>) -> u64 {
 }
 
 /// With whom a generation shares keys and values.
-fn salt(config: &ResponseConfig) -> u64 {
+pub(super) fn salt(config: &ResponseConfig) -> u64 {
     config.extras.cache_salt.unwrap_or(CACHE_SALT)
 }
 

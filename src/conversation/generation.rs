@@ -72,10 +72,12 @@ impl Draft {
                     return self.end(response_id, failed(Code::EngineFailed, text));
                 }
                 self.end_naturally(response_id, ItemStatus::Completed, Ending::Completed, tail_tokens);
+                self.foresee(response_id);
             }
             GenerationEnd::Length => {
                 let ending = self.length_reached(response_id, tail_tokens.len());
                 self.end_naturally(response_id, ItemStatus::Incomplete, ending, tail_tokens);
+                self.foresee(response_id);
             }
             GenerationEnd::Failed { code, message } => self.end(response_id, failed(code, message)),
         }
