@@ -18,7 +18,7 @@ use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 use crate::prompt::{PromptEnd, Role, ToolDefinition};
 use samples::{
-    beginnings, bounded, copies, endings, going_on, kinds, native_ids, outputs, prompts, shaped, with_formats,
+    beginnings, bounded, copies, endings, going_on, kinds, native_ids, outputs, prompts, shaped, stopped, with_formats,
     with_standing,
 };
 
@@ -248,5 +248,6 @@ fn samples() -> Vec<Event> {
     events.push(going_on());
     events.extend(bounded());
     events.extend(kinds());
+    events.push(stopped());
     events
 }
