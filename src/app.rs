@@ -262,6 +262,7 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
 
 fn load_model(config: &Config, id: &str, path: &Path, promised_bytes: u64) -> anyhow::Result<LocalEngine> {
     let options = LoadOptions { promised_bytes, ..load_options(config, id)? };
+    tracing::info!(model = id, "loading");
     let engine = LocalEngine::load(path, &options).map_err(|error| {
         let doing = format!("loading {} ({})", path.display(), error.code());
         anyhow::Error::new(error).context(doing)

@@ -258,17 +258,8 @@ fn request(
     model: &ModelInfo,
     (max_tokens, channel_capacity): (u32, usize),
 ) -> GenerationRequest {
-    let sampling = &config.sampling;
     GenerationRequest {
-        sampling: Sampling {
-            temperature: sampling.temperature,
-            top_k: sampling.top_k,
-            top_p: sampling.top_p,
-            min_p: sampling.min_p,
-            seed: sampling.seed,
-            choice: config.choice.map_or(0, |choice| choice.index),
-            shaping: sampling.shaping.clone(),
-        },
+        sampling: Sampling { choice: config.choice.map_or(0, |choice| choice.index), ..config.sampling.clone() },
         logprobs: config.logprobs,
         constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
         stop_tokens: model.tokenizer.end_of_generation().into(),

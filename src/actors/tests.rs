@@ -4,15 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::directory::DirectoryMsg;
 use super::*;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::conversation::{
-    Create, Ending, Event, Item, Policy, Recorded, ResponseConfig, ResponseStatus, SamplingConfig,
-};
+use crate::conversation::{Create, Ending, Event, Item, Recorded, ResponseConfig, ResponseStatus};
 use crate::engine::{Catalog, Engine, EngineError, Generation, GenerationRequest, ModelInfo, ScriptedEngine};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ItemId, ResponseId};
@@ -47,33 +45,9 @@ pub(super) fn create(parts: &Parts, stop: &[&str]) -> Create {
     let fresh = &mut FreshIds::random();
     let model = parts.catalog.get(None).unwrap().model();
     let config = ResponseConfig {
-        model: model.id.clone(),
-        fingerprint: model.fingerprint.clone(),
-        instructions: None,
-        tools: vec![],
-        sampling: SamplingConfig::GREEDY,
-        max_output_tokens: None,
         stop: stop.iter().map(|text| (*text).to_owned()).collect(),
-        template_kwargs: Map::new(),
         background: true,
-        store: true,
-        metadata: Map::new(),
-        echo: Map::new(),
-        policy: Policy::default(),
-        tool_policies: std::collections::BTreeMap::new(),
-        max_parallel_tool_calls: None,
-        thinking: None,
-        strip_preamble: false,
-        formats: None,
-        logprobs: None,
-        constraint: None,
-        prompt_end: crate::prompt::PromptEnd::Answer,
-        priority: None,
-        choice: None,
-        tool_shapes: std::collections::BTreeMap::new(),
-        purpose: crate::conversation::Purpose::Answer,
-        seal: None,
-        tools_allowed: crate::conversation::ToolsAllowed::All,
+        ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go")];
     Create::new(ResponseId::draw(fresh), input, config)

@@ -95,9 +95,14 @@ pub(crate) fn object(bytes: &[u8]) -> Result<Value, Reject> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(Value::Object(Map::new()));
     }
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|error| Reject::new(Code::InvalidInput, format!("the body is not valid JSON: {error}")))?;
-    if value.is_object() { Ok(value) } else { Err(Reject::new(Code::InvalidInput, "the body must be a JSON object")) }
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| {
+        Reject::new(Code::InvalidInput, format!("the request is not valid JSON: {error}; send one JSON object"))
+    })?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(Reject::new(Code::InvalidInput, "the request must be a JSON object, in braces"))
+    }
 }
 
 /// Reads a known type out of JSON; the error names the field.

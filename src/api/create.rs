@@ -12,7 +12,7 @@ use super::tools::{self, Declared, Noted};
 use super::unserved;
 use super::{constraint, sampling};
 use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader, offload};
-use crate::conversation::{Create, Item, Policy, Purpose, Reject, ResponseConfig, State, Toolbox, ToolsAllowed};
+use crate::conversation::{Create, Item, Purpose, Reject, ResponseConfig, State, Toolbox, ToolsAllowed};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
@@ -140,8 +140,6 @@ pub(crate) fn create(
     let compacts = purpose == Purpose::Summary;
     let constraint = if compacts { None } else { constraint::constraint(&params, &toolbox.tools, model)? };
     let config = ResponseConfig {
-        model: model.id.clone(),
-        fingerprint: model.fingerprint.clone(),
         instructions: request.instructions.clone(),
         tools: toolbox.tools,
         tool_shapes: toolbox.shapes,
@@ -153,7 +151,6 @@ pub(crate) fn create(
         store: request.store.unwrap_or(true),
         metadata: noted(request, ignored),
         echo,
-        policy: Policy::default(),
         tool_policies: tools::tool_policies(request.tools.as_deref())?,
         max_parallel_tool_calls: input::parallel_limit(body)?,
         thinking,
@@ -163,10 +160,10 @@ pub(crate) fn create(
         constraint,
         prompt_end: if purpose == Purpose::Prefill { PromptEnd::Nothing } else { PromptEnd::Answer },
         priority: input::priority(body)?,
-        choice: None,
         purpose,
         seal: seal.filter(|_| compacts || params.includes(SEALED_REASONING)).map(|seal| seal.key(response_id)),
         tools_allowed,
+        ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     let input = input::items(request.input.as_ref(), "input", seal, fresh)?;
     Ok(Create {

@@ -130,10 +130,16 @@ fn check_steer_input(input: Option<&TextOr<InputItem>>) -> Result<(), Reject> {
     let says = |text: &str| !text.trim().is_empty();
     for (place, item) in list.iter().enumerate() {
         if item.kind.as_deref().is_some_and(|kind| kind != "message") {
-            return Err(invalid(format!("input[{place}].type"), "a steer takes messages only"));
+            return Err(invalid(
+                format!("input[{place}].type"),
+                "a steer takes messages only; send other items with response.create",
+            ));
         }
         if item.role.as_deref() != Some("user") {
-            return Err(invalid(format!("input[{place}].role"), "a steer takes messages of the role user only"));
+            return Err(invalid(
+                format!("input[{place}].role"),
+                "a steer takes messages only of the role user; set it",
+            ));
         }
         let is_said = match &item.content {
             None => false,
@@ -144,7 +150,7 @@ fn check_steer_input(input: Option<&TextOr<InputItem>>) -> Result<(), Reject> {
             }
         };
         if !is_said {
-            let text = "a message of a steer has text: a string, or parts of the type input_text";
+            let text = "a message of a steer has text: give a string, or parts of the type input_text";
             return Err(invalid(format!("input[{place}].content"), text));
         }
     }

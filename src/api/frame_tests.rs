@@ -1,14 +1,14 @@
 //! Both encodings of a whole conversation, against golden files: clients rely on every byte of these shapes.
 
-use crate::engine::settings::Shaping;
+use crate::engine::settings::{Sampling, Shaping};
 use serde_json::{Map, Value, json};
 
 use super::frame::{frame, openai};
 use super::object;
 use super::seal::Seal;
 use crate::conversation::{
-    CallKind, Create, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus, Now, Output, Policies, Policy,
-    Purpose, Recorded, ResponseConfig, SamplingConfig, State, Toolbox, decide,
+    CallKind, Create, GenerationEnd, Input, Intervene, Item, ItemBody, ItemStatus, Now, Output, Policies, Purpose,
+    Recorded, ResponseConfig, State, Toolbox, decide,
 };
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
@@ -85,15 +85,14 @@ impl Play {
 
 fn config() -> ResponseConfig {
     ResponseConfig {
-        model: "scripted".to_owned(),
-        fingerprint: "f".to_owned(),
         instructions: Some("Answer.".to_owned()),
         tools: vec![ToolDefinition {
             name: "weather".to_owned(),
             description: None,
             parameters: json!({"type": "object"}),
         }],
-        sampling: SamplingConfig {
+        sampling: Sampling {
+            choice: 0,
             temperature: 0.7,
             top_k: 0,
             top_p: 1.0,
@@ -102,27 +101,8 @@ fn config() -> ResponseConfig {
             shaping: Shaping::NONE,
         },
         max_output_tokens: Some(100),
-        stop: Vec::new(),
-        template_kwargs: Map::new(),
-        background: false,
-        store: true,
-        metadata: Map::new(),
         echo: Map::from_iter([("tool_choice".to_owned(), json!("auto"))]),
-        policy: Policy::default(),
-        tool_policies: std::collections::BTreeMap::new(),
-        max_parallel_tool_calls: None,
-        thinking: None,
-        strip_preamble: false,
-        formats: None,
-        logprobs: None,
-        constraint: None,
-        prompt_end: crate::prompt::PromptEnd::Answer,
-        priority: None,
-        choice: None,
-        tool_shapes: std::collections::BTreeMap::new(),
-        purpose: crate::conversation::Purpose::Answer,
-        seal: None,
-        tools_allowed: crate::conversation::ToolsAllowed::All,
+        ..ResponseConfig::new("scripted", "f")
     }
 }
 

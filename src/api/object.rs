@@ -8,7 +8,8 @@ use crate::conversation::{CallKind, CallStatus, Made, Toolbox, custom_input};
 use crate::conversation::{
     Content, Ending, Intervention, InterventionStatus, Item, ItemBody, ItemStatus, Response, State, Usage,
 };
-use crate::conversation::{OutputItem, ResponseStatus, SamplingConfig, TokenLogprob};
+use crate::conversation::{OutputItem, ResponseStatus, TokenLogprob};
+use crate::engine::settings::Sampling;
 use crate::ids::InterventionId;
 use crate::prompt::Role;
 use crate::protocol::conversations as wire_conversation;
@@ -19,7 +20,7 @@ use crate::protocol::responses as wire;
 /// A response as it stands in this state.
 pub(crate) fn response(state: &State, response: &Response) -> wire::Response {
     let config = &response.config;
-    let SamplingConfig { temperature, top_p, .. } = config.sampling;
+    let Sampling { temperature, top_p, .. } = config.sampling;
     let (error, reason) = match &response.status {
         ResponseStatus::Ended(Ending::Failed { error }) => (Some(error), None),
         ResponseStatus::Ended(Ending::Incomplete { reason }) => (None, Some(reason.clone())),

@@ -1,9 +1,9 @@
 //! How tokens are chosen: from the wire's fields to the core's settings, with every range checked.
 
 use super::errors::invalid;
-use crate::conversation::{Reject, SamplingConfig};
+use crate::conversation::Reject;
 use crate::engine::ModelInfo;
-use crate::engine::settings::{Dry, Mirostat, Penalties, Shaping, Step, Xtc};
+use crate::engine::settings::{Dry, Mirostat, Penalties, Sampling, Shaping, Step, Xtc};
 use crate::ids::FreshIds;
 use crate::protocol::sampling::GenerationParams;
 
@@ -27,15 +27,12 @@ const MIROSTAT_TAU: f32 = 5.0;
 const MIROSTAT_ETA: f32 = 0.1;
 
 /// Checks the ranges and fills in the model's defaults; a seed is drawn where none was given.
-pub(crate) fn sampling(
-    params: &GenerationParams,
-    model: &ModelInfo,
-    fresh: &mut FreshIds,
-) -> Result<SamplingConfig, Reject> {
+pub(crate) fn sampling(params: &GenerationParams, model: &ModelInfo, fresh: &mut FreshIds) -> Result<Sampling, Reject> {
     let defaults = model.sampling;
     // Some clients send -1 for "keep all".
     let top_k = params.top_k.map_or(defaults.top_k, |top_k| u32::try_from(top_k.max(0)).unwrap_or(0));
-    Ok(SamplingConfig {
+    Ok(Sampling {
+        choice: 0,
         temperature: within(params.temperature.or(Some(defaults.temperature)), 0.0, 2.0, "temperature")?.unwrap_or(0.0),
         top_p: within(params.top_p.or(Some(defaults.top_p)), 0.0, 1.0, "top_p")?.unwrap_or(1.0),
         min_p: within(params.min_p.or(Some(defaults.min_p)), 0.0, 1.0, "min_p")?.unwrap_or(0.0),

@@ -5,8 +5,9 @@
 //! dies.
 
 use super::decide::Draft;
-use super::event::{Ending, Event, Purpose};
+use super::event::{Ending, Event};
 use super::item::ItemStatus;
+use super::purpose::Purpose;
 use super::state::{Response, State};
 use crate::ids::ResponseId;
 

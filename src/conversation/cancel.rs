@@ -81,7 +81,7 @@ impl Draft {
             return Err(response_not_found(response_id));
         };
         if response.cancel_requested || response.status.is_terminal() {
-            let text = format!("{response_id} has ended; there is nothing to interrupt");
+            let text = format!("{response_id} has ended; there is nothing to interrupt, send the next request");
             let reject = Reject::new(Code::ResponseAlreadyCompleted, text);
             return Err(reject.detail("final_status", response.status.as_str()));
         }

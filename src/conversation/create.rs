@@ -2,10 +2,11 @@
 
 use super::calls::unanswered;
 use super::decide::{Draft, busy};
-use super::event::{Event, NewResponse, Purpose};
+use super::event::{Event, NewResponse};
 use super::input::{Answer, Create, Reject};
 use super::item::{Item, ItemBody};
 use super::policy::{IfBusy, ToolsOnSteer, When};
+use super::purpose::Purpose;
 use super::state::{Intervention, InterventionStatus};
 use crate::error::Code;
 use crate::ids::{CallId, InterventionId};
@@ -87,7 +88,7 @@ impl Draft {
                 Err(self.state.active().map_or_else(|| Reject::new(Code::Internal, "nothing runs"), |it| busy(it.id)))
             }
             Some(place) => {
-                let text = "behind or instead of a running response only messages can be given";
+                let text = "behind or instead of a running response only messages can be given; leave other items out";
                 Err(Reject::new(Code::InvalidInput, text).param(format!("input[{place}]")))
             }
             None => Ok(()),

@@ -16,7 +16,7 @@ use crate::ids::ResponseId;
 /// Decides what follows from `input`. Pure: the same arguments give the same step.
 pub fn decide(state: &State, input: Input, now: Now) -> Result<Step, Reject> {
     if state.deleted {
-        return Err(Reject::new(Code::ConversationNotFound, "the conversation was deleted"));
+        return Err(Reject::new(Code::ConversationNotFound, "the conversation was deleted; open a new one"));
     }
     let mut draft = Draft { state: state.clone(), now, events: Vec::new(), effects: Vec::new() };
     let answer = draft.decide(input)?;

@@ -18,7 +18,9 @@ impl Draft {
         self.check_idle()?;
         if let Some(item) = items.iter().find(|item| item.answers().is_some_and(|id| self.state.call(id).is_some())) {
             let call_id = item.answers().map(ToString::to_string).unwrap_or_default();
-            let text = format!("the result of {call_id} is given as a tool result, or with the next response");
+            let text = format!(
+                "{call_id} is a call of this conversation; give its result to tool_results, or with the next response"
+            );
             return Err(Reject::new(Code::InvalidInput, text).param("items"));
         }
         self.check_tool_outputs(&items)?;
@@ -33,7 +35,11 @@ impl Draft {
         let made = state.responses.iter().flat_map(|response| &response.output).map(|output| &output.item);
         let results = state.calls.iter().filter_map(|call| call.output.as_ref());
         if !given.chain(made).chain(results).any(|item| item.id == item_id) {
-            return Err(Reject::new(Code::NotFound, "there is no such item in this conversation").param("item_id"));
+            return Err(Reject::new(
+                Code::NotFound,
+                "there is no such item in this conversation; GET its items for the ids there are",
+            )
+            .param("item_id"));
         }
         self.push(Event::ItemDeleted { item_id });
         // It may have been a call that others waited for.

@@ -4,22 +4,16 @@
 //! under `tests/golden/events` guard every version. Change it only by adding optional fields or variants;
 //! anything else is a migration.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::fork::CopiedTurn;
 use super::item::{Item, ItemStatus};
-use super::policy::{Policies, Policy, Thinking, ToolPolicy, ToolsOnSteer, When};
+use super::policy::{Policies, Thinking, ToolsOnSteer, When};
 use super::prompts::RecordedPrompt;
-pub use super::purpose::{Purpose, ToolsAllowed};
-use super::seal_key::SealKey;
-use super::tools::ToolShapes;
-use crate::engine::settings::{Constraint, Shaping};
+use super::response_config::ResponseConfig;
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
-use crate::prompt::{PromptEnd, ToolDefinition};
 
 /// The version written into every stored record.
 pub const EVENT_VERSION: u16 = 1;
@@ -385,132 +379,6 @@ pub struct NewResponse {
     /// It waits behind the turn that runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub enqueued: bool,
-}
-
-/// How a response is generated; a steer's successor inherits it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ResponseConfig {
-    /// The model's id.
-    pub model: String,
-    /// The engine's fingerprint at creation: see `ModelInfo`.
-    pub fingerprint: String,
-    /// System text for this response only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instructions: Option<String>,
-    /// Tools that the model may call.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tools: Vec<ToolDefinition>,
-    /// What those tools stand for that are no plain functions.
-    #[serde(default, skip_serializing_if = "ToolShapes::is_empty")]
-    pub tool_shapes: ToolShapes,
-    /// How tokens are chosen. The seed is always there: drawn when the client gave none.
-    pub sampling: SamplingConfig,
-    /// The most tokens the answer may have.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_output_tokens: Option<u32>,
-    /// Texts that end the answer.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub stop: Vec<String>,
-    /// Extra variables for the chat template.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub template_kwargs: Map<String, Value>,
-    /// Runs on without a reader.
-    #[serde(default)]
-    pub background: bool,
-    /// Whether it outlives the request.
-    pub store: bool,
-    /// The client's own labels.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub metadata: Map<String, Value>,
-    /// Fields of the request that the response object repeats and nothing here interprets.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub echo: Map<String, Value>,
-    /// What disconnects, restarts and flushes mean for it.
-    #[serde(default, skip_serializing_if = "Policy::is_default")]
-    pub policy: Policy,
-    /// How calls of a tool are watched over, by the tool's name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub tool_policies: BTreeMap<String, ToolPolicy>,
-    /// The most calls that may be claimed at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_parallel_tool_calls: Option<u32>,
-    /// How long it may think.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub thinking: Option<Thinking>,
-    /// Whether a billing line at the head of the system text is left out of the prompt.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub strip_preamble: bool,
-    /// How its answer is read, in every run of the server; absent, as the server reads the model's answers now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub formats: Option<Formats>,
-    /// Where its prompt ends. One that ends inside the last message of the input makes the answer part of it.
-    #[serde(default, skip_serializing_if = "PromptEnd::is_answer")]
-    pub prompt_end: PromptEnd,
-    /// Whether to tell how likely each token of a message was, and of how many of the likeliest.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub logprobs: Option<u8>,
-    /// What the answer must look like.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub constraint: Option<Constraint>,
-    /// How urgent it is: higher ones come sooner. Absent, it is 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<i8>,
-    /// Which of several answers to one request it is; absent where there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub choice: Option<ChoiceOf>,
-    /// What it is for.
-    #[serde(default, skip_serializing_if = "Purpose::is_answer")]
-    pub purpose: Purpose,
-    /// What its reasoning is sealed with, for a client that keeps its conversation itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seal: Option<SealKey>,
-    /// What becomes of tools that items of the transcript bring.
-    #[serde(default, skip_serializing_if = "ToolsAllowed::is_all")]
-    pub tools_allowed: ToolsAllowed,
-}
-
-/// Which of several answers to one request a response is. Each lives in a conversation of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChoiceOf {
-    /// The first of them.
-    pub first: ResponseId,
-    /// From 0.
-    pub index: u32,
-}
-
-/// How an answer is read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Formats {
-    /// The name of the format of its tool calls. A name that is not known here is as none.
-    pub tool: String,
-    /// The name of the format of its reasoning.
-    pub reasoning: String,
-    /// Whether an answer that is nothing but a call of a declared tool, without markers, is a call.
-    pub bare_calls: bool,
-}
-
-/// How tokens are chosen: see `engine::Sampling`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SamplingConfig {
-    /// 0 is greedy.
-    pub temperature: f32,
-    /// 0 keeps all.
-    pub top_k: u32,
-    /// 1 keeps all.
-    pub top_p: f32,
-    /// 0 drops none.
-    pub min_p: f32,
-    /// Draws follow from it and the token's index.
-    pub seed: u64,
-    /// What else shapes the choice.
-    #[serde(default, skip_serializing_if = "Shaping::is_none")]
-    pub shaping: Shaping,
-}
-
-impl SamplingConfig {
-    /// The most likely token, always.
-    pub const GREEDY: Self =
-        Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1, shaping: Shaping::NONE };
 }
 
 /// How likely a token was.

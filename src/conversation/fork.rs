@@ -10,11 +10,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::decide::Draft;
-use super::event::{Ending, Event, NewResponse, Recorded, ResponseConfig};
+use super::event::{Ending, Event, NewResponse, Recorded};
 use super::input::{Create, Reject};
 use super::item::Item;
 use super::policy::ToolPolicy;
 use super::prompts::RecordedPrompt;
+use super::response_config::ResponseConfig;
 use super::state::{Call, CallStatus, OutputItem, Response, ResponseStatus, State};
 use crate::error::Code;
 use crate::ids::{CallId, FreshIds, ItemId, ResponseId};
@@ -97,7 +98,7 @@ pub struct CopiedCall {
 pub fn fork(parent: &State, from: ResponseId, create: &Create, fresh: &mut FreshIds) -> Result<Fork, Reject> {
     let upto: Vec<&Response> = super::turns(parent, from).collect();
     let Some(last) = upto.last().filter(|last| !last.deleted) else {
-        let text = format!("the response {from} was deleted, or is no turn of its conversation");
+        let text = format!("the response {from} was deleted, or is no turn of its conversation; go on from another");
         return Err(Reject::new(Code::ResponseNotFound, text).param("previous_response_id"));
     };
     if !last.status.is_terminal() {

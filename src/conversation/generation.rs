@@ -1,10 +1,11 @@
 //! News of the engine: a sequence began, grew, ended. News of a generation that is not outstanding is dropped.
 
 use super::decide::{Draft, failed};
-use super::event::{Ending, Event, Purpose};
+use super::event::{Ending, Event};
 use super::input::{GenerationEnd, Output};
 use super::item::ItemStatus;
 use super::prompts::RecordedPrompt;
+use super::purpose::Purpose;
 use super::state::ResponseStatus;
 use super::terminal::Terminal;
 use crate::error::Code;

@@ -4,11 +4,12 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value};
 
-use super::event::{ResponseConfig, TokenLogprob};
+use super::event::TokenLogprob;
 use super::fork::Fork;
 use super::item::Item;
 use super::policy::{OnLate, OnMultiple, Policies, Thinking, ToolsOnSteer, When};
 use super::prompts::RecordedPrompt;
+use super::response_config::ResponseConfig;
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use crate::parse::Piece;

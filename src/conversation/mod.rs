@@ -25,6 +25,7 @@ mod output;
 mod policy;
 mod prompts;
 mod purpose;
+mod response_config;
 mod restart;
 mod seal_key;
 mod state;
@@ -40,10 +41,7 @@ mod tests;
 
 pub use decide::decide;
 pub use effect::{Effect, Step};
-pub use event::{
-    ChoiceOf, Cut, EVENT_VERSION, Ending, Event, Formats, NewResponse, Purpose, Recorded, ResponseConfig,
-    ResponseError, SamplingConfig, TokenLogprob, ToolsAllowed, Usage,
-};
+pub use event::{Cut, EVENT_VERSION, Ending, Event, NewResponse, Recorded, ResponseError, TokenLogprob, Usage};
 pub use fork::{CopiedCall, CopiedOutput, CopiedTurn, Fork, fork};
 pub use input::{
     Answer, CallRef, CancelOutcome, Create, GenerationEnd, Input, Intervene, Now, Output, Receipt, Reject,
@@ -54,6 +52,8 @@ pub use policy::{
     ToolsOnSteer, When,
 };
 pub use prompts::{HeldTokens, RecordedPrompt, held_tokens, recorded_prompt};
+pub use purpose::{Purpose, ToolsAllowed};
+pub use response_config::{ChoiceOf, Formats, ResponseConfig};
 pub use seal_key::SealKey;
 pub use state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,

@@ -5,9 +5,10 @@
 use std::ops::ControlFlow;
 
 use super::decide::Draft;
-use super::event::{Event, Purpose, TokenLogprob};
+use super::event::{Event, TokenLogprob};
 use super::input::Output;
 use super::item::{Item, ItemBody, ItemStatus};
+use super::purpose::Purpose;
 use super::state::{OutputItem, Response};
 use super::tools::{ToolShape, ToolShapes, shape_of};
 use crate::ids::{CallId, ItemId, ResponseId};

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::event::{Cut, Ending, NewResponse, Recorded, ResponseConfig, ResponseError, TokenLogprob, Usage};
+use super::event::{Cut, Ending, NewResponse, Recorded, ResponseError, TokenLogprob, Usage};
 use super::item::{Item, ItemBody, ItemStatus};
 use super::policy::{FlushPolicy, OnDisconnect, Policies, Thinking, ToolPolicy, ToolsOnSteer, When};
 use super::prompts::RecordedPrompt;
+use super::response_config::ResponseConfig;
 use super::tools::CallKind;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::decide::{Draft, response_not_found};
-use super::event::{Cut, Ending, Event, NewResponse, Purpose, ResponseConfig, ResponseError};
+use super::event::{Cut, Ending, Event, NewResponse, ResponseError};
 use super::input::{Answer, Intervene, Receipt, Reject};
 use super::item::{Item, ItemBody, ItemStatus};
 use super::policy::{OnLate, OnMultiple, ToolsOnSteer, When};
+use super::purpose::Purpose;
+use super::response_config::ResponseConfig;
 use super::state::{Intervention, InterventionStatus, Response, ResponseStatus};
 use super::terminal::Terminal;
 use crate::error::Code;
@@ -127,7 +129,7 @@ impl Draft {
         };
         if !intervention.status.is_undecided() {
             let status = intervention.status.as_str();
-            let text = format!("{intervention_id} is decided ({status}) and cannot be taken back");
+            let text = format!("{intervention_id} is decided ({status}) and cannot be taken back; steer again instead");
             let reject = Reject::new(Code::InterventionDecided, text).detail("status", status);
             return Err(reject.detail("seq", intervention.seq));
         }

@@ -52,7 +52,9 @@ impl Draft {
         match call.status {
             CallStatus::Requested => {}
             CallStatus::Claimed { lease_until_ms } => {
-                let text = format!("the call {call_id} is another worker's until its lease ends");
+                let text = format!(
+                    "the call {call_id} is another worker's until its lease ends; take another call, or ask again then"
+                );
                 let reject = Reject::new(Code::ToolCallClaimed, text).detail("attempt", attempt);
                 return Err(reject.detail("lease_until", lease_until_ms));
             }
@@ -86,7 +88,8 @@ impl Draft {
         let (response_id, call_id) = (call.response_id, call.call_id.clone());
         let attempt = wanted.attempt.unwrap_or(call.attempt);
         if attempt > call.attempt || attempt == 0 {
-            let text = format!("the call {call_id} has had no attempt {attempt}; it is at {}", call.attempt);
+            let text =
+                format!("the call {call_id} has had no attempt {attempt}; give {}, or leave attempt out", call.attempt);
             return Err(Reject::new(Code::ToolCallNotFound, text).param("attempt"));
         }
         match call.status {
@@ -121,7 +124,11 @@ impl Draft {
         let mut before = None;
         for item in results {
             let ItemBody::FunctionCallOutput { call_id, output, is_error, .. } = &item.body else {
-                return Err(Reject::new(Code::InvalidInput, "only results of calls can be taken here").param("input"));
+                return Err(Reject::new(
+                    Code::InvalidInput,
+                    "only results of calls can be taken here; leave other items out",
+                )
+                .param("input"));
             };
             let wanted = CallRef { response_id: Some(response_id), call_id: call_id.clone(), attempt: None };
             let call = self.find_call(&wanted)?;
@@ -153,7 +160,9 @@ impl Draft {
         match (accepted.last(), before) {
             (Some(accepted_seq), _) => Ok(self.answered(accepted_seq)),
             (None, Some(before)) => Ok(before),
-            (None, None) => Err(Reject::new(Code::InvalidInput, "no result is given").param("input")),
+            (None, None) => {
+                Err(Reject::new(Code::InvalidInput, "no result is given; give at least one").param("input"))
+            }
         }
     }
 
@@ -178,7 +187,7 @@ impl Draft {
             _ => false,
         });
         if !is_same {
-            let text = format!("the call {} has another result already", call.call_id);
+            let text = format!("the call {} has another result already, which stays", call.call_id);
             return Err(Reject::new(Code::ToolResultConflict, text).detail("by_seq", call.seq));
         }
         Ok(Answer::Answered {

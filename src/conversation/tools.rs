@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::event::{ResponseConfig, ToolsAllowed};
 use super::item::{Item, ItemBody};
+use super::purpose::ToolsAllowed;
+use super::response_config::ResponseConfig;
 use crate::engine::settings::Callable;
 use crate::prompt::ToolDefinition;
 

@@ -1,12 +1,11 @@
 //! A good run, recorded: two principals' conversations that are answered, steered, cancelled and asked for tools,
 //! and what their clients saw. Made by the core itself, so that it is always in the form that is stored today.
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use midstream::conversation::{
     Answer, CallKind, CancelOutcome, Create, Effect, Event, Fork, GenerationEnd, Input, Intervene, Item, ItemBody,
-    ItemStatus, Now, Output, Policies, Policy, Purpose, RecordedPrompt, Reject, ResponseConfig, SamplingConfig, State,
-    decide, fork, held_tokens, messages, turns,
+    ItemStatus, Now, Output, Policies, RecordedPrompt, Reject, ResponseConfig, State, decide, fork, held_tokens,
+    messages, turns,
 };
 use midstream::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use midstream::parse::Piece;
@@ -383,33 +382,5 @@ fn shown(message: &midstream::prompt::Message) -> Value {
 }
 
 fn config() -> ResponseConfig {
-    ResponseConfig {
-        model: "scripted".to_owned(),
-        fingerprint: "f1".to_owned(),
-        instructions: None,
-        tools: vec![],
-        sampling: SamplingConfig::GREEDY,
-        max_output_tokens: None,
-        stop: vec![],
-        template_kwargs: Map::new(),
-        background: true,
-        store: true,
-        metadata: Map::new(),
-        echo: Map::new(),
-        policy: Policy::default(),
-        tool_policies: BTreeMap::new(),
-        max_parallel_tool_calls: None,
-        thinking: None,
-        strip_preamble: false,
-        formats: None,
-        logprobs: None,
-        constraint: None,
-        prompt_end: midstream::prompt::PromptEnd::Answer,
-        priority: None,
-        choice: None,
-        tool_shapes: BTreeMap::new(),
-        tools_allowed: midstream::conversation::ToolsAllowed::All,
-        purpose: Purpose::Answer,
-        seal: None,
-    }
+    ResponseConfig { background: true, ..ResponseConfig::new("scripted", "f1") }
 }

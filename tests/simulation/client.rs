@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use midstream::actors::{Cancelled, Claim, ConversationHandle, Cursor, DirectoryHandle, KeyClaim, Keys, Open, Reader};
 use midstream::conversation::{
-    CallKind, CallRef, CancelOutcome, Create, Input, Intervene, Item, ItemBody, ItemStatus, Policy, Reject,
-    ResponseConfig, SamplingConfig, Thinking, ToolPolicy,
+    CallKind, CallRef, CancelOutcome, Create, Input, Intervene, Item, ItemBody, ItemStatus, Reject, ResponseConfig,
+    Thinking, ToolPolicy,
 };
 use midstream::error::Code;
 use midstream::ids::{CallId, ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use midstream::prompt::Role;
 use midstream::store::{EventRetention, ExpiredEvents, KeyScope, WriterHandle, expired_events};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::dice::Dice;
 use crate::requests::{Ask, How, Place, Request, answered, cancelled, claimed, injected, intervened, replayed};
@@ -160,33 +160,10 @@ impl Client {
         let timeout_ms = dice.chance(30).then(|| 500 + dice.below(20_000));
         let policy = ToolPolicy { timeout_ms, max_attempts: 3, idempotent: dice.chance(50) };
         let config = ResponseConfig {
-            model: self.model.0.clone(),
-            fingerprint: self.model.1.clone(),
-            instructions: None,
-            tools: vec![],
-            sampling: SamplingConfig::GREEDY,
             max_output_tokens,
-            stop: vec![],
-            template_kwargs: Map::new(),
             background: true,
-            store: true,
-            metadata: Map::new(),
-            echo: Map::new(),
-            policy: Policy::default(),
             tool_policies: BTreeMap::from([("look".to_owned(), policy)]),
-            max_parallel_tool_calls: None,
-            thinking: None,
-            strip_preamble: false,
-            formats: None,
-            logprobs: None,
-            constraint: None,
-            prompt_end: midstream::prompt::PromptEnd::Answer,
-            priority: None,
-            choice: None,
-            tool_shapes: BTreeMap::new(),
-            tools_allowed: midstream::conversation::ToolsAllowed::All,
-            purpose: midstream::conversation::Purpose::Answer,
-            seal: None,
+            ..ResponseConfig::new(&self.model.0, &self.model.1)
         };
         Create::new(ResponseId::draw(&mut FreshIds::random()), input, config)
     }

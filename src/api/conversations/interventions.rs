@@ -79,7 +79,7 @@ pub(super) async fn core_request(
     }
     if let Some(place) = items.iter().position(|item| !matches!(item.body, ItemBody::Message { .. })) {
         let at = format!("input[{place}].type");
-        return Err(invalid(at, "an intervention takes messages only"));
+        return Err(invalid(at, "an intervention takes messages only; send other items with a new response"));
     }
     if let Some(place) = items.iter().position(|item| item.text().trim().is_empty()) {
         let at = format!("input[{place}].content");

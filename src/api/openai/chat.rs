@@ -2,8 +2,6 @@
 //! lives as long as its request. Each of several choices is the response of a conversation of its own; the engine runs
 //! their common prompt once.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -27,9 +25,7 @@ use crate::api::tools;
 use crate::api::unserved;
 use crate::api::{constraint, sampling};
 use crate::conversation::ResponseStatus;
-use crate::conversation::{
-    self, ChoiceOf, Create, Ending, ItemBody, ItemStatus, Policy, Purpose, Reject, ResponseConfig, ToolsAllowed,
-};
+use crate::conversation::{self, ChoiceOf, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
@@ -139,21 +135,13 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     let tools = tools::functions(request.tools.as_deref(), request.tool_choice.as_ref())?;
     let constraint = constraint::constraint(&params, &tools, model)?;
     let config = ResponseConfig {
-        model: model.id.clone(),
-        fingerprint: model.fingerprint.clone(),
-        instructions: None,
         tools,
         sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: limit.or(old_limit),
         stop: input::stops(request.stop.as_ref())?,
         template_kwargs,
-        background: false,
         store: request.store == Some(true),
         metadata: request.metadata.clone().unwrap_or_default(),
-        echo: serde_json::Map::new(),
-        policy: Policy::default(),
-        tool_policies: BTreeMap::new(),
-        max_parallel_tool_calls: None,
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
         formats: Some(input::formats(model, constraint.as_ref())),
@@ -161,11 +149,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         constraint,
         prompt_end: input::prompt_end(request.add_generation_prompt, request.continue_final_message, &input)?,
         priority: input::priority(body)?,
-        choice: None,
-        tool_shapes: BTreeMap::new(),
-        purpose: Purpose::Answer,
-        seal: None,
-        tools_allowed: ToolsAllowed::All,
+        ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     Ok(Create::new(ResponseId::draw(fresh), input, config))
 }

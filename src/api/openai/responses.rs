@@ -167,7 +167,10 @@ pub(crate) async fn get(
     }
     let response = state.response(id).ok_or_else(|| not_found(id))?;
     if let Some(after) = after.filter(|after| *after >= response.next_number) {
-        let text = format!("starting_after is {after}, but the last event is {}", response.next_number - 1);
+        let text = format!(
+            "starting_after is {after}, but the last event is {}; give the last number seen",
+            response.next_number - 1
+        );
         return Err(Reject::new(Code::CursorInFuture, text).param("starting_after").into());
     }
     let seat = app.seat()?;
@@ -200,7 +203,7 @@ pub(crate) async fn prefix(
     let state = handle.state().await?;
     let response = state.response(id).ok_or_else(|| not_found(id))?;
     if !state.responses.iter().any(|turn| turn.id == id) {
-        let text = format!("{id} has no prompt: its turn has not come");
+        let text = format!("{id} has no prompt: its turn has not come; ask again when it runs");
         return Err(Reject::new(Code::InvalidInput, text).into());
     }
     let (engine, cached_tokens) = (app.engine(Some(&response.config.model))?, response.usage.cached_tokens);

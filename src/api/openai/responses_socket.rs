@@ -382,7 +382,12 @@ impl Session {
         let request: Cancel = decode(frame)?;
         let running = self.place().live.last().copied();
         let id = request.response_id.as_deref().map(create::response_id).transpose()?.or(running);
-        let id = id.ok_or_else(|| Reject::new(Code::ResponseNotActive, "no response is running on this socket"))?;
+        let id = id.ok_or_else(|| {
+            Reject::new(
+                Code::ResponseNotActive,
+                "no response is running on this socket; nothing to cancel, or name one in response_id",
+            )
+        })?;
         let handle = self.app.directory.of_response(id, &self.principal).await?;
         let is_shown = self.place().live.contains(&id);
         let key = event_id.map(str::to_owned);

@@ -146,35 +146,7 @@ impl Talk {
 }
 
 fn config() -> ResponseConfig {
-    ResponseConfig {
-        model: "test".to_owned(),
-        fingerprint: "f1".to_owned(),
-        instructions: None,
-        tools: vec![],
-        sampling: SamplingConfig::GREEDY,
-        max_output_tokens: None,
-        stop: vec![],
-        template_kwargs: Map::new(),
-        background: false,
-        store: true,
-        metadata: Map::new(),
-        echo: Map::new(),
-        policy: Policy::default(),
-        tool_policies: std::collections::BTreeMap::new(),
-        max_parallel_tool_calls: None,
-        thinking: None,
-        strip_preamble: false,
-        formats: None,
-        logprobs: None,
-        constraint: None,
-        prompt_end: PromptEnd::Answer,
-        priority: None,
-        choice: None,
-        tool_shapes: std::collections::BTreeMap::new(),
-        purpose: Purpose::Answer,
-        seal: None,
-        tools_allowed: crate::conversation::ToolsAllowed::All,
-    }
+    ResponseConfig::new("test", "f1")
 }
 
 fn output(token: u32, piece: Piece) -> Output {

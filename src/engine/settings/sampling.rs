@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// How the next token is chosen from the logits.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// 0 means greedy.
     pub temperature: f32,
@@ -15,16 +15,18 @@ pub struct Sampling {
     pub min_p: f32,
     /// Draws are a pure function of (seed, choice index, token index in the response).
     pub seed: u64,
-    /// Which of several choices of one request this is.
+    /// Which of several choices of one request this is. The journal has it beside this: see `ResponseConfig::choice`.
+    #[serde(skip)]
     pub choice: u32,
     /// What else shapes the choice.
+    #[serde(default, skip_serializing_if = "Shaping::is_none")]
     pub shaping: Shaping,
 }
 
 impl Sampling {
     /// The most likely token, always.
     pub const GREEDY: Self =
-        Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, choice: 0, shaping: Shaping::NONE };
+        Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1, choice: 0, shaping: Shaping::NONE };
 }
 
 /// How tokens are chosen where a client leaves it open.

@@ -10,10 +10,10 @@ use serde_json::{Map, json};
 use crate::conversation::{
     CallKind, CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy,
     Formats, Item, ItemBody, ItemStatus, Made, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Purpose,
-    Recorded, RecordedPrompt, ResponseConfig, ResponseError, SamplingConfig, SealKey, Thinking, TokenLogprob,
-    ToolPolicy, ToolShape, Toolbox, ToolsAllowed, ToolsOnSteer, When,
+    Recorded, RecordedPrompt, ResponseConfig, ResponseError, SealKey, Thinking, TokenLogprob, ToolPolicy, ToolShape,
+    Toolbox, ToolsAllowed, ToolsOnSteer, When,
 };
-use crate::engine::settings::Shaping;
+use crate::engine::settings::{Sampling, Shaping};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 use crate::prompt::{PromptEnd, Role, ToolDefinition};
@@ -144,15 +144,14 @@ fn object(value: &serde_json::Value) -> Map<String, serde_json::Value> {
 
 fn config() -> ResponseConfig {
     ResponseConfig {
-        model: "scripted".into(),
-        fingerprint: "scripted/1".into(),
         instructions: Some("Be brief.".into()),
         tools: vec![ToolDefinition {
             name: "weather".into(),
             description: Some("Tells the weather.".into()),
             parameters: json!({"type": "object", "properties": {"city": {"type": "string"}}}),
         }],
-        sampling: SamplingConfig {
+        sampling: Sampling {
+            choice: 0,
             temperature: 0.7,
             top_k: 40,
             top_p: 0.95,
@@ -164,7 +163,6 @@ fn config() -> ResponseConfig {
         stop: vec!["\n\n".into()],
         template_kwargs: object(&json!({"enable_thinking": true})),
         background: true,
-        store: true,
         metadata: object(&json!({"run": "7"})),
         echo: object(&json!({"truncation": "disabled"})),
         policy: Policy {
@@ -182,17 +180,7 @@ fn config() -> ResponseConfig {
         .into(),
         max_parallel_tool_calls: Some(4),
         thinking: Some(Thinking { budget_tokens: Some(1024), effort: Some("low".into()) }),
-        strip_preamble: false,
-        formats: None,
-        logprobs: None,
-        constraint: None,
-        prompt_end: PromptEnd::Answer,
-        priority: None,
-        choice: None,
-        tool_shapes: BTreeMap::new(),
-        purpose: Purpose::Answer,
-        seal: None,
-        tools_allowed: ToolsAllowed::All,
+        ..ResponseConfig::new("scripted", "scripted/1")
     }
 }
 

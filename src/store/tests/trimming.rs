@@ -7,9 +7,7 @@ use super::super::{
     dump, expired_events, find_damage, keys, load, repair,
 };
 use super::{Ids, batch, copy_folder, key_record, with_records};
-use crate::conversation::{
-    Ending, Event, Item, NewResponse, Policies, Policy, Recorded, ResponseConfig, SamplingConfig, State, reduce,
-};
+use crate::conversation::{Ending, Event, Item, NewResponse, Policies, Recorded, ResponseConfig, State, reduce};
 use crate::ids::{ConversationId, ItemId, ResponseId};
 use crate::prompt::Role;
 
@@ -17,35 +15,7 @@ use crate::prompt::Role;
 const TURN: u64 = 60;
 
 fn config() -> ResponseConfig {
-    ResponseConfig {
-        model: "m".into(),
-        fingerprint: "f".into(),
-        instructions: None,
-        tools: Vec::new(),
-        sampling: SamplingConfig::GREEDY,
-        max_output_tokens: None,
-        stop: Vec::new(),
-        template_kwargs: serde_json::Map::new(),
-        background: true,
-        store: true,
-        metadata: serde_json::Map::new(),
-        echo: serde_json::Map::new(),
-        policy: Policy::default(),
-        tool_policies: std::collections::BTreeMap::new(),
-        max_parallel_tool_calls: None,
-        thinking: None,
-        strip_preamble: false,
-        formats: None,
-        logprobs: None,
-        constraint: None,
-        prompt_end: crate::prompt::PromptEnd::Answer,
-        priority: None,
-        choice: None,
-        tool_shapes: std::collections::BTreeMap::new(),
-        purpose: crate::conversation::Purpose::Answer,
-        seal: None,
-        tools_allowed: crate::conversation::ToolsAllowed::All,
-    }
+    ResponseConfig { background: true, ..ResponseConfig::new("m", "f") }
 }
 
 /// A conversation of whole turns; the first event of turn `n`, from 0, has the seq `1 + n * TURN`, but for the first,

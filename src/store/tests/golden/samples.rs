@@ -124,7 +124,7 @@ pub(super) fn shaped() -> Vec<Event> {
         (TextRule::Choice { texts: vec!["yes".into(), "no".into()] }, None),
     ];
     let created = |(text, calls)| {
-        let sampling = SamplingConfig { shaping: shaping.clone(), ..config().sampling };
+        let sampling = Sampling { shaping: shaping.clone(), ..config().sampling };
         let config = ResponseConfig {
             sampling,
             logprobs: Some(3),
