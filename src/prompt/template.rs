@@ -34,7 +34,7 @@ pub enum TemplateError {
     NotContinued,
     /// The text cannot have as few tokens as it may.
     #[error(
-        "prompt is too long: {tokens_min} tokens > {tokens_max} maximum, at the least, in {bytes} bytes; shorten the input"
+        "prompt is too long: {tokens_min} tokens > {tokens_max} maximum, or more, in {bytes} bytes; shorten the input"
     )]
     TooLong {
         /// Bytes of the text.

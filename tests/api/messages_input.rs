@@ -36,7 +36,7 @@ fn call(id: &str) -> Value {
     ]})
 }
 
-fn result(id: &str, content: Value) -> Value {
+fn result(id: &str, content: &Value) -> Value {
     json!({"type": "tool_result", "tool_use_id": id, "content": content})
 }
 
@@ -76,19 +76,19 @@ async fn results_are_taken_in_every_form_and_stand_behind_their_calls() {
         body["tools"] = tools();
         body
     };
-    let text = count(&server, turn(vec![result("toolu1", json!("rain"))])).await;
+    let text = count(&server, turn(vec![result("toolu1", &json!("rain"))])).await;
     let blocks = json!([{"type": "text", "text": "rain"}]);
-    assert_eq!(count(&server, turn(vec![result("toolu1", blocks)])).await, text);
-    let empty = count(&server, turn(vec![result("toolu1", Value::Null)])).await;
+    assert_eq!(count(&server, turn(vec![result("toolu1", &blocks)])).await, text);
+    let empty = count(&server, turn(vec![result("toolu1", &Value::Null)])).await;
     assert_eq!(empty, text - "rain".len() as u64);
     let image = json!([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}]);
-    assert!(count(&server, turn(vec![result("toolu1", image)])).await > empty);
-    let mut failed = result("toolu1", json!("rain"));
+    assert!(count(&server, turn(vec![result("toolu1", &image)])).await > empty);
+    let mut failed = result("toolu1", &json!("rain"));
     failed["is_error"] = true.into();
     assert!(count(&server, turn(vec![failed])).await > text, "the model is told that the tool failed");
     // What the user said meanwhile is said behind the result, wherever it stands.
     let said = json!({"type": "text", "text": "rain"});
-    for blocks in [vec![result("toolu1", json!("ok")), said.clone()], vec![said, result("toolu1", json!("ok"))]] {
+    for blocks in [vec![result("toolu1", &json!("ok")), said.clone()], vec![said, result("toolu1", &json!("ok"))]] {
         let answer = server.post(PATH, turn(blocks)).await;
         assert_eq!(answer.body["content"][0]["text"], "Take an umbrella.", "{}", answer.body);
     }
@@ -102,14 +102,14 @@ async fn calls_without_a_result_are_closed_and_results_without_a_call_refused() 
     assert_eq!(server.post(PATH, unanswered).await.body["content"][0]["text"], "Take an umbrella.");
     let last = with(json!([asked, call("toolu1")]));
     assert_eq!(server.post(PATH, last).await.status, 200);
-    let twice = json!({"role": "user", "content": [result("toolu1", json!("a")), result("toolu1", json!("b"))]});
+    let twice = json!({"role": "user", "content": [result("toolu1", &json!("a")), result("toolu1", &json!("b"))]});
     let said = refused(&server, with(json!([asked, call("toolu1"), twice]))).await;
     assert!(said.starts_with("messages.2.content.1: the call toolu1 has two results"), "{said}");
-    let foreign = json!({"role": "user", "content": [result("toolu2", json!("a"))]});
+    let foreign = json!({"role": "user", "content": [result("toolu2", &json!("a"))]});
     let said = refused(&server, with(json!([asked, call("toolu1"), foreign]))).await;
     assert!(said.starts_with("messages.2.content.0: unexpected `tool_use_id` found in `tool_result` blocks"), "{said}");
     let late = json!([asked, call("toolu1"), {"role": "user", "content": "no"}, {"role": "user", "content":
-        [result("toolu1", json!("a"))]}]);
+        [result("toolu1", &json!("a"))]}]);
     assert!(refused(&server, with(late)).await.starts_with("messages.3.content.0: unexpected"));
 }
 

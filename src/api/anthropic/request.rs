@@ -1,6 +1,6 @@
 //! From a request to the core's: the same for an answer and for a count of its prompt.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ use crate::api::body::decode;
 use crate::api::errors::invalid;
 use crate::api::seal::Seal;
 use crate::api::{constraint, input, sampling, unserved};
-use crate::conversation::{Create, Item, ItemBody, Policy, Purpose, Reject, ResponseConfig, ToolShapes, ToolsAllowed};
+use crate::conversation::{Create, Item, ItemBody, Purpose, Reject, ResponseConfig};
 use crate::engine::ModelInfo;
 use crate::engine::settings::Constraint;
 use crate::ids::{FreshIds, ResponseId};
@@ -56,33 +56,21 @@ pub(super) fn prepare(
     let constraint = constraint::constraint(&read, &tools, model).map_err(in_own_words)?.map(blamed);
     let purpose = if request.max_tokens == Some(0) { Purpose::Prefill } else { Purpose::Answer };
     let config = ResponseConfig {
-        model: model.id.clone(),
-        fingerprint: model.fingerprint.clone(),
-        instructions: None,
         tools,
-        tool_shapes: ToolShapes::new(),
         sampling: sampling::sampling(&read, model, fresh)?,
         max_output_tokens: request.max_tokens.filter(|most| *most > 0),
         stop: stops(request)?,
         template_kwargs,
-        background: false,
         store: false,
-        metadata: Map::new(),
-        echo: Map::new(),
-        policy: Policy::default(),
-        tool_policies: BTreeMap::new(),
-        max_parallel_tool_calls: None,
         thinking,
         strip_preamble: request.strip_preamble != Some(false),
         formats: Some(input::formats(model, constraint.as_ref())),
-        logprobs: None,
         constraint,
         prompt_end: prompt_end(request, &items, purpose),
         priority: input::priority(body)?,
-        choice: None,
         purpose,
         seal: seal.map(|seal| seal.key(response_id)),
-        tools_allowed: ToolsAllowed::All,
+        ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     Ok(Prepared { create: Create::new(response_id, items, config), params })
 }

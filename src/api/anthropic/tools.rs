@@ -73,14 +73,13 @@ pub(super) fn definition(tool: &ToolDeclaration, path: &str) -> Result<ToolDefin
         let at = format!("{path}.input_schema");
         return Err(invalid(at.clone(), format!("{at} must be a JSON Schema: an object")));
     }
-    let examples = tool.input_examples.as_deref().unwrap_or_default().iter().map(|example| format!("\n{example}"));
+    let examples = tool.input_examples.iter().flatten().map(|example| format!("\n{example}"));
     let examples: String = examples.collect();
-    let description = match (tool.description.clone(), examples.is_empty()) {
-        (description, true) => description,
-        (description, false) => {
-            Some(format!("{}\n\nExamples of its input:{examples}", description.unwrap_or_default()))
-        }
-    };
+    let mut description = tool.description.clone();
+    if !examples.is_empty() {
+        let told = description.unwrap_or_default();
+        description = Some(format!("{told}\n\nExamples of its input:{examples}"));
+    }
     Ok(ToolDefinition { name, description, parameters })
 }
 
