@@ -86,9 +86,8 @@ pub(super) fn definition(tool: &ToolDeclaration, path: &str) -> Result<ToolDefin
 impl Declared {
     /// The shown tools that are not `removed`, as the rules for an answer's form read them.
     pub(super) fn wire(&self, removed: &HashSet<String>) -> Vec<Value> {
-        let shown = self.shown.iter().filter(|tool| !removed.contains(&tool.name));
-        let wire = |tool: &ToolDefinition| json!({"type": "function", "name": tool.name, "strict": self.strict.contains(&tool.name)});
-        shown.map(wire).collect()
+        let names = self.shown.iter().map(|tool| &tool.name).filter(|name| !removed.contains(*name));
+        names.map(|name| json!({"type": "function", "name": name, "strict": self.strict.contains(name)})).collect()
     }
 }
 
