@@ -18,6 +18,7 @@ mod models;
 mod prompts;
 mod replays;
 mod responses;
+mod responses_lanes;
 mod responses_socket;
 mod sockets;
 mod steer_dialect;
