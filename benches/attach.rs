@@ -116,7 +116,12 @@ async fn write(folder: &Path, id: ConversationId) -> Outcome<()> {
         log.add(Event::OutputDone { response_id, item_id });
         log.add(Event::ContentPartDone { response_id, item_id });
         log.add(Event::OutputItemDone { response_id, item_id, status: ItemStatus::Completed, native_id: None });
-        log.add(Event::ResponseEnded { response_id, ending: Ending::Completed, tail_tokens: vec![2] });
+        log.add(Event::ResponseEnded {
+            response_id,
+            ending: Ending::Completed,
+            tail_tokens: vec![2],
+            stop_string: None,
+        });
         let records = vec![Record::Response(response_id)];
         let events = std::mem::take(&mut log.events);
         writer.append(Batch { conversation: id, events, records, durability: Durability::Group }).await?;

@@ -318,8 +318,6 @@ fn refuse_hopeless(messages: &[Message], model: &ModelInfo) -> Result<(), Unrend
     if tokens_min <= context {
         return Ok(());
     }
-    Err(Unrendered::TooLong(format!(
-        "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {context}; \
-         shorten the input"
-    )))
+    let tokens_max = context;
+    Err(Unrendered::TooLong(TemplateError::TooLong { bytes, tokens_min, tokens_max }.to_string()))
 }

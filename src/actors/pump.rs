@@ -206,7 +206,7 @@ async fn begin(
     let parsed = Parsed::behind(engine.model(), &config, &rendered, &resumed);
     if parsed.pipeline.stopped() {
         // The stop string is durable, only the end was not: nothing is left to generate.
-        return Err(GenerationEnd::Stop);
+        return Err(parsed.stopped());
     }
     let prompt = Prompt { tokens: rendered.tokens.len() as u32, record: rendered.record.take() };
     let recorder = match home {
@@ -342,6 +342,12 @@ impl Parsed {
             None => self.pipeline.push(model.tokenizer.token_bytes(token), pieces),
         }
         self.thought += u64::from(self.pipeline.in_reasoning());
+    }
+
+    /// The end of a generation whose stop string was found.
+    fn stopped(&self) -> GenerationEnd {
+        let found = self.pipeline.stop_string().unwrap_or_default();
+        GenerationEnd::StopString(found.to_owned())
     }
 
     /// Whether the model has thought as long as it may, and still thinks.
@@ -511,7 +517,7 @@ impl Pump {
         crash::point("generation_ended");
         let gathered = &mut self.gathered;
         if end != GenerationEnd::Aborted {
-            gathered.parsed.pipeline.finish(&mut gathered.pieces, end != GenerationEnd::Stop);
+            gathered.parsed.pipeline.finish(&mut gathered.pieces, !end.is_whole());
         }
         if !gathered.pieces.is_empty() {
             gathered.close_group();
@@ -524,7 +530,7 @@ impl Pump {
     fn finished(&mut self, reason: FinishReason) -> Result<(), GenerationEnd> {
         let dropping = self.dropping.take();
         if dropping == Some(Dropping::Stopped) {
-            return Err(GenerationEnd::Stop);
+            return Err(self.gathered.parsed.stopped());
         }
         if dropping == Some(Dropping::ThoughtEnough) && !self.gathered.source.control.is_aborted() {
             self.sequence = self.gathered.source.submit()?;

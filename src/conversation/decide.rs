@@ -9,6 +9,7 @@ use super::event::{Ending, Event, NewResponse, ResponseError};
 use super::input::{Answer, Input, Now, Reject};
 use super::item::ItemStatus;
 use super::state::{InterventionStatus, Response, State};
+use super::terminal::Terminal;
 use crate::error::Code;
 use crate::ids::ResponseId;
 
@@ -135,13 +136,13 @@ impl Draft {
 
     /// Writes the terminal of a response that ended by itself, and in the same batch what follows: its steers'
     /// successor, the turn that takes its calls' results, or the next turn that waits.
-    pub(super) fn end_naturally(&mut self, id: ResponseId, item: ItemStatus, ending: Ending, tail_tokens: Vec<u32>) {
+    pub(super) fn end_naturally(&mut self, id: ResponseId, item: ItemStatus, terminal: Terminal) {
         self.close_item(id, item);
         if self.steers_of(id).is_empty() {
-            self.push(Event::ResponseEnded { response_id: id, ending, tail_tokens });
+            self.push(terminal.of(id));
             self.continue_turn();
         } else {
-            self.commit(id, None, Some((ending, tail_tokens)));
+            self.commit(id, None, Some(terminal));
         }
         self.next_turn();
     }
@@ -164,7 +165,7 @@ impl Draft {
         if reason != "interrupted" {
             self.close_calls(reason, |call| call.response_id == response_id);
         }
-        self.push(Event::ResponseEnded { response_id, ending, tail_tokens: Vec::new() });
+        self.push(Terminal::from(ending).of(response_id));
         self.next_turn();
     }
 
