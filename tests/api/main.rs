@@ -15,6 +15,7 @@ mod inject;
 mod interventions;
 mod load;
 mod models;
+mod oracle;
 mod prompts;
 mod replays;
 mod responses;
