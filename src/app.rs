@@ -196,8 +196,8 @@ async fn drain(parts: &Parts, root: &RootHandle) {
     let config = &parts.config;
     let count = parts.running.count();
     if count > 0 {
-        tracing::info!(count, "waiting for running responses");
         let time = Duration::from_millis(config.shutdown_drain_ms);
+        tracing::info!(count, at_most = ?time, "waiting for running responses; told again, the server stops at once");
         if tokio::time::timeout(time, parts.running.idle()).await.is_err() {
             tracing::info!(count = parts.running.count(), "time is up; these go on after the restart");
         }
@@ -338,6 +338,8 @@ fn limits(config: &Config) -> Limits {
     Limits {
         body_bytes_max: config.body_bytes_max,
         ws_frame_bytes_max: config.ws_frame_bytes_max,
+        responses_ws: config.responses_ws,
+        responses_ws_life: Some(Duration::from_millis(config.responses_ws_life_ms)).filter(|life| !life.is_zero()),
         control_body_bytes_max: config.control_body_bytes_max,
         requests_in_flight_max: config.requests_in_flight_max,
         readers_max: config.readers_max,
@@ -356,7 +358,7 @@ async fn wait_for(mut flag: watch::Receiver<bool>) {
 fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) {
     let models: Vec<_> = catalog.list().map(|engine| engine.model().id.as_str()).collect();
     let model = models.first().copied().unwrap_or_default();
-    let messages = r#"[{"role":"user","content":"Say hello in one sentence."}]"#;
+    let messages = r#"[{"role":"user","content":"What is the capital of France? Answer in one sentence."}]"#;
     let body = format!(r#"{{"model":"{model}","temperature":0.2,"messages":{messages}}}"#);
     let resumed = match recovered {
         0 => String::new(),

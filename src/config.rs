@@ -70,6 +70,10 @@ pub struct Config {
     pub body_bytes_max: usize,
     /// Most bytes of one WebSocket frame.
     pub ws_frame_bytes_max: usize,
+    /// Whether `GET /v1/responses` is a WebSocket; if not, it answers 426, and clients use POST.
+    pub responses_ws: bool,
+    /// Milliseconds after which such a socket is closed, once nothing runs on it; 0 never closes it.
+    pub responses_ws_life_ms: u64,
     /// Most bytes of a body that steers, cancels or answers what runs: such a request is never turned away for load.
     pub control_body_bytes_max: usize,
     /// Most requests that generate at once; more get 503 `overloaded` before their body is read.
@@ -180,6 +184,8 @@ impl Default for Config {
             reasoning_cleared_after_ms: 0,
             body_bytes_max: 32 << 20,
             ws_frame_bytes_max: 32 << 20,
+            responses_ws: true,
+            responses_ws_life_ms: 3_600_000,
             control_body_bytes_max: 4 << 20,
             requests_in_flight_max: 256,
             readers_max: 1024,
@@ -395,7 +401,7 @@ fn what_is_wrong(error: &figment::Error, variables: &Variables) -> String {
             };
             return format!("unknown setting {}; {help}", spelled(field, as_variable));
         }
-        _ if name.is_empty() => error.kind.to_string(),
+        _ if name.is_empty() => error.kind.to_string().replace("``", "`"),
         Kind::InvalidType(..) | Kind::InvalidValue(..) if name == "listen" => {
             format!("{}: {}", written(&name), parse_listen("").err().unwrap_or_default())
         }
@@ -404,7 +410,8 @@ fn what_is_wrong(error: &figment::Error, variables: &Variables) -> String {
         Kind::Message(_) if LIST_SETTINGS.contains(&name.as_str()) => {
             format!("{} must be one text or a list of texts", written(&name))
         }
-        kind => format!("{}: {kind}", written(&name)),
+        // What figment quotes has its quotes already.
+        kind => format!("{}: {}", written(&name), kind.to_string().replace("``", "`")),
     };
     let source = error.metadata.as_ref().and_then(|metadata| metadata.source.as_ref());
     match source.and_then(figment::Source::file_path) {

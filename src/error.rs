@@ -71,6 +71,12 @@ codes! {
     ToolCallClosed = "tool_call_closed", 409;
     /// Another worker has the call.
     ToolCallClaimed = "tool_call_claimed", 409;
+    /// A socket has as many streams, or responses at once, as it may.
+    WebsocketStreamLimitReached = "websocket_stream_limit_reached", 400;
+    /// A socket is as old as it may become.
+    WebsocketConnectionLimitReached = "websocket_connection_limit_reached", 400;
+    /// This server takes no WebSocket here.
+    UpgradeRequired = "upgrade_required", 426;
     /// The first request with this key is still running.
     IdempotencyInProgress = "idempotency_in_progress", 409;
     /// A response is running in this conversation.

@@ -94,6 +94,30 @@ fn a_question_is_answered_by_the_answer_alone() {
 }
 
 #[test]
+fn without_an_address_the_one_of_the_settings_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), "127.0.0.1:0");
+    std::fs::write(folder.path().join("midstream.toml"), format!("listen = {:?}", server.address)).unwrap();
+    let output = Command::new(PROGRAM).args(["chat", "hello"]).current_dir(folder.path()).output().unwrap();
+    assert_eq!(outcome(&output), (0, "Hello there\n", ""));
+}
+
+#[test]
+fn who_reads_only_the_beginning_of_a_dump_is_told_of_no_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), "127.0.0.1:0");
+    assert!(server.chat(&["hello"]).output().unwrap().status.success());
+    drop(server);
+    for action in ["dump", "list"] {
+        let mut command = Command::new(PROGRAM);
+        command.args(["conversations", action, "--data-dir"]).arg(folder.path().join("data"));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        assert_eq!(outcome(&child.wait_with_output().unwrap()), (0, "", ""), "{action}");
+    }
+}
+
+#[test]
 fn what_goes_wrong_is_one_line_on_standard_error_and_exit_code_1() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), "127.0.0.1:0");

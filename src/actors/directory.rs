@@ -15,7 +15,7 @@ use super::handle::ConversationHandle;
 use super::keys::KeyClaim;
 use super::reader::{Reader, store_reject};
 use super::shared::Parts;
-use crate::conversation::{Create, Fork, Input, Item, Policies, Reject, State, fork};
+use crate::conversation::{Create, Ending, Fork, Input, Item, Policies, Reject, ResponseStatus, State, fork};
 use crate::crash;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
@@ -395,22 +395,44 @@ impl DirectoryHandle {
         })
     }
 
-    /// Wakes every conversation that was running when the process ended.
+    /// Wakes every conversation that was running when the process ended; says how many of them go on.
     pub(super) async fn recover(&self) -> Result<usize, Reject> {
         let active = self.parts.journal.active().map_err(|error| store_reject(&error))?;
+        let mut going_on = 0;
         for id in &active {
             crash::point("recovery_waking");
             // Waits until it has replayed; one that cannot go on is reported by itself and disturbs no other.
             let replayed = match self.start(*id, true, Room::HadIt).await {
-                Ok(actor) => self.handle(*id, actor, true).state().await.map(drop),
+                Ok(actor) => self.handle(*id, actor, true).state().await,
                 Err(reject) => Err(reject),
             };
-            if let Err(reject) = replayed {
-                tracing::error!(conversation = %id, reason = %reject.message, "a conversation could not be resumed");
+            match replayed {
+                Ok(state) => match self.unserved_model(&state) {
+                    Some(model) => tracing::warn!(
+                        conversation = %id,
+                        model,
+                        "its answer ends as failed, since this server does not serve the model; it keeps what it said"
+                    ),
+                    None => going_on += 1,
+                },
+                Err(reject) => {
+                    tracing::error!(conversation = %id, reason = %reject.message, "a conversation could not be resumed");
+                }
             }
         }
         crash::point("recovery_done");
-        Ok(active.len())
+        Ok(going_on)
+    }
+
+    /// The model that the running response wants, where it is not served.
+    fn unserved_model<'a>(&self, state: &'a State) -> Option<&'a str> {
+        let last = state.responses.last()?;
+        let fails = match &last.status {
+            ResponseStatus::Ended(Ending::Failed { error }) => error.code == Code::ModelNotFound,
+            status => !status.is_terminal(),
+        };
+        let model = last.config.model.as_str();
+        (fails && self.parts.catalog.get(Some(model)).is_none()).then_some(model)
     }
 
     /// Stops every conversation; what is running stays in the journal and goes on after the restart.

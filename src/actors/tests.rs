@@ -198,6 +198,24 @@ async fn an_answer_killed_behind_its_stop_string_ends_as_an_undisturbed_one() {
 }
 
 #[tokio::test]
+async fn an_answer_of_a_model_that_is_not_served_any_more_fails_and_is_not_said_to_go_on() {
+    let journal = Arc::new(MemoryJournal::new());
+    let before = parts(&journal, &slow(), Config::default());
+    let mut create = create(&before, &[]);
+    create.config.model = "gone".to_owned();
+    let id = create.response_id;
+    let directory = start(before).await.unwrap().directory();
+    let (handle, _reader) = directory.create_in_new(Open::default(), create, None).await.unwrap();
+    let events = journal.read(handle.id(), 0, 2).unwrap();
+    let root = start(parts(&killed_behind(&[(handle.id(), events)]), &slow(), Config::default())).await.unwrap();
+    assert_eq!(root.recover().await.unwrap(), 0);
+    let handle = root.directory().of_response(id, "").await.unwrap();
+    let ended = soon(handle.ended(id)).await.unwrap();
+    let ResponseStatus::Ended(Ending::Failed { error }) = &ended.response(id).unwrap().status else { panic!("no end") };
+    assert_eq!(error.code, Code::ModelNotFound);
+}
+
+#[tokio::test]
 async fn a_conversation_that_finds_no_room_at_the_start_does_not_keep_the_server_from_starting() {
     let journal = Arc::new(MemoryJournal::new());
     let before = parts(&journal, &slow(), Config::default());

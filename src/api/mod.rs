@@ -61,6 +61,10 @@ use crate::ids::{FreshIds, ItemId};
 use errors::OpenAiError;
 pub use seal::Seal;
 
+/// Names this process to whatever stands in front of several: Codex repeats what it finds here with all later requests
+/// of its turn, and those are cheapest where the turn's prefix is.
+const TURN_STATE: HeaderName = HeaderName::from_static("x-codex-turn-state");
+
 /// How long a request waits for the journal to be read before it is told to come back.
 const RECOVERY_WAIT: Duration = Duration::from_secs(10);
 
@@ -71,6 +75,10 @@ pub struct Limits {
     pub body_bytes_max: usize,
     /// Most bytes of a WebSocket message.
     pub ws_frame_bytes_max: usize,
+    /// Whether responses are created over sockets too.
+    pub responses_ws: bool,
+    /// How old such a socket may become.
+    pub responses_ws_life: Option<Duration>,
     /// Most bytes of a body that steers, cancels or answers what runs: such a request is never turned away for load.
     pub control_body_bytes_max: usize,
     /// Most requests that generate at once.
@@ -132,6 +140,8 @@ pub struct App {
     pub surface: Surface,
     /// Whether requests can be served.
     pub phase: watch::Receiver<Phase>,
+    /// What this process is called, see [`TURN_STATE`].
+    name: HeaderValue,
     /// Room for requests that generate.
     admission: Arc<Semaphore>,
     /// Room for streams and sockets that only read.
@@ -156,6 +166,8 @@ impl App {
             limits,
             surface,
             phase,
+            name: HeaderValue::from_str(&ItemId::draw(&mut FreshIds::random()).wire("srv"))
+                .unwrap_or(HeaderValue::from_static("srv")),
             admission: Arc::new(Semaphore::new(limits.requests_in_flight_max)),
             seats: Arc::new(Semaphore::new(limits.readers_max)),
         }
@@ -208,7 +220,12 @@ pub fn router(app: App) -> Router {
         .route("/v1/models/{*id}", get(openai::models::get))
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))
-        .route("/v1/responses", post(openai::responses::create).get(openai::responses_socket::upgrade))
+        .route(
+            "/v1/responses",
+            post(openai::responses::create)
+                .get(openai::responses_socket::upgrade)
+                .layer(from_fn_with_state(app.clone(), with_turn_state)),
+        )
         .route("/v1/responses/{id}", get(openai::responses::get).delete(openai::responses::delete))
         .route("/v1/responses/compact", post(openai::compact::compact))
         .route("/v1/responses/input_tokens", post(openai::tokenize::input_tokens))
@@ -263,6 +280,14 @@ async fn refuse_unless_ready(State(app): State<App>, request: Request, next: Nex
         None => next.run(request).await,
         Some(reject) => OpenAiError(reject).into_response(),
     }
+}
+
+/// A turn that began elsewhere keeps the name of where it began.
+async fn with_turn_state(State(app): State<App>, request: Request, next: Next) -> Response {
+    let begun = request.headers().get(TURN_STATE).cloned();
+    let mut response = next.run(request).await;
+    response.headers_mut().insert(TURN_STATE, begun.unwrap_or(app.name));
+    response
 }
 
 /// Clients show this id when something goes wrong.

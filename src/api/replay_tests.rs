@@ -45,6 +45,8 @@ async fn app(folder: &TempDir) -> App {
     let limits = Limits {
         body_bytes_max: 1 << 20,
         ws_frame_bytes_max: 1 << 20,
+        responses_ws: true,
+        responses_ws_life: None,
         control_body_bytes_max: 1 << 20,
         requests_in_flight_max: 4,
         readers_max: 4,

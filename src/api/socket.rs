@@ -4,15 +4,18 @@
 //! client that does not read stops the writing half only; a request that waits stops nobody. What a frame means is
 //! not known here: that is the [`Speaker`]'s.
 
+use std::collections::VecDeque;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::response::Response;
 use futures_util::stream::{BoxStream, FuturesUnordered, SplitSink, SplitStream};
-use futures_util::{SinkExt, StreamExt, stream};
+use futures_util::{SinkExt, Stream, StreamExt};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
@@ -34,8 +37,8 @@ const WRITE_BUFFER_BYTES: usize = 256 << 10;
 pub(crate) enum Out {
     /// Frames that nothing else comes between.
     Frames(Vec<Value>),
-    /// These frames, and from here on what the stream gives, in place of the one before.
-    Events(Vec<Value>, BoxStream<'static, Self>),
+    /// These frames, and from here on what the stream gives, in place of the one with this number before.
+    Events(usize, Vec<Value>, BoxStream<'static, Self>),
     /// Nothing more.
     Close(u16),
 }
@@ -60,19 +63,28 @@ impl Outbox {
 
 /// What the frames of a socket mean.
 pub(crate) trait Speaker: Send + Sync + 'static {
-    /// Decides what depends on the order in which frames are read. True: the request took what only one may have.
-    fn begin(&self, frame: &Value) -> Result<bool, Reject>;
+    /// Decides what depends on the order in which frames are read. A number: the request took what only one may have,
+    /// or a place in line for it.
+    fn begin(&self, frame: &Value) -> Result<Option<u64>, Reject>;
 
     /// Does what the frame asks for. The frame that answers it, unless it was answered otherwise.
     fn perform(
         self: &Arc<Self>,
         frame: &Value,
         event_id: Option<&str>,
-        took: bool,
+        took: Option<u64>,
     ) -> impl Future<Output = Result<Option<Value>, Reject>> + Send;
 
-    /// A request that took what only one may have is done.
-    fn give_back(&self, succeeded: bool);
+    /// A request that took something is done.
+    fn give_back(&self, _succeeded: bool) {}
+
+    /// How long the socket lives, if something else than its client ends it.
+    fn life(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Tells more of the refusal of a frame.
+    fn refused(&self, _frame: &Value, _error: &mut Value) {}
 
     /// Whether no response is followed: the socket may close when the server stops.
     fn is_idle(&self) -> bool;
@@ -81,35 +93,75 @@ pub(crate) trait Speaker: Send + Sync + 'static {
 /// A frame as it was read.
 struct Begun {
     event_id: Option<String>,
-    /// The frame, and what [`Speaker::begin`] said of it.
-    frame: Result<(Value, bool), Reject>,
+    /// Nothing where it could not be read at all.
+    frame: Value,
+    /// What [`Speaker::begin`] said of it.
+    took: Result<Option<u64>, Reject>,
 }
 
 impl Begun {
     fn new(speaker: &impl Speaker, frame: Result<Value, Reject>) -> Self {
         let read = frame.and_then(|frame| Ok((idempotency::event_id(&frame)?, frame)));
         match read {
-            Ok((event_id, frame)) => Self { event_id, frame: speaker.begin(&frame).map(|took| (frame, took)) },
-            Err(reject) => Self { event_id: None, frame: Err(reject) },
+            Ok((event_id, frame)) => Self { event_id, took: speaker.begin(&frame), frame },
+            Err(reject) => Self { event_id: None, frame: Value::Null, took: Err(reject) },
         }
     }
 
     /// Works on the request. A refused one is an `error` frame; the socket stays.
     async fn answer<S: Speaker>(self, speaker: Arc<S>, outbox: Outbox) {
-        let event_id = self.event_id.as_deref();
-        let done = match self.frame {
-            Ok((frame, took)) => {
+        let Self { event_id, frame, took } = self;
+        let event_id = event_id.as_deref();
+        let done = match took {
+            Ok(took) => {
                 let done = speaker.perform(&frame, event_id, took).await;
-                if took {
+                if took.is_some() {
                     speaker.give_back(done.is_ok());
                 }
                 done
             }
             Err(reject) => Err(reject),
         };
-        if let Some(answer) = done.unwrap_or_else(|reject| Some(errors::frame(reject, event_id))) {
+        let answer = done.unwrap_or_else(|reject| {
+            let mut error = errors::frame(reject, event_id);
+            speaker.refused(&frame, &mut error);
+            Some(error)
+        });
+        if let Some(answer) = answer {
             outbox.send(Out::Frames(vec![answer])).await;
         }
+    }
+}
+
+/// The streams of events that a socket writes, by their numbers.
+#[derive(Default)]
+struct Followed(VecDeque<(usize, BoxStream<'static, Out>)>);
+
+impl Followed {
+    fn replace(&mut self, number: usize, stream: BoxStream<'static, Out>) {
+        self.0.retain(|(other, _)| *other != number);
+        self.0.push_back((number, stream));
+    }
+}
+
+impl Stream for Followed {
+    type Item = Out;
+
+    /// Never ends: another stream may come. One that has had its say goes behind the others, so that one that always
+    /// has something does not keep them waiting.
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Out>> {
+        for _ in 0..self.0.len() {
+            let Some((number, mut stream)) = self.0.pop_front() else { break };
+            match stream.poll_next_unpin(context) {
+                Poll::Ready(None) => {}
+                Poll::Pending => self.0.push_back((number, stream)),
+                Poll::Ready(some) => {
+                    self.0.push_back((number, stream));
+                    return Poll::Ready(some);
+                }
+            }
+        }
+        Poll::Pending
     }
 }
 
@@ -177,18 +229,24 @@ async fn write(
     app: &App,
     speaker: &impl Speaker,
 ) {
-    let mut events: BoxStream<'static, Out> = stream::pending().boxed();
+    let mut events = Followed::default();
     let mut phase = app.phase.clone();
+    let grown_old = old(speaker.life());
+    tokio::pin!(grown_old);
     loop {
         let out = tokio::select! {
             biased;
             answer = answers.recv() => answer.unwrap_or(Out::Close(close_code::NORMAL)),
-            event = events.next() => match event {
-                Some(event) => event,
-                None => Out::Events(Vec::new(), stream::pending().boxed()),
-            },
+            Some(event) = events.next() => event,
             () = draining(&mut phase), if speaker.is_idle() => {
                 Out::Close(close_code::RESTART)
+            }
+            () = &mut grown_old, if speaker.is_idle() => {
+                let text = "this socket is as old as it may become; open another one";
+                let last = errors::frame(Reject::new(Code::WebsocketConnectionLimitReached, text), None);
+                // What it says of itself matters to nobody but a client that still reads.
+                let _ = sink.send(Message::Text(last.to_string().into())).await;
+                Out::cut()
             }
             () = tokio::time::sleep(app.limits.silence) => {
                 if sink.send(Message::Ping(axum::body::Bytes::new())).await.is_err() {
@@ -199,8 +257,8 @@ async fn write(
         };
         let frames = match out {
             Out::Frames(frames) => frames,
-            Out::Events(first, others) => {
-                events = others;
+            Out::Events(number, first, stream) => {
+                events.replace(number, stream);
                 first
             }
             Out::Close(code) => {
@@ -216,6 +274,14 @@ async fn write(
                 return;
             }
         }
+    }
+}
+
+/// Returns after this time, if there is one.
+async fn old(life: Option<Duration>) {
+    match life {
+        Some(life) => tokio::time::sleep(life).await,
+        None => std::future::pending().await,
     }
 }
 

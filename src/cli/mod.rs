@@ -15,7 +15,7 @@ mod serve;
 mod tokenize;
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -89,12 +89,20 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads what is written has seen enough: `midstream conversations dump | head`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // With standard error closed the exit code still tells.
             let _ = writeln!(std::io::stderr(), "midstream: {}", sentence(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let closed = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().filter_map(|cause| cause.downcast_ref()).any(closed)
+        || error.downcast_ref() == Some(&crate::store::Error::ReaderGone)
 }
 
 /// The error with its causes; a cause that an outer text already holds is not said again.

@@ -53,9 +53,9 @@ impl WhichModel {
 /// What is set on the command line.
 #[derive(Args, Debug)]
 pub(super) struct Arguments {
-    /// The text [default: standard input]
+    /// The text, its words joined by a space [default: standard input]
     #[arg(value_name = "TEXT")]
-    text: Option<String>,
+    text: Vec<String>,
     #[command(flatten)]
     model: WhichModel,
     /// Take the texts of control tokens as text, as in a message
@@ -68,7 +68,7 @@ pub(super) struct Arguments {
 
 /// Does what is asked.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let text = arguments.text.clone().map_or_else(standard_input, Ok)?;
+    let text = if arguments.text.is_empty() { standard_input()? } else { arguments.text.join(" ") };
     let model = arguments.model.read(&arguments.model.settings()?)?;
     let tokens = model.tokenizer.encode(&text, !arguments.plain);
     let mut out = io::stdout().lock();

@@ -26,6 +26,9 @@ pub enum Error {
         names = known_names()
     )]
     Unknown(String),
+    /// It is a file, but of no kind that is served.
+    #[error("the file {0} is taken for no model: the name of one ends in .gguf")]
+    NoModel(String),
     /// The path leads nowhere.
     #[error("the model file {0} does not exist; check the path behind --model")]
     NoFile(String),

@@ -97,7 +97,8 @@ pub fn resolve(text: &str, fetcher: &Fetcher) -> Result<ModelFile, Error> {
         return Err(Error::Folder(text.to_owned()));
     }
     if !is_path {
-        let model = known.ok_or_else(|| Error::Unknown(text.to_owned()))?;
+        let unknown = || if path.is_file() { Error::NoModel(text.to_owned()) } else { Error::Unknown(text.to_owned()) };
+        let model = known.ok_or_else(unknown)?;
         let path = fetcher.fetch(model)?;
         return Ok(ModelFile { id: model.name.to_owned(), path });
     }

@@ -205,6 +205,13 @@ fn a_folder_is_refused_as_such() {
 }
 
 #[test]
+fn a_file_of_another_kind_is_refused_as_such() {
+    let setup = Setup::new();
+    let refused = resolve("Cargo.toml", &setup.fetcher).unwrap_err().to_string();
+    assert_eq!(refused, "the file Cargo.toml is taken for no model: the name of one ends in .gguf");
+}
+
+#[test]
 fn an_unknown_name_lists_the_known_ones() {
     let error = resolve("gpt-17", &Setup::new().fetcher).unwrap_err().to_string();
     assert!(error.contains("no model is known as gpt-17; known are smollm2-135m-instruct, qwen"), "{error}");

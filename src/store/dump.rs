@@ -5,7 +5,7 @@
 //! them stands in front of the others as `{"conversation": …, "kept": …}`. A dump, loaded and dumped again, is the same
 //! text.
 
-use std::io::{BufRead, Write};
+use std::io::{self, BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -99,7 +99,7 @@ pub(super) fn dump_as(journal: &dyn Journal, schema: u32, out: &mut dyn Write) -
             write_line(out, &Line::record(conversation, record))?;
         }
     }
-    out.flush().map_err(|error| Error::file("cannot write the dump", &error))?;
+    out.flush().map_err(|error| unwritten(&error))?;
     Ok(summary)
 }
 
@@ -161,7 +161,14 @@ fn dump_stretch(
 
 fn write_line(out: &mut dyn Write, line: &impl Serialize) -> Result<(), Error> {
     let text = serde_json::to_string(line).map_err(|error| Error::Invalid(error.to_string()))?;
-    writeln!(out, "{text}").map_err(|error| Error::file("cannot write the dump", &error))
+    writeln!(out, "{text}").map_err(|error| unwritten(&error))
+}
+
+fn unwritten(error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Error::ReaderGone,
+        _ => Error::file("cannot write the dump", error),
+    }
 }
 
 /// Appends what a dump holds to `journal`, which must know none of its conversations. When it fails, what came

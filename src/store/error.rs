@@ -38,6 +38,9 @@ pub enum Error {
     /// The sync failed: what is on disk is unknown and the handle cannot be trusted. The process must exit.
     #[error("the journal's sync failed: {0}; the process must exit, and a restart reads what is on disk")]
     SyncFailed(String),
+    /// Whoever a dump is written to takes no more of it.
+    #[error("the dump is not whole: nobody reads on")]
+    ReaderGone,
     /// One conversation cannot be read; the others can.
     #[error("{conversation} is damaged at seq {seq}: {why}; it is set aside, the others are not touched")]
     Damaged {
@@ -95,7 +98,9 @@ impl Error {
             Self::Deleted(_) => Code::ConversationNotFound,
             Self::Expired { .. } => Code::CursorExpired,
             Self::Stopped => Code::Draining,
-            Self::Conflict { .. } | Self::InUse(_) | Self::NewerSchema { .. } | Self::Invalid(_) => Code::Internal,
+            Self::Conflict { .. } | Self::InUse(_) | Self::NewerSchema { .. } | Self::Invalid(_) | Self::ReaderGone => {
+                Code::Internal
+            }
         }
     }
 

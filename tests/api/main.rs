@@ -19,6 +19,7 @@ mod oracle;
 mod prompts;
 mod replays;
 mod responses;
+mod responses_lanes;
 mod responses_socket;
 mod sockets;
 mod steer_dialect;

@@ -1,5 +1,6 @@
 //! `/v1/responses`.
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, PATIENCE, Server, Setup, SseEvent, text_of};
@@ -359,4 +360,17 @@ async fn a_second_response_in_a_running_conversation_is_refused_with_the_winner(
     let second = server.post("/v1/responses", body).await;
     assert_eq!(second.assert_error(409, "conversation_busy")["active_id"], first.body["id"]);
     assert_eq!(second.header("x-should-retry"), Some("false"));
+}
+
+#[tokio::test]
+async fn a_turn_is_told_the_servers_name_and_keeps_the_one_it_came_with() {
+    let server = Server::start().await;
+    let name = "x-codex-turn-state";
+    let ask = || server.request(Method::POST, "/v1/responses").json(&json!({"input": "hi"}));
+    let first = Answer::read(ask().send().await.unwrap()).await;
+    let own = first.header(name).expect("the server has a name").to_owned();
+    let second = Answer::read(ask().header(name, "another").send().await.unwrap()).await;
+    assert_eq!(second.header(name), Some("another"));
+    let third = Answer::read(ask().send().await.unwrap()).await;
+    assert_eq!(third.header(name), Some(&*own));
 }

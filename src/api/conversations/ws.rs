@@ -64,18 +64,18 @@ pub(super) struct Session {
 
 impl Speaker for Session {
     /// Events are brought by one request only.
-    fn begin(&self, frame: &Value) -> Result<bool, Reject> {
+    fn begin(&self, frame: &Value) -> Result<Option<u64>, Reject> {
         let brings = matches!(frame["type"].as_str(), Some("conversation.subscribe" | "response.create"));
-        Ok(brings && !self.asked.swap(true, Ordering::SeqCst))
+        Ok((brings && !self.asked.swap(true, Ordering::SeqCst)).then_some(0))
     }
 
     async fn perform(
         self: &Arc<Self>,
         frame: &Value,
         event_id: Option<&str>,
-        took: bool,
+        took: Option<u64>,
     ) -> Result<Option<Value>, Reject> {
-        ws_requests::perform(self, frame, event_id, took).await
+        ws_requests::perform(self, frame, event_id, took.is_some()).await
     }
 
     fn give_back(&self, succeeded: bool) {
@@ -107,7 +107,7 @@ impl Session {
             if deleted.load(Ordering::SeqCst) { Out::Close(close_code::NORMAL) } else { Out::cut() }
         });
         let events = events.map(Out::Frames).chain(last);
-        self.outbox.send(Out::Events(first, events.boxed())).await;
+        self.outbox.send(Out::Events(0, first, events.boxed())).await;
     }
 
     /// The frames of an event. What answers a request is sent, whichever types are wanted.

@@ -8,6 +8,7 @@ pub(crate) mod compact;
 pub(crate) mod completions;
 mod completions_form;
 pub(crate) mod functions;
+mod lane;
 pub(crate) mod models;
 pub(crate) mod responses;
 pub(crate) mod responses_socket;

@@ -1,39 +1,33 @@
-//! `GET /v1/responses` as a WebSocket: OpenAI's socket, with one response at a time and their events only.
+//! `GET /v1/responses` as a WebSocket: OpenAI's socket, whose lanes run side by side.
 //!
-//! It follows the conversation of its last response, or of a response that it steers, and shows the responses that
-//! were created on it and their successors. What is not stored lives as long as the socket follows it.
+//! A request for a response names its lane by `stream_id`, or has the one without a name. In a lane responses run one
+//! after the other, in the order in which they were asked for. What is said about a response goes to its lane.
 
-use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::response::Response;
-use futures_util::{StreamExt, future, stream};
-use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
+use serde_json::Value;
 
-use super::cancel::{self, Asked};
-use super::responses::not_found;
-use crate::actors::{ConversationHandle, Cursor, Reader};
+use super::lane::{Lane, label};
+use crate::actors::ConversationHandle;
+use crate::api::App;
 use crate::api::auth::Principal;
-use crate::api::body::decode;
-use crate::api::create::{self, Done, Key};
-use crate::api::dialect::{self, Dialect, Hears, Request};
-use crate::api::errors::{self, OpenAiError, invalid, wrong_operation};
-use crate::api::frame::{frame, openai};
-use crate::api::idempotency::{echo, fingerprint};
-use crate::api::inject;
-use crate::api::socket::{self, Out, Outbox, Speaker};
-use crate::api::stream::follow;
-use crate::api::{App, object, operations};
-use crate::conversation::{Event, Recorded, Reject, State as Conversation};
+use crate::api::errors::{self, OpenAiError, invalid};
+use crate::api::socket::{self, Outbox, Speaker};
+use crate::conversation::Reject;
 use crate::error::Code;
-use crate::ids::{ConversationId, InterventionId, ResponseId};
-use crate::protocol::conversations::Cancel;
-use crate::protocol::responses::{CreateResponse, StreamBody, StreamEvent};
-use crate::store::{KeyedAnswer, Operation};
+use crate::ids::ResponseId;
+
+/// Most lanes of one socket that have names.
+const NAMED_LANES_MAX: usize = 32;
+/// Most responses of one socket that run or wait for their turn.
+const IN_FLIGHT_MAX: usize = 16;
+/// Longest name of a lane, in bytes.
+const STREAM_ID_BYTES_MAX: usize = 256;
 
 /// `GET /v1/responses`
 pub(crate) async fn upgrade(
@@ -45,14 +39,11 @@ pub(crate) async fn upgrade(
         let text = "GET /v1/responses is a WebSocket; create a response with POST, get one with GET and its id";
         return Err(Reject::new(Code::MethodNotAllowed, text).into());
     }
-    let session = |app, outbox| Session {
-        app,
-        principal,
-        outbox,
-        dialect: Dialect::default(),
-        place: Mutex::default(),
-        deciding: tokio::sync::Mutex::default(),
-    };
+    if !app.limits.responses_ws {
+        let text = "responses over WebSocket are switched off here; use POST /v1/responses";
+        return Err(Reject::new(Code::UpgradeRequired, text).into());
+    }
+    let session = |app, outbox| Session { app, principal, outbox, lanes: Mutex::default() };
     Ok(socket::accept(app, upgrade, session)?)
 }
 
@@ -61,371 +52,133 @@ struct Session {
     app: App,
     principal: String,
     outbox: Outbox,
-    dialect: Dialect,
-    place: Mutex<Place>,
-    /// Held by whoever decides what is followed next, from before the decision until it is.
-    deciding: tokio::sync::Mutex<()>,
-}
-
-/// Where the socket stands.
-#[derive(Default)]
-struct Place {
-    /// A request for a response is worked on.
-    begins: bool,
-    /// Responses that are shown and have not ended: one, and for a moment its successor.
-    live: Vec<ResponseId>,
-    /// The conversation whose events are read.
-    followed: Option<ConversationId>,
-    /// That conversation, if it is not stored: it ends when nobody reads it.
-    unstored: Option<ConversationHandle>,
-    /// The response that was asked for last, and what its `response.created` echoes.
-    asked: Option<(ResponseId, String)>,
-    /// Room for the response that runs.
-    permit: Option<OwnedSemaphorePermit>,
+    /// In the order in which they were first named.
+    lanes: Mutex<Vec<(Option<String>, Arc<Lane>)>>,
 }
 
 impl Speaker for Session {
-    fn begin(&self, frame: &Value) -> Result<bool, Reject> {
-        let creates = frame["type"] == "response.create";
-        if creates {
-            self.take_turn()?;
+    fn begin(&self, frame: &Value) -> Result<Option<u64>, Reject> {
+        if frame["type"] != "response.create" {
+            return Ok(None);
         }
-        Ok(creates)
+        let lane = self.lane(frame)?;
+        let in_flight: usize = self.lanes().iter().map(|(_, lane)| lane.in_flight()).sum();
+        if in_flight >= IN_FLIGHT_MAX {
+            let text = format!("{IN_FLIGHT_MAX} responses of this socket run or wait; let some end, or use another");
+            return Err(Reject::new(Code::WebsocketStreamLimitReached, text));
+        }
+        Ok(Some(lane.line_up()))
     }
 
     async fn perform(
         self: &Arc<Self>,
         frame: &Value,
         event_id: Option<&str>,
-        _took: bool,
+        took: Option<u64>,
     ) -> Result<Option<Value>, Reject> {
-        match frame["type"].as_str() {
-            Some("response.create") => self.create(frame, event_id).await.map(|()| None),
-            Some("response.steer") => Ok(self.steer(frame, event_id).await),
-            Some("response.interrupt") => Ok(self.interrupt(frame, event_id).await),
-            Some("response.inject") => Ok(self.inject(frame, event_id).await),
-            Some("response.cancel") => self.cancel(frame, event_id).await,
-            kind => Err(errors::unknown_frame(kind)),
-        }
+        let (lane, told) = match (frame["type"].as_str(), took) {
+            (Some("response.create"), Some(ticket)) => {
+                let lane = self.lane(frame)?;
+                lane.create(frame, event_id, ticket, || self.unstored(&lane)).await?;
+                (lane, None)
+            }
+            (Some("response.steer"), _) => {
+                let lane = self.lane_of(&frame["previous_response_id"]).await;
+                let told = lane.steer(frame, event_id).await;
+                (lane, told)
+            }
+            (Some("response.interrupt"), _) => {
+                let lane = self.lane_of(&frame["response_id"]).await;
+                let told = lane.interrupt(frame, event_id).await;
+                (lane, told)
+            }
+            (Some("response.inject"), _) => {
+                let lane = self.lane_of(&frame["response_id"]).await;
+                let told = lane.inject(frame, event_id).await;
+                (lane, told)
+            }
+            (Some("response.cancel"), _) => {
+                let names_response = frame.get("response_id").is_some_and(|id| !id.is_null());
+                let lane = if names_response { self.lane_of(&frame["response_id"]).await } else { self.lane(frame)? };
+                let told = lane.cancel(frame, event_id).await?;
+                (lane, told)
+            }
+            (kind, _) => return Err(errors::unknown_frame(kind)),
+        };
+        Ok(told.map(|told| lane.labelled(told)))
     }
 
-    fn give_back(&self, _succeeded: bool) {
-        self.place().begins = false;
+    fn life(&self) -> Option<Duration> {
+        self.app.limits.responses_ws_life
+    }
+
+    fn refused(&self, frame: &Value, error: &mut Value) {
+        label(error, frame["stream_id"].as_str());
     }
 
     fn is_idle(&self) -> bool {
-        let place = self.place();
-        !place.begins && place.live.is_empty()
+        self.lanes().iter().all(|(_, lane)| lane.is_idle())
     }
 }
 
 impl Session {
-    fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lanes(&self) -> MutexGuard<'_, Vec<(Option<String>, Arc<Lane>)>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One response at a time.
-    fn take_turn(&self) -> Result<(), Reject> {
-        let mut place = self.place();
-        if !place.begins && place.live.is_empty() {
-            place.begins = true;
-            return Ok(());
-        }
-        let text = "a response runs on this socket: wait for its end, steer it, or use another socket";
-        let active = place.live.last().map(ToString::to_string);
-        Err(Reject::new(Code::ConversationBusy, text).detail("active_id", active))
-    }
-
-    async fn create(self: &Arc<Self>, frame: &Value, event_id: Option<&str>) -> Result<(), Reject> {
-        refuse_unserved(frame)?;
-        if let Some(reject) = operations::refusal(*self.app.phase.borrow()) {
-            return Err(reject);
-        }
-        let request: CreateResponse = decode(frame)?;
-        let permit = self.app.admit()?;
-        let _deciding = self.deciding.lock().await;
-        if let Some((id, handle, reader)) = self.continue_unstored(&request, frame).await? {
-            self.place().asked = event_id.map(|event_id| (id, event_id.to_owned()));
-            self.follow(&handle, reader, Some(id), Some(permit), false).await;
-            return Ok(());
-        }
-        let key = event_id.map(str::to_owned);
-        let (id, handle, reader) = match create::perform(&self.app, &self.principal, &request, frame, key).await? {
-            Done::Created { id, handle, reader } => (id, handle, *reader),
-            Done::Replay(KeyedAnswer::Created { conversation, response }) => {
-                let handle = self.app.directory.conversation(conversation, &self.principal).await?;
-                let reader = handle.attach_response(response).await?;
-                (response, handle, reader)
+    /// The lane that the frame names; it is there from its first request on.
+    fn lane(&self, frame: &Value) -> Result<Arc<Lane>, Reject> {
+        let name = match &frame["stream_id"] {
+            Value::Null => None,
+            Value::String(name) if (1..=STREAM_ID_BYTES_MAX).contains(&name.len()) => Some(name.as_str()),
+            _ => {
+                let text = format!("stream_id must be a string of 1 to {STREAM_ID_BYTES_MAX} bytes, or be left out");
+                return Err(invalid("stream_id", text));
             }
-            Done::Replay(_) => return Err(wrong_operation()),
         };
-        self.place().asked = event_id.map(|event_id| (id, event_id.to_owned()));
-        self.follow(&handle, reader, Some(id), Some(permit), request.store != Some(false)).await;
-        Ok(())
+        let lanes = self.lanes();
+        let is_new = lanes.iter().all(|(other, _)| other.as_deref() != name);
+        let names = lanes.iter().filter(|(name, _)| name.is_some()).count();
+        drop(lanes);
+        if name.is_some() && is_new && names >= NAMED_LANES_MAX {
+            let text = format!("this socket has {NAMED_LANES_MAX} streams already; use one of them, or another socket");
+            return Err(Reject::new(Code::WebsocketStreamLimitReached, text).param("stream_id"));
+        }
+        Ok(self.open(name))
     }
 
-    /// What is not stored is continued only where it lives: on the socket that follows it.
-    async fn continue_unstored(
-        &self,
-        request: &CreateResponse,
-        frame: &Value,
-    ) -> Result<Option<(ResponseId, ConversationHandle, Reader)>, Reject> {
-        let Some(previous) = request.previous_response_id.as_ref().filter(|_| request.store == Some(false)) else {
-            return Ok(None);
-        };
-        let (Some(handle), Ok(id)) = (self.place().unstored.clone(), previous.parse::<ResponseId>()) else {
-            return Ok(None);
-        };
-        if handle.state().await?.response(id).is_none() {
-            return Ok(None);
+    /// The lane with this name, there from now on.
+    fn open(&self, name: Option<&str>) -> Arc<Lane> {
+        let mut lanes = self.lanes();
+        if let Some((_, lane)) = lanes.iter().find(|(other, _)| other.as_deref() == name) {
+            return Arc::clone(lane);
         }
-        create::check(request, frame)?;
-        let model = self.app.engine(request.model.as_deref())?.model();
-        let mut create = create::create(model, Some(&self.app.seal), request, frame)?;
-        create::check_constraint(&self.app, &create, frame).await?;
-        create.previous = Some(id);
-        let id = create.response_id;
-        match handle.create(create, None).await {
-            Ok(reader) => Ok(Some((id, handle, reader))),
-            Err(reject) if reject.code == Code::ResponseNotActive => Err(create::unknown_previous(previous)),
-            Err(reject) => Err(reject),
-        }
+        let (app, principal, outbox) = (self.app.clone(), self.principal.clone(), self.outbox.clone());
+        let name = name.map(str::to_owned);
+        let lane = Arc::new(Lane::new(app, principal, outbox, lanes.len(), name.clone()));
+        lanes.push((name, Arc::clone(&lane)));
+        lane
     }
 
-    /// From here on the events of this conversation, as far as they are shown here.
-    async fn follow(
-        self: &Arc<Self>,
-        handle: &ConversationHandle,
-        reader: Reader,
-        created: Option<ResponseId>,
-        permit: Option<OwnedSemaphorePermit>,
-        stored: bool,
-    ) {
-        let mut shown: Vec<ResponseId> = created.into_iter().collect();
-        {
-            let mut place = self.place();
-            place.live.clone_from(&shown);
-            place.followed = Some(handle.id());
-            place.unstored = (!stored).then(|| handle.clone());
-            place.permit = permit;
-        }
-        let first = self.dialect.catch_up(reader.state());
-        let (session, ended) = (Arc::clone(self), Arc::clone(self));
-        let events = follow(reader, move |state, recorded| session.show(state, recorded, &mut shown)).map(Out::Frames);
-        // One that was given up has said all; one that was cut has not.
-        let cut = stream::once(async move { ended.place().followed.map(|_| Out::cut()) }).filter_map(future::ready);
-        self.outbox.send(Out::Events(first, events.chain(cut).boxed())).await;
-    }
-
-    /// The frames of an event; it breaks off when nothing more is to be shown.
-    fn show(
-        &self,
-        state: &Conversation,
-        recorded: &Recorded,
-        shown: &mut Vec<ResponseId>,
-    ) -> ControlFlow<Vec<Value>, Vec<Value>> {
-        let event = &recorded.event;
-        if let Event::ResponseCreated(new) = event
-            && self.dialect.injections().continued_by(new)
-        {
-            shown.push(new.id);
-            self.place().live.push(new.id);
-        }
-        if let Event::InterventionCommitted { intervention_id, response_id, successor_id, .. } = event
-            && (shown.contains(response_id) || self.dialect.steered(*intervention_id))
-            && !shown.contains(successor_id)
-            // Else it joins the response that this socket asks for now, which is shown from its own beginning.
-            && !self.place().begins
-        {
-            shown.push(*successor_id);
-            self.place().live.push(*successor_id);
-        }
-        let is_shown = event.response_id().is_some_and(|id| shown.contains(&id));
-        let own = if is_shown { self.own_frame(state, recorded) } else { None };
-        let frames = self.dialect.frames(state, recorded, own);
-        let mut place = self.place();
-        if let Event::ResponseEnded { response_id, .. } = event {
-            place.live.retain(|id| id != response_id);
-        }
-        if !place.live.is_empty() && !state.deleted {
-            return ControlFlow::Continue(frames);
-        }
-        place.live.clear();
-        place.permit = None;
-        if state.deleted || place.unstored.is_none() && self.dialect.is_idle() {
-            (place.followed, place.unstored) = (None, None);
-            return ControlFlow::Break(frames);
-        }
-        ControlFlow::Continue(frames)
-    }
-
-    /// OpenAI's event, or the one of Codex's that a client gets who interrupted.
-    fn own_frame(&self, state: &Conversation, recorded: &Recorded) -> Option<Value> {
-        match &recorded.event {
-            Event::OutputItemDiscarded { response_id, .. } if self.dialect.interrupted(*response_id) => {
-                let mut own = frame(state, recorded);
-                let fields = own.as_object_mut()?;
-                fields.retain(|name, _| name != "seq" && name != "durable");
-                Some(own)
+    /// The lane that shows the response, else the one that follows its conversation, else the one without a name.
+    async fn lane_of(&self, id: &Value) -> Arc<Lane> {
+        let lanes: Vec<_> = self.lanes().iter().map(|(_, lane)| Arc::clone(lane)).collect();
+        if let Some(id) = id.as_str().and_then(|id| id.parse::<ResponseId>().ok()) {
+            if let Some(lane) = lanes.iter().find(|lane| lane.shows(id)) {
+                return Arc::clone(lane);
             }
-            Event::ResponseCreated(new) => {
-                let mut own = serde_json::to_value(openai(state, recorded)?).ok()?;
-                let asked = self.place().asked.take_if(|(id, _)| *id == new.id);
-                echo(&mut own, asked.as_ref().map(|(_, event_id)| event_id.as_str()), false);
-                Some(own)
+            let home = self.app.directory.of_response(id, &self.principal).await.ok().map(|handle| handle.id());
+            if let Some(lane) = home.and_then(|home| lanes.iter().find(|lane| lane.follows(home))) {
+                return Arc::clone(lane);
             }
-            _ => openai(state, recorded).and_then(|event| serde_json::to_value(event).ok()),
         }
+        self.open(None)
     }
 
-    async fn steer(self: &Arc<Self>, frame: &Value, event_id: Option<&str>) -> Option<Value> {
-        let done = async {
-            let intervene = dialect::read_steer(frame)?;
-            let _deciding = self.deciding.lock().await;
-            let handle = self.find(intervene.response_id).await?;
-            let key = event_id.map(str::to_owned);
-            let key = Key::new(&self.principal, Some(handle.id()), Operation::Intervene, key, fingerprint(frame, None));
-            let request = Request { frame, event_id, key: key.as_ref() };
-            let id = intervene.intervention_id;
-            // A key is looked up before anything else is.
-            let intervene = self.check_followed(&handle).map(|()| intervene);
-            let told = self.dialect.steer(&self.app, &handle, intervene, &request, || Hears::Now).await?;
-            if told.is_none() && self.place().followed.is_none() {
-                self.follow_steer(&handle, id).await?;
-            }
-            Ok(told)
-        };
-        let request = Request { frame, event_id, key: None };
-        done.await.unwrap_or_else(|reject| Some(dialect::steer_refused(&request, reject)))
+    /// The conversations that are not stored and live here, the one of this lane first.
+    fn unstored(&self, own: &Arc<Lane>) -> Vec<ConversationHandle> {
+        let others = self.lanes();
+        let others = others.iter().map(|(_, lane)| lane).filter(|lane| !Arc::ptr_eq(lane, own));
+        std::iter::once(own).chain(others).filter_map(|lane| lane.unstored()).collect()
     }
-
-    /// The conversation of a response that this socket can go on with: what is not stored belongs to the socket that
-    /// follows it, and elsewhere does not exist.
-    async fn find(&self, id: ResponseId) -> Result<ConversationHandle, Reject> {
-        let handle = self.app.directory.of_response(id, &self.principal).await?;
-        if handle.is_stored() || self.place().followed == Some(handle.id()) { Ok(handle) } else { Err(not_found(id)) }
-    }
-
-    /// While another conversation is followed, what comes of a steer of this one would not be seen.
-    fn check_followed(&self, handle: &ConversationHandle) -> Result<(), Reject> {
-        if self.place().followed.is_some_and(|followed| followed != handle.id()) {
-            let text = "this socket follows another conversation; use another socket for this response";
-            return Err(Reject::new(Code::ResponseNotActive, text));
-        }
-        Ok(())
-    }
-
-    /// Follows the conversation from where this steer was accepted.
-    async fn follow_steer(self: &Arc<Self>, handle: &ConversationHandle, id: InterventionId) -> Result<(), Reject> {
-        let state = handle.state().await?;
-        let Some(steer) = state.interventions.get(&id) else { return Ok(()) };
-        let stored = state.response(steer.response_id).is_none_or(|response| response.config.store);
-        let before = Cursor { epoch: None, seq: steer.accepted_seq.saturating_sub(1) };
-        let reader = match handle.attach(before).await {
-            // What came of it is told from the state.
-            Err(expired) if expired.code == Code::CursorExpired => handle.attach_all().await?,
-            reader => reader?,
-        };
-        self.follow(handle, reader, None, None, stored).await;
-        Ok(())
-    }
-
-    async fn interrupt(&self, frame: &Value, event_id: Option<&str>) -> Option<Value> {
-        let request = Request { frame, event_id, key: None };
-        let done = async {
-            let id = dialect::read_interrupt(frame)?;
-            let handle = self.find(id).await?;
-            let hears = || match self.place().followed {
-                Some(followed) if followed == handle.id() => Hears::Now,
-                _ => Hears::Never,
-            };
-            self.dialect.interrupt(&handle, id, &request, hears).await
-        };
-        done.await.unwrap_or_else(|reject| Some(dialect::interrupt_refused(&request, reject)))
-    }
-
-    /// Gives results of calls, and shows the response that goes on with them.
-    async fn inject(self: &Arc<Self>, frame: &Value, event_id: Option<&str>) -> Option<Value> {
-        let request = Request { frame, event_id, key: None };
-        let inject = match inject::read(frame) {
-            Ok(inject) => inject,
-            Err(reject) => return Some(inject::refused(&request, reject, None)),
-        };
-        let id = inject.response_id;
-        let _deciding = self.deciding.lock().await;
-        let handle = match self.find(id).await {
-            Ok(handle) => handle,
-            Err(reject) => return Some(inject::refused(&request, reject, None)),
-        };
-        let done = async {
-            let key = event_id.map(str::to_owned);
-            let key =
-                Key::new(&self.principal, Some(handle.id()), Operation::AnswerCall, key, fingerprint(frame, None));
-            let request = Request { frame, event_id, key: key.as_ref() };
-            let allowed = self.check_followed(&handle);
-            let done = self.dialect.inject(&self.app, &handle, inject, allowed, &request, || Hears::Now).await?;
-            if let Some(accepted_seq) = done.accepted_seq.filter(|_| self.place().followed.is_none()) {
-                let stored = handle.state().await?.response(id).is_none_or(|response| response.config.store);
-                let reader = handle.attach(Cursor { epoch: None, seq: accepted_seq - 1 }).await?;
-                self.follow(&handle, reader, None, None, stored).await;
-            }
-            Ok(done.answer)
-        };
-        match done.await {
-            Ok(answer) => answer,
-            Err(reject) => Some(inject::refused(&request, reject, handle.state().await.ok().as_deref())),
-        }
-    }
-
-    /// A cancel that ends its response is answered by the last event of the response.
-    async fn cancel(&self, frame: &Value, event_id: Option<&str>) -> Result<Option<Value>, Reject> {
-        let request: Cancel = decode(frame)?;
-        let running = self.place().live.last().copied();
-        let id = request.response_id.as_deref().map(create::response_id).transpose()?.or(running);
-        let id = id.ok_or_else(|| {
-            Reject::new(
-                Code::ResponseNotActive,
-                "no response is running on this socket; nothing to cancel, or name one in response_id",
-            )
-        })?;
-        let handle = self.app.directory.of_response(id, &self.principal).await?;
-        let is_shown = self.place().live.contains(&id);
-        let key = event_id.map(str::to_owned);
-        let fingerprint = fingerprint(frame, Some(&id.to_string()));
-        let key = Key::new(&self.principal, Some(handle.id()), Operation::Cancel, key, fingerprint);
-        let asked = Asked { id: Some(id), cascade: request.cascade.unwrap_or(false), waits: true };
-        let done = cancel::perform(&self.app, &handle, &asked, key.as_ref()).await?;
-        let changed = |note: &Value| !note["cascaded_id"].is_null() || note["closed_calls"] != json!([]);
-        if let Some(note) =
-            done.object.get("cancel").filter(|note| note.get("closed_calls").is_none() || !changed(note))
-        {
-            let text = format!("{id} has ended; nothing is left to cancel");
-            return Err(Reject::new(Code::ResponseAlreadyCompleted, text).detail("cancel", note.clone()));
-        }
-        if is_shown {
-            return Ok(None);
-        }
-        let state = handle.state().await?;
-        let response = state.response(id).ok_or_else(|| not_found(id))?;
-        let body = StreamBody::Incomplete { response: Box::new(object::response(&state, response)) };
-        let last = StreamEvent { body, sequence_number: response.next_number.saturating_sub(1) };
-        let mut last = serde_json::to_value(last).unwrap_or_default();
-        echo(&mut last, event_id, done.replayed);
-        Ok(Some(last))
-    }
-}
-
-/// What other sockets of this kind do, and this version does not.
-fn refuse_unserved(frame: &Value) -> Result<(), Reject> {
-    let asks = |name: &str, value: Value| frame.get(name).is_some_and(|asked| *asked == value);
-    if frame.get("stream_id").is_some_and(|id| !id.is_null()) {
-        return Err(invalid("stream_id", "stream_id: one socket has one stream in this version; use another socket"));
-    }
-    if asks("stream", json!(false)) {
-        return Err(invalid("stream", "a socket always streams; leave stream out, or use POST /v1/responses"));
-    }
-    if asks("background", json!(true)) {
-        return Err(invalid("background", "a socket follows what it creates; use POST /v1/responses for background"));
-    }
-    Ok(())
 }

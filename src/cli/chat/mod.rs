@@ -21,6 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::{self, Message};
 
+use crate::config::{Config, Flags};
 use crate::ids::FreshIds;
 use client::{Client, Socket};
 use screen::Screen;
@@ -45,9 +46,9 @@ const HELP: &str = "a line typed during an answer steers it; Ctrl-C cancels the 
 /// What is set on the command line.
 #[derive(Args, Debug)]
 pub(super) struct Arguments {
-    /// The server
-    #[arg(long, default_value = "http://127.0.0.1:8080")]
-    url: String,
+    /// The server [default: where the settings let it listen, else 127.0.0.1:8080]
+    #[arg(long)]
+    url: Option<String>,
     /// The model to ask [default: the first one that the server lists]
     #[arg(long)]
     model: Option<String>,
@@ -88,7 +89,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         std::thread::spawn(move || read_lines(&inputs));
     }
     let api_key = std::env::var("MIDSTREAM_API_KEY").ok();
-    let client = Client::new(&arguments.url, api_key.as_deref())?;
+    let url = match &arguments.url {
+        Some(url) => url.clone(),
+        None => format!("http://{}", Config::load(None, super::serve::variables(), Flags::default())?.listen),
+    };
+    let client = Client::new(&url, api_key.as_deref())?;
     let screen = Screen::new(std::io::stdout(), std::io::stderr(), is_interactive);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {

@@ -308,7 +308,7 @@ impl Breaking {
 /// Asks one message; the answer and the notes as they were written.
 async fn ask(url: &str) -> (Result<()>, String, String) {
     let client = Client::new(url, None).unwrap();
-    let arguments = Arguments { url: url.to_owned(), model: None, conversation: None, message: Vec::new() };
+    let arguments = Arguments { url: Some(url.to_owned()), model: None, conversation: None, message: Vec::new() };
     let (model, conversation) = match join(&client, &arguments).await {
         Ok(joined) => joined,
         Err(error) => return (Err(error), String::new(), String::new()),
