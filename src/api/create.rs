@@ -175,7 +175,7 @@ fn echoed(request: &CreateResponse, body: &Value, toolbox: &Toolbox) -> Map<Stri
     // What the model does not see is repeated all the same.
     let is_plain = |all: &&Vec<Value>| all.len() == toolbox.tools.len() && toolbox.shapes.is_empty();
     if let Some(all) = request.tools.as_ref().filter(|all| !is_plain(all)) {
-        echo.insert("tools".to_owned(), all.clone().into());
+        echo.insert("tools".to_owned(), all.iter().cloned().map(tools::declared_whole).collect());
     }
     echo
 }

@@ -17,6 +17,7 @@ mod load;
 mod messages;
 mod messages_input;
 mod models;
+mod oracle;
 mod prompts;
 mod replays;
 mod responses;

@@ -5,5 +5,7 @@
 
 mod codex;
 mod install;
+mod opencode;
 mod proxy;
+mod sdks;
 mod server;
