@@ -1,8 +1,8 @@
 //! What is certain of a conversation's next prompt, computed while its calls are made: whoever brings their results
 //! waits for them alone.
 //!
-//! It is work that nothing depends on. It gives way to every answer, is dropped when the turn that it is for begins, and
-//! survives its conversation: a client that keeps its conversation itself comes back as another one.
+//! It is work that nothing depends on. It gives way to every answer, is dropped when the turn that it is for begins,
+//! and survives its conversation: a client that keeps its conversation itself comes back as another one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

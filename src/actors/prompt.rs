@@ -123,8 +123,8 @@ impl HeldPrompt {
         Ok(Rendered { tokens: built.tokens, messages, starts_in_reasoning, record })
     }
 
-    /// The tokens that every prompt behind this response begins with, whatever its calls give or its reader says: as far
-    /// as two agree that have nothing else in common.
+    /// The tokens that every prompt behind this response begins with, whatever its calls give or its reader says: as
+    /// far as two agree that have nothing else in common.
     pub(super) fn certain(
         &self,
         state: &State,
@@ -155,7 +155,7 @@ impl HeldPrompt {
         if turn.config.store || turn.config.seal.is_some() {
             return Ok(self.build(&state, turn, before, model, settings)?.tokens);
         }
-        // Its client keeps the conversation and sends it again as text: with its reasoning or without, and with our ids.
+        // Its client keeps the conversation and sends it again as text: with its reasoning or without, with our ids.
         let mut messages = messages_within(&state, turn, settings.reasoning_cleared_after_ms);
         let asked = before.last().map_or(0, |turn| messages_within(&state, turn, 0).len());
         for message in messages.iter_mut().skip(asked) {

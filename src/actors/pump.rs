@@ -192,11 +192,7 @@ async fn begin(
         () = control.aborted() => return Err(GenerationEnd::Aborted),
     };
     let (mut rendered, constraint) = match rendered {
-        Ok(Ok(rendered)) => rendered,
-        Ok(Err(Unrendered::Template(message) | Unrendered::Constraint(message))) => {
-            return Err(failed(Code::InvalidInput, message));
-        }
-        Ok(Err(Unrendered::TooLong(message))) => return Err(failed(Code::ContextLengthExceeded, message)),
+        Ok(rendered) => rendered.map_err(unrendered)?,
         Err(_) => return Err(failed(Code::Internal, "rendering the prompt failed".to_owned())),
     };
     if control.is_aborted() {
@@ -208,6 +204,7 @@ async fn begin(
         // The stop string is durable, only the end was not: nothing is left to generate.
         return Err(parsed.stopped());
     }
+    parts.foresight.overtaken_by(&rendered.tokens);
     let prompt = Prompt { tokens: rendered.tokens.len() as u32, record: rendered.record.take() };
     let recorder = match home {
         Some(home) => {
@@ -221,9 +218,17 @@ async fn begin(
     };
     let request = request(&config, owner, rendered, constraint, engine.model(), limits);
     let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
-    parts.foresight.overtaken_by(&request.prompt);
     let source = Source { engine, request, form_at, tokens: resumed, control: control.clone() };
     Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt })
+}
+
+/// How a generation ends that has no prompt.
+fn unrendered(why: Unrendered) -> GenerationEnd {
+    let (code, message) = match why {
+        Unrendered::Template(message) | Unrendered::Constraint(message) => (Code::InvalidInput, message),
+        Unrendered::TooLong(message) => (Code::ContextLengthExceeded, message),
+    };
+    GenerationEnd::Failed { code, message }
 }
 
 /// The response's constraint for this model, where it has one.

@@ -106,7 +106,9 @@ async fn a_cancelled_and_a_compacted_response_are_openais_too() {
     let mut events = server.get_stream(&format!("/v1/responses/{id}?stream=true")).await.rest_json().await;
     // The deltas are many, and of one form.
     events.dedup_by_key(|event| event["type"].clone());
-    events.iter().for_each(|event| drop(read::<ResponseStreamEvent>(event)));
+    for event in &events {
+        read::<ResponseStreamEvent>(event);
+    }
     let mut compacted = server.post("/v1/responses/compact", json!({"model": "scripted", "input": "hi"})).await.body;
     // What users said stays in front of the summary; this type of OpenAI's list knows of no users.
     compacted["output"].as_array_mut().unwrap().retain(|item| item["role"] != "user");
@@ -134,7 +136,9 @@ async fn every_frame_of_openais_socket_is_one_of_theirs() {
         assert!(kinds.contains(&kind), "{kinds:?}");
     }
     frames.dedup_by_key(|frame| frame["type"].clone());
-    frames.iter().for_each(|frame| drop(read::<ResponsesServerEvent>(frame)));
+    for frame in &frames {
+        read::<ResponsesServerEvent>(frame);
+    }
 }
 
 #[tokio::test]
@@ -169,12 +173,16 @@ async fn every_chunk_of_a_chat_and_of_a_completion_is_one_of_openais() {
         read::<CreateChatCompletionResponse>(&server.post("/v1/chat/completions", body.clone()).await.body);
         body["stream"] = true.into();
         let chunks = server.post_stream("/v1/chat/completions", body).await.rest_json().await;
-        chunks.iter().for_each(|chunk| drop(read::<CreateChatCompletionStreamResponse>(chunk)));
+        for chunk in &chunks {
+            read::<CreateChatCompletionStreamResponse>(chunk);
+        }
     }
     let mut body = json!({"model": "scripted", "prompt": ["hi", "long"], "logprobs": 2, "max_tokens": 50});
     read::<CreateCompletionResponse>(&server.post("/v1/completions", body.clone()).await.body);
     body["stream"] = true.into();
     body["stream_options"] = json!({"include_usage": true});
     let parts = server.post_stream("/v1/completions", body).await.rest_json().await;
-    parts.iter().for_each(|part| drop(read::<CreateCompletionResponse>(part)));
+    for part in &parts {
+        read::<CreateCompletionResponse>(part);
+    }
 }
