@@ -13,6 +13,7 @@ mod inject;
 mod interventions;
 mod load;
 mod messages;
+mod messages_edits;
 mod messages_input;
 mod models;
 mod prompts;
