@@ -1,4 +1,4 @@
-//! Fetches a client from npm, once for all test processes.
+//! Fetches clients from npm and pip, once for all test processes.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients")
 }
 
-/// The folder in which this version of an npm package is installed, with what it depends on.
-pub(crate) fn npm(package: &str, version: &str) -> PathBuf {
-    let place = folder().join(format!("{}-{version}", package.trim_start_matches('@').replace('/', "-")));
+/// The folder of this name, once it is installed; `install` puts everything into it.
+fn once(name: &str, install: impl FnOnce(&Path) -> Command) -> PathBuf {
+    let place = folder().join(name);
     fs::create_dir_all(folder()).unwrap();
     // Other test processes wait here for the first one.
     let lock = File::create(place.with_extension("lock")).unwrap();
@@ -19,15 +19,52 @@ pub(crate) fn npm(package: &str, version: &str) -> PathBuf {
     let done = place.join("installed");
     if !done.exists() {
         fs::create_dir_all(&place).unwrap();
-        let mut install = Command::new("npm");
-        install.args(["install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts", "--prefix"]);
-        install.arg(&place).arg(format!("{package}@{version}"));
-        let output = install.output().expect("npm is needed to install the clients that are tested");
+        let output = install(&place).output().expect("npm and pip are needed to install the clients that are tested");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{package}@{version} cannot be installed: {said}");
+        assert!(output.status.success(), "{name} cannot be installed: {said}");
         File::create(done).unwrap();
     }
     place
+}
+
+/// The folder in which this version of an npm package is installed, with what it depends on.
+pub(crate) fn npm(package: &str, version: &str) -> PathBuf {
+    npm_all(&[(package, version)])
+}
+
+/// The same of several packages.
+pub(crate) fn npm_all(packages: &[(&str, &str)]) -> PathBuf {
+    let (first, version) = packages[0];
+    once(&format!("{}-{version}", first.trim_start_matches('@').replace('/', "-")), |place| {
+        let mut install = Command::new("npm");
+        install.args(["install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts", "--prefix"]);
+        install.arg(place).args(packages.iter().map(|(package, version)| format!("{package}@{version}")));
+        install
+    })
+}
+
+/// The program that runs Python, and the folder in which this requirement is installed for it.
+pub(crate) fn pip(requirement: &str) -> (PathBuf, PathBuf) {
+    let python = said(Command::new("python3").args(["-c", "import sys; print(sys.executable)"]));
+    let name: String = requirement.chars().map(|it| if it.is_alphanumeric() || it == '.' { it } else { '-' }).collect();
+    let place = once(&format!("pip-{name}"), |place| {
+        let mut install = Command::new(&python);
+        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]);
+        install.arg(place).arg(requirement);
+        install
+    });
+    (python.into(), place)
+}
+
+/// The program that runs JavaScript.
+pub(crate) fn node() -> PathBuf {
+    said(Command::new("node").args(["-p", "process.execPath"])).into()
+}
+
+/// What a command prints.
+fn said(command: &mut Command) -> String {
+    let output = command.output().expect("Python and Node.js are needed to run the clients that are tested");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// The file of this name below a folder, wherever the package keeps it for this platform.
