@@ -26,8 +26,8 @@ const STRICT_SINCE: &str = "2026-10-21";
 const FORM: (&str, &str) = ("text.format", "output_config.format");
 
 /// A request, ready to be created.
-pub(super) struct Prepared {
-    pub(super) create: Create,
+pub(crate) struct Prepared {
+    pub(crate) create: Create,
     /// What its generation follows from, in the words of the other APIs.
     pub(super) params: Value,
 }
@@ -38,7 +38,7 @@ pub(super) fn is_strict(version: Option<&str>) -> bool {
 }
 
 /// The core's request. `body` is what `request` was read from.
-pub(super) fn prepare(
+pub(crate) fn prepare(
     model: &ModelInfo,
     seal: Option<&Seal>,
     request: &MessagesRequest,
