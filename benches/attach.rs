@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use midstream::actors::{self, Cursor, KvKeeper, Parts, RootHandle, Running, Unstored};
+use midstream::actors::{self, Cursor, Foresight, KvKeeper, Parts, RootHandle, Running, Unstored};
 use midstream::clock::{Clock, monotonic};
 use midstream::config::Config;
 use midstream::conversation::{
@@ -77,6 +77,7 @@ async fn start(folder: &Path) -> Outcome<(RootHandle, Parts)> {
         config: Arc::new(config),
         running: Running::default(),
         unstored: Unstored::default(),
+        foresight: Foresight::default(),
         kv: KvKeeper::default(),
     };
     Ok((actors::start(parts.clone()).await?, parts))

@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
+use crate::actors::{self, Foresight, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use crate::api::{self, App, Limits, Phase, Seal};
 use crate::cli::Prepared;
 use crate::clock::{Clock, monotonic};
@@ -144,11 +144,19 @@ impl Server {
             config: config.clone(),
             running: Running::default(),
             unstored: Unstored::default(),
+            foresight: Foresight::default(),
             kv,
         };
         let root = actors::start(parts.clone()).await?;
         let (phase, phases) = watch::channel(Phase::Recovering);
-        let app = App::new(root.directory(), catalog, Keys::new(journal), seal, limits(&config), phases);
+        let app = App::new(
+            root.directory(),
+            catalog,
+            Keys::new(journal),
+            seal,
+            (limits(&config), config.as_ref().into()),
+            phases,
+        );
         let (close, closed) = watch::channel(false);
         let sockets = tokio::spawn(api::serve(listener, api::router(app), wait_for(closed)));
         let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod effort_tests;
 mod nearest;
+mod surface;
 mod variables;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::parse::{ReasoningFormat, ToolFormat, UnknownFormat};
 use crate::prompt::Effort;
 use nearest::nearest;
+pub use surface::ReasoningField;
 use variables::{LIST_SETTINGS, Variables};
 
 /// The name of the choice that goes by a model's template.
@@ -34,6 +36,7 @@ pub const JOURNAL_KEPT_BYTES_MAX: u64 = 1 << 30;
 /// Everything an operator can set. Names carry their unit; `midstream.example.toml` shows them all.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub struct Config {
     /// Where to listen.
     #[serde(deserialize_with = "listen_address")]
@@ -60,6 +63,8 @@ pub struct Config {
     pub model: BTreeMap<String, ModelConfig>,
     /// Whether a client's billing line at the head of the system text is left out where a request says so.
     pub strip_preamble: bool,
+    /// Whether what is certain of a turn's next prompt is computed while its calls are made.
+    pub speculative_prefill: bool,
     /// Milliseconds of rest after which a conversation goes on without its earlier reasoning; 0 keeps it always.
     pub reasoning_cleared_after_ms: u64,
 
@@ -81,6 +86,12 @@ pub struct Config {
     pub reader_queue_events: usize,
     /// Milliseconds without an event after which a reader gets a sign of life.
     pub silence_ms: u64,
+    /// Whether OpenAI's socket is served; else its upgrades get 426, and clients go on over HTTP.
+    pub websockets: bool,
+    /// The field of a chat's answer that has the reasoning.
+    pub reasoning_field: ReasoningField,
+    /// Whether streams have whole calls and whole reasoning as events of their own, unless a request says.
+    pub streaming_dispatch: bool,
 
     /// Most conversations that are in memory at once; the others sleep in the journal.
     pub conversations_live_max: usize,
@@ -172,6 +183,7 @@ impl Default for Config {
             bare_calls: true,
             model: BTreeMap::new(),
             strip_preamble: true,
+            speculative_prefill: true,
             reasoning_cleared_after_ms: 0,
             body_bytes_max: 32 << 20,
             ws_frame_bytes_max: 32 << 20,
@@ -182,6 +194,9 @@ impl Default for Config {
             readers_max: 1024,
             reader_queue_events: 1024,
             silence_ms: 15_000,
+            websockets: true,
+            reasoning_field: ReasoningField::ReasoningContent,
+            streaming_dispatch: false,
             conversations_live_max: 4096,
             idle_sleep_ms: 60_000,
             idempotency_kept_hours: 24,

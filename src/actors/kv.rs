@@ -16,7 +16,7 @@ use crate::engine::{Engine, KvImage};
 use crate::ids::ConversationId;
 use crate::store::{Journal, KvContent, KvFileError, KvFiles, KvReader};
 
-/// KV is shared between sequences of equal salt only; all conversations have this one.
+/// KV is shared between sequences of equal salt only; responses that name none have this one.
 pub(super) const CACHE_SALT: u64 = 0;
 
 /// Images that are in memory at once on their way to a file, and from one.
@@ -103,6 +103,7 @@ struct Sequence {
     keeper: Arc<Keeper>,
     home: ConversationId,
     engine: Arc<dyn Engine>,
+    salt: u64,
     /// Prompt and answer so far.
     tokens: Vec<u32>,
 }
@@ -115,11 +116,11 @@ impl ConversationKv {
         keeper: &KvKeeper,
         home: ConversationId,
         engine: &Arc<dyn Engine>,
-        tokens: Arc<[u32]>,
+        (tokens, salt): (Arc<[u32]>, u64),
     ) -> Recorder {
         let consulted = std::mem::replace(&mut self.kept().consulted, true);
         if let Some(keeper) = keeper.0.as_ref().filter(|keeper| !consulted && keeper.files.contains(home)) {
-            match keeper.restore(home, engine, &tokens).await {
+            match keeper.restore(home, engine, &tokens, salt).await {
                 Ok(count) => tracing::debug!(conversation = %home, count, "tokens read back from the KV file"),
                 Err(why) => tracing::warn!(conversation = %home, why, "the KV file is not used; the prompt is run"),
             }
@@ -127,7 +128,8 @@ impl ConversationKv {
         let mut kept = self.kept();
         kept.sequences += 1;
         let number = kept.sequences;
-        let sequence = |keeper| Sequence { number, keeper, home, engine: engine.clone(), tokens: tokens.to_vec() };
+        let sequence =
+            |keeper| Sequence { number, keeper, home, engine: engine.clone(), salt, tokens: tokens.to_vec() };
         kept.last = keeper.0.clone().map(sequence);
         Recorder { kv: self.clone(), number }
     }
@@ -188,13 +190,13 @@ impl Drop for Recorder {
 impl Sequence {
     /// The draft and the count are taken at once, the work is done by whoever polls.
     fn save(self) -> impl Future<Output = ()> + Send + use<> {
-        let Self { keeper, home, engine, tokens, .. } = self;
+        let Self { keeper, home, engine, salt, tokens, .. } = self;
         let (draft, saving) = (keeper.files.draft(home), Saving::begin(&keeper));
         async move {
             let _saving = saving;
             let Ok(permit) = keeper.saves.clone().acquire_owned().await else { return };
             // Closes without an answer when the cache holds nothing of it.
-            let Ok(image) = engine.save_kv(tokens.into(), CACHE_SALT).await else { return };
+            let Ok(image) = engine.save_kv(tokens.into(), salt).await else { return };
             let (files, now_ms) = (keeper.files.clone(), keeper.clock.unix_ms());
             let written = tokio::task::spawn_blocking(move || {
                 let _permit = permit;
@@ -217,13 +219,15 @@ impl Keeper {
         home: ConversationId,
         engine: &Arc<dyn Engine>,
         tokens: &Arc<[u32]>,
+        salt: u64,
     ) -> Result<usize, String> {
-        let Ok(cached) = engine.cached_kv(tokens.clone(), CACHE_SALT).await else {
+        let Ok(cached) = engine.cached_kv(tokens.clone(), salt).await else {
             return Ok(0);
         };
         let (files, now_ms) = (self.files.clone(), self.clock.unix_ms());
         let (tokens, fingerprint) = (tokens.clone(), engine.model().fingerprint.clone());
-        let found = self.blocking(home, move || find(&files, home, &tokens, &fingerprint, cached, now_ms)).await?;
+        let found =
+            self.blocking(home, move || find(&files, home, (&tokens, salt), &fingerprint, cached, now_ms)).await?;
         let Some((reader, count)) = found else { return Ok(0) };
         let Ok(permit) = self.restores.clone().acquire_owned().await else { return Ok(0) };
         let image = self.blocking(home, move || read(reader, count)).await?;
@@ -258,13 +262,13 @@ impl Keeper {
 fn find(
     files: &KvFiles,
     home: ConversationId,
-    tokens: &[u32],
+    (tokens, salt): (&[u32], u64),
     fingerprint: &str,
     cached: usize,
     now_ms: u64,
 ) -> Result<Option<(KvReader, usize)>, KvFileError> {
     let Some(reader) = files.read(home, now_ms)? else { return Ok(None) };
-    if reader.fingerprint() != fingerprint || reader.salt() != CACHE_SALT {
+    if reader.fingerprint() != fingerprint || reader.salt() != salt {
         // Of another model, or of a build that counts differently: it is overwritten when the conversation rests.
         return Ok(None);
     }

@@ -84,7 +84,7 @@ impl PumpControl {
         }
     }
 
-    fn is_aborted(&self) -> bool {
+    pub(super) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::SeqCst)
     }
 
@@ -98,7 +98,7 @@ impl PumpControl {
     }
 
     /// The engine has the sequence now. An abort that came in between is passed on.
-    fn submitted(&self, handle: AbortHandle) {
+    pub(super) fn submitted(&self, handle: AbortHandle) {
         *self.sequence.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         if self.is_aborted() {
             self.abort();
@@ -192,11 +192,7 @@ async fn begin(
         () = control.aborted() => return Err(GenerationEnd::Aborted),
     };
     let (mut rendered, constraint) = match rendered {
-        Ok(Ok(rendered)) => rendered,
-        Ok(Err(Unrendered::Template(message) | Unrendered::Constraint(message))) => {
-            return Err(failed(Code::InvalidInput, message));
-        }
-        Ok(Err(Unrendered::TooLong(message))) => return Err(failed(Code::ContextLengthExceeded, message)),
+        Ok(rendered) => rendered.map_err(unrendered)?,
         Err(_) => return Err(failed(Code::Internal, "rendering the prompt failed".to_owned())),
     };
     if control.is_aborted() {
@@ -208,12 +204,13 @@ async fn begin(
         // The stop string is durable, only the end was not: nothing is left to generate.
         return Err(parsed.stopped());
     }
+    parts.foresight.overtaken_by(&rendered.tokens);
     let prompt = Prompt { tokens: rendered.tokens.len() as u32, record: rendered.record.take() };
     let recorder = match home {
         Some(home) => {
             let tokens = rendered.tokens.iter().chain(&resumed).copied().collect();
             tokio::select! {
-                recorder = kv.begin(&parts.kv, home, &engine, tokens) => Some(recorder),
+                recorder = kv.begin(&parts.kv, home, &engine, (tokens, salt(&config))) => Some(recorder),
                 () = control.aborted() => return Err(GenerationEnd::Aborted),
             }
         }
@@ -223,6 +220,15 @@ async fn begin(
     let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
     let source = Source { engine, request, form_at, tokens: resumed, control: control.clone() };
     Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt })
+}
+
+/// How a generation ends that has no prompt.
+fn unrendered(why: Unrendered) -> GenerationEnd {
+    let (code, message) = match why {
+        Unrendered::Template(message) | Unrendered::Constraint(message) => (Code::InvalidInput, message),
+        Unrendered::TooLong(message) => (Code::ContextLengthExceeded, message),
+    };
+    GenerationEnd::Failed { code, message }
 }
 
 /// The response's constraint for this model, where it has one.
@@ -250,6 +256,11 @@ fn owner(config: &ResponseConfig, conversation: Option<ConversationId>) -> u64 {
     u128::from_be_bytes(bytes) as u64
 }
 
+/// With whom a generation shares keys and values.
+pub(super) fn salt(config: &ResponseConfig) -> u64 {
+    config.extras.cache_salt.unwrap_or(CACHE_SALT)
+}
+
 fn request(
     config: &ResponseConfig,
     owner: u64,
@@ -264,7 +275,7 @@ fn request(
         constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
         stop_tokens: model.tokenizer.end_of_generation().into(),
         messages: rendered.messages.into(),
-        cache_salt: CACHE_SALT,
+        cache_salt: salt(config),
         standing: Standing { owner, priority: config.priority.unwrap_or(0) },
         channel_capacity,
         ..GenerationRequest::greedy(rendered.tokens.into(), max_tokens)

@@ -225,13 +225,14 @@ fn calls(
     let mut strict = strict_names(declared);
     // A grammar is held to wherever the tool is called.
     strict.extend(tools.iter().map(|tool| &tool.name).filter(|name| input(name).is_some()).cloned());
+    let several = params.parallel_tool_calls != Some(false);
     let choice = params.tool_choice.as_ref().filter(|choice| !choice.is_null());
     let all = || tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
     let (names, must) = match choice.map(|choice| (choice, choice.as_str())) {
         Some((_, Some("none"))) => return Ok((None, false)),
         None | Some((_, Some("auto"))) => {
             // A text that must be JSON may still be preceded by nothing but calls.
-            if tools.is_empty() || strict.is_empty() && !is_bound {
+            if tools.is_empty() || strict.is_empty() && !is_bound && several {
                 return Ok((None, false));
             }
             (all(), false)
@@ -249,7 +250,6 @@ fn calls(
     if names.is_empty() {
         return Err(invalid("tool_choice", "tool_choice asks for a call, but there are no tools; declare one"));
     }
-    let several = params.parallel_tool_calls != Some(false);
     let callable = |name: String| Callable { by_schema: must || strict.contains(&name), input: input(&name), name };
     let tools = names.into_iter().map(callable).collect();
     Ok((Some(CallRule { tools, several }), must))
@@ -357,6 +357,18 @@ mod tests {
             assert_eq!(tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), names);
             assert_eq!(tools[0].input, Some(InputRule::Regex { pattern: "[a-c]+".to_owned() }), "{choice}");
         }
+    }
+
+    #[test]
+    fn where_one_call_may_be_made_the_answer_is_held_to_one() {
+        let tools = json!([{"type": "function", "name": "look", "parameters": {"type": "object"}}]);
+        let asked = |parallel: Value| checked(&model(), &json!({"tools": tools, "parallel_tool_calls": parallel}));
+        for free in [Value::Null, true.into()] {
+            assert_eq!(asked(free).unwrap(), None);
+        }
+        let held = asked(false.into()).unwrap().unwrap();
+        let calls = held.calls.unwrap();
+        assert_eq!((held.text, calls.several, calls.tools[0].by_schema), (TextRule::Any, false, false));
     }
 
     /// The places of rules that may be compiled: they are within the bounds that every answer is followed under.

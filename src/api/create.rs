@@ -120,15 +120,7 @@ pub(crate) fn create(
     if tools_allowed == ToolsAllowed::None {
         toolbox = Toolbox::default();
     }
-    let mut echo: Map<String, Value> = ECHOED
-        .into_iter()
-        .filter_map(|name| Some((name.to_owned(), body.get(name).filter(|value| !value.is_null())?.clone())))
-        .collect();
-    // What the model does not see is repeated all the same.
-    let is_plain = |all: &&Vec<Value>| all.len() == toolbox.tools.len() && toolbox.shapes.is_empty();
-    if let Some(all) = request.tools.as_ref().filter(|all| !is_plain(all)) {
-        echo.insert("tools".to_owned(), all.clone().into());
-    }
+    let echo = echoed(request, body, &toolbox);
     let word = body.get("reasoning").and_then(|reasoning| reasoning.get("effort")).and_then(Value::as_str);
     let (thinking, template_kwargs) =
         input::thought(word, "reasoning.effort", request.chat_template_kwargs.as_ref(), model)?;
@@ -163,6 +155,7 @@ pub(crate) fn create(
         purpose,
         seal: seal.filter(|_| compacts || params.includes(SEALED_REASONING)).map(|seal| seal.key(response_id)),
         tools_allowed,
+        extras: input::extras(body)?,
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     let input = input::items(request.input.as_ref(), "input", seal, fresh)?;
@@ -171,6 +164,20 @@ pub(crate) fn create(
         in_conversation: request.conversation.is_some(),
         ..Create::new(response_id, input, config)
     })
+}
+
+/// What the response object repeats of the request.
+fn echoed(request: &CreateResponse, body: &Value, toolbox: &Toolbox) -> Map<String, Value> {
+    let mut echo: Map<String, Value> = ECHOED
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), body.get(name).filter(|value| !value.is_null())?.clone())))
+        .collect();
+    // What the model does not see is repeated all the same.
+    let is_plain = |all: &&Vec<Value>| all.len() == toolbox.tools.len() && toolbox.shapes.is_empty();
+    if let Some(all) = request.tools.as_ref().filter(|all| !is_plain(all)) {
+        echo.insert("tools".to_owned(), all.iter().cloned().map(tools::declared_whole).collect());
+    }
+    echo
 }
 
 /// The client's labels, and what of its request means nothing here.
@@ -189,6 +196,7 @@ fn noted(request: &CreateResponse, ignored_tools: Noted) -> Map<String, Value> {
 pub(crate) fn to_render(model: &ModelInfo, seal: Option<&Seal>, body: &Value) -> Result<Create, Reject> {
     // What is not rendered, such as how to sample, is checked as well: the answer is for a request that works.
     if body.get("messages").is_some_and(|messages| !messages.is_null()) {
+        let body = &super::openai::functions::with_tools(body.clone())?;
         return super::openai::chat::core_request(model, &decode(body)?, body);
     }
     let request: CreateResponse = decode(body)?;

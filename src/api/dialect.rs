@@ -161,13 +161,15 @@ fn check_steer_input(input: Option<&TextOr<InputItem>>) -> Result<(), Reject> {
 pub(crate) fn steer_refused(request: &Request<'_>, reject: Reject) -> Value {
     let Some(code) = steer_code(reject.code) else { return errors::frame(reject, request.event_id) };
     let steer = json!({"previous_response_id": request.frame["previous_response_id"], "input": request.frame["input"]});
-    let mut failed = steer_failed(&steer, code, &reject.message);
+    // It never was part of a stream.
+    let mut failed = steer_failed(&steer, 0, code, &reject.message);
     echo(&mut failed, request.event_id, false);
     failed
 }
 
-fn steer_failed(steer: &Value, code: &str, message: &str) -> Value {
-    json!({"type": "response.steer.failed", "steer": steer, "error": error(code, message)})
+fn steer_failed(steer: &Value, number: u64, code: &str, message: &str) -> Value {
+    let error = error(code, message);
+    json!({"type": "response.steer.failed", "sequence_number": number, "steer": steer, "error": error})
 }
 
 fn error(code: &str, message: &str) -> Value {
@@ -272,7 +274,8 @@ impl Asked {
                 InterventionStatus::Withdrawn => (None, "it was taken back".to_owned()),
             };
             let steer = json!({"id": id, "previous_response_id": previous, "input": steer.input});
-            let mut failed = steer_failed(&steer, code.unwrap_or("successor_creation_failed"), &message);
+            let code = code.unwrap_or("successor_creation_failed");
+            let mut failed = steer_failed(&steer, last_number(state, previous), code, &message);
             echo(&mut failed, event_id.as_deref(), false);
             frames.push(failed);
             self.steers.remove(&id);

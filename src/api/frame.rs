@@ -7,13 +7,17 @@ use serde_json::{Value, json};
 
 use super::object;
 use crate::conversation::{CallKind, CopiedTurn, FlushPolicy, TokenLogprob, custom_input};
-use crate::conversation::{Ending, Event, Item, ItemBody, OutputItem, Recorded, Response, ResponseStatus, State};
+use crate::conversation::{
+    Ending, Event, Item, ItemBody, ItemStatus, OutputItem, Recorded, Response, ResponseStatus, State,
+};
 use crate::ids::{InterventionId, ItemId, ResponseId};
 use crate::protocol::items::Part;
 use crate::protocol::responses::{StreamBody, StreamEvent};
 
 /// The type of the frame that has a whole call in it.
 pub(crate) const DISPATCH: &str = "tool_call_dispatch";
+/// The type of the one that has a whole piece of reasoning in it.
+pub(crate) const REASONING_DISPATCH: &str = "reasoning_dispatch";
 
 /// The frame of an event on the conversation's own stream. `state` is the fold up to and including it.
 pub(crate) fn frame(state: &State, recorded: &Recorded) -> Value {
@@ -185,20 +189,37 @@ fn copied_turn(turn: &CopiedTurn) -> Value {
     json!({"response_id": turn.response_id, "input": object::items(&turn.input), "output": output})
 }
 
-/// A whole call in one frame, for clients that ask for it: what `tool_call.requested` says, where the call is new.
+/// A whole call or a whole piece of reasoning in one frame, for clients that ask for it. Of a call it says what
+/// `tool_call.requested` does, where the call is new; one that is no JSON cannot be made.
 pub(crate) fn dispatch(state: &State, event: &Event) -> Option<Value> {
-    let Event::ToolCallRequested { response_id, call_id, attempt: 1 } = event else { return None };
-    let mut outputs = state.response(*response_id)?.output.iter().enumerate().rev();
-    let (index, call) = outputs.find(|(_, output)| is_call(&output.item, &call_id.0))?;
-    let (name, arguments) = name_and_arguments(&call.item);
-    Some(json!({
-        "type": DISPATCH,
-        "response_id": response_id,
-        "index": index,
-        "call_id": call_id,
-        "name": name,
-        "arguments": arguments,
-    }))
+    match event {
+        Event::ToolCallRequested { response_id, call_id, attempt: 1 } => {
+            let mut outputs = state.response(*response_id)?.output.iter().enumerate().rev();
+            let (index, call) = outputs.find(|(_, output)| is_call(&output.item, &call_id.0))?;
+            let (name, arguments) = name_and_arguments(&call.item);
+            serde_json::from_str::<Value>(arguments?).ok()?;
+            Some(json!({
+                "type": DISPATCH,
+                "response_id": response_id,
+                "index": index,
+                "call_id": call_id,
+                "name": name,
+                "arguments": arguments,
+            }))
+        }
+        Event::OutputItemDone { response_id, item_id, status: ItemStatus::Completed, .. } => {
+            let (index, output) = state.response(*response_id)?.output_item(*item_id)?;
+            let ItemBody::Reasoning { text, .. } = &output.item.body else { return None };
+            Some(json!({
+                "type": REASONING_DISPATCH,
+                "response_id": response_id,
+                "index": index,
+                "item_id": output.item.wire_id(),
+                "text": text,
+            }))
+        }
+        _ => None,
+    }
 }
 
 /// Frames about a call.

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::body::decode;
 use super::constraint;
 use super::errors::invalid;
+pub(crate) use super::hints::{extras, priority};
 use super::seal::{Kept, Seal};
 use super::tools::{self, Noted};
 use crate::conversation::{
@@ -18,10 +19,6 @@ use crate::protocol::TextOr;
 use crate::protocol::chat::ChatMessage;
 use crate::protocol::items::{ContentPart, InputItem};
 
-/// Levels of priority between the ordinary service tier and the one above or below.
-const TIER_LEVELS: i8 = 5;
-/// Where an agent says how urgent its request is.
-const HINT: &str = "nvext.agent_hints.priority";
 /// Most stop strings of one request.
 const STOPS_MAX: usize = 16;
 
@@ -306,7 +303,8 @@ fn chat_bodies(message: &ChatMessage, path: &str) -> Result<Vec<ItemBody>, Rejec
 
 fn assistant_bodies(message: &ChatMessage, text: String, path: &str) -> Result<Vec<ItemBody>, Reject> {
     let mut bodies = Vec::new();
-    if let Some(text) = message.reasoning_content.clone().filter(|text| !text.is_empty()) {
+    let reasoning = message.reasoning_content.as_deref().or(message.reasoning.as_ref().and_then(Value::as_str));
+    if let Some(text) = reasoning.filter(|text| !text.is_empty()).map(str::to_owned) {
         bodies.push(ItemBody::Reasoning { text, made: None });
     }
     let calls = message.tool_calls.as_deref().unwrap_or_default();
@@ -437,21 +435,6 @@ pub(crate) fn tool_output(output: Option<&TextOr<ContentPart>>) -> Result<String
     }
 }
 
-/// How urgent a request is: as its agent hints, else by its service tier; a hint beyond all levels is the last one.
-pub(crate) fn priority(body: &Value) -> Result<Option<i8>, Reject> {
-    match body.pointer("/nvext/agent_hints/priority") {
-        None | Some(Value::Null) => Ok(match body.get("service_tier").and_then(Value::as_str) {
-            Some("priority") => Some(TIER_LEVELS),
-            Some("flex") => Some(-TIER_LEVELS),
-            _ => None,
-        }),
-        Some(hint) => match hint.as_i64() {
-            Some(level) => Ok(Some(level.clamp(i8::MIN.into(), i8::MAX.into()) as i8)),
-            None => Err(invalid(HINT, format!("{HINT} is {hint}, but must be a whole number"))),
-        },
-    }
-}
-
 /// The stop strings.
 pub(crate) fn stops(stop: Option<&TextOr<String>>) -> Result<Vec<String>, Reject> {
     let stops = match stop {
@@ -474,29 +457,5 @@ pub(crate) fn token_limit(limit: Option<u32>, name: &str) -> Result<Option<u32>,
     match limit {
         Some(0) => Err(invalid(name, format!("{name} must be at least 1"))),
         limit => Ok(limit),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn urgent_is_what_the_hint_says_else_the_tier() {
-        for (body, expected) in [
-            (json!({}), None),
-            (json!({"service_tier": "auto"}), None),
-            (json!({"service_tier": "priority"}), Some(5)),
-            (json!({"service_tier": "flex"}), Some(-5)),
-            (json!({"nvext": {"agent_hints": {"priority": 3}}, "service_tier": "flex"}), Some(3)),
-            (json!({"nvext": {"agent_hints": {"priority": 1000}}}), Some(127)),
-            (json!({"nvext": {"agent_hints": {"priority": null}}}), None),
-        ] {
-            assert_eq!(priority(&body).unwrap(), expected, "{body}");
-        }
-        let refused = priority(&json!({"nvext": {"agent_hints": {"priority": 1.5}}})).unwrap_err();
-        assert_eq!(refused.param.as_deref(), Some(HINT));
     }
 }

@@ -17,6 +17,7 @@ mod custom_tools;
 mod dialect;
 mod errors;
 mod frame;
+mod hints;
 mod idempotency;
 mod inject;
 mod input;
@@ -53,6 +54,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::actors::{DirectoryHandle, Keys};
+use crate::config::{Config, ReasoningField};
 use crate::conversation::{Create, Reject};
 use crate::engine::{Catalog, Engine, ModelInfo};
 use crate::error::Code;
@@ -92,6 +94,23 @@ pub struct Limits {
     pub tool_lease_ms_max: u64,
 }
 
+/// How the APIs look to clients; `config` names and sets it.
+#[derive(Clone, Copy, Debug)]
+pub struct Surface {
+    /// Whether OpenAI's socket is served.
+    pub websockets: bool,
+    /// The field of a chat's answer that has the reasoning.
+    pub reasoning: ReasoningField,
+    /// Whether streams have whole calls and whole reasoning as events of their own, unless a request says.
+    pub dispatch: bool,
+}
+
+impl From<&Config> for Surface {
+    fn from(config: &Config) -> Self {
+        Self { websockets: config.websockets, reasoning: config.reasoning_field, dispatch: config.streaming_dispatch }
+    }
+}
+
 /// Whether requests can be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -118,6 +137,8 @@ pub struct App {
     pub seal: Seal,
     /// The bounds.
     pub limits: Limits,
+    /// How the APIs look.
+    pub surface: Surface,
     /// Whether requests can be served.
     pub phase: watch::Receiver<Phase>,
     /// What this process is called, see [`TURN_STATE`].
@@ -135,7 +156,7 @@ impl App {
         catalog: Arc<Catalog>,
         keys: Keys,
         seal: Seal,
-        limits: Limits,
+        (limits, surface): (Limits, Surface),
         phase: watch::Receiver<Phase>,
     ) -> Self {
         Self {
@@ -144,6 +165,7 @@ impl App {
             keys,
             seal,
             limits,
+            surface,
             phase,
             name: HeaderValue::from_str(&ItemId::draw(&mut FreshIds::random()).wire("srv"))
                 .unwrap_or(HeaderValue::from_static("srv")),
@@ -199,6 +221,7 @@ pub fn router(app: App) -> Router {
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*id}", get(openai::models::get))
         .route("/v1/chat/completions", post(openai::chat::create))
+        .route("/v1/completions", post(openai::completions::create))
         .route(
             "/v1/responses",
             post(openai::responses::create)

@@ -14,7 +14,7 @@ use super::frame::is_end_of;
 use super::openai::chat;
 use super::stream::finish;
 use super::{App, Limits, Phase, Seal};
-use crate::actors::{self, Keys, KvKeeper, Parts, Running, Unstored};
+use crate::actors::{self, Foresight, Keys, KvKeeper, Parts, Running, Unstored};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::conversation::{Create, Response};
@@ -41,6 +41,7 @@ async fn app(folder: &TempDir) -> App {
         config: Arc::new(config),
         running: Running::default(),
         unstored: Unstored::default(),
+        foresight: Foresight::default(),
     };
     let catalog = parts.catalog.clone();
     let root = actors::start(parts).await.unwrap();
@@ -57,7 +58,14 @@ async fn app(folder: &TempDir) -> App {
         tool_lease_ms_max: 1,
     };
     let phases = watch::channel(Phase::Ready).1;
-    App::new(root.directory(), catalog, Keys::new(journal), Seal::new([1; 32]), limits, phases)
+    App::new(
+        root.directory(),
+        catalog,
+        Keys::new(journal),
+        Seal::new([1; 32]),
+        (limits, (&Config::default()).into()),
+        phases,
+    )
 }
 
 /// The prompt of a request, and the response to it.
@@ -133,4 +141,22 @@ async fn what_was_only_prefilled_is_not_run_again() {
     let usage = reader.state().response(next).unwrap().usage;
     let whole = prefilled.input_tokens as usize / BLOCK * BLOCK;
     assert!(usage.cached_tokens as usize >= whole, "{usage:?} behind {prefilled:?}");
+}
+
+#[tokio::test]
+async fn keys_and_values_are_shared_by_those_who_name_one_cache_only() {
+    let folder = TempDir::new().unwrap();
+    let app = app(&folder).await;
+    let text = "the quick brown fox jumps over the lazy dog ".repeat(8);
+    let cached = async |salt: serde_json::Value| {
+        let messages = serde_json::json!([{"role": "user", "content": text}]);
+        let body = serde_json::json!({"messages": messages, "cache_salt": salt});
+        answered(&app, "/v1/chat/completions", &body).await.1.usage.cached_tokens as usize
+    };
+    for salt in ["one".into(), Value::Null, "other".into()] {
+        assert_eq!(cached(salt).await, 0);
+    }
+    for salt in ["one".into(), Value::Null, "other".into()] {
+        assert!(cached(salt).await >= BLOCK);
+    }
 }

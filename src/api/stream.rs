@@ -16,12 +16,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::errors::{failed, object};
-use super::frame::{is_end_of, openai, silent_failure};
+use super::frame::{dispatch, is_end_of, openai, silent_failure};
 use crate::actors::{ConversationHandle, Reader};
 use crate::conversation::{Event as Fact, Recorded, Reject, State};
 use crate::error::Code;
 use crate::ids::ResponseId;
-use crate::protocol::responses::StreamEvent;
 
 /// An answer of server-sent events. The permit lives as long as the stream.
 pub(crate) fn sse(
@@ -86,27 +85,23 @@ pub(crate) struct Follow {
     id: ResponseId,
     /// Events up to this number are left out.
     after: Option<u64>,
-    waiting: VecDeque<StreamEvent>,
+    /// Whether whole calls and whole reasoning are shown beside them.
+    dispatch: bool,
+    waiting: VecDeque<Value>,
     ended: bool,
     last_number: u64,
 }
 
 impl Follow {
     /// Follows the response from the beginning, or behind an event.
-    pub(crate) fn new(reader: Reader, id: ResponseId, after: Option<u64>) -> Self {
-        Self { reader, id, after, waiting: VecDeque::new(), ended: false, last_number: 0 }
+    pub(crate) fn new(reader: Reader, id: ResponseId, after: Option<u64>, dispatch: bool) -> Self {
+        Self { reader, id, after, dispatch, waiting: VecDeque::new(), ended: false, last_number: 0 }
     }
 
     /// Waits until the response shows a sign of life; one that fails before it is a refusal and not a stream. A
     /// client waits for the head of its answer no longer than for any other sign of life.
     pub(crate) async fn begin(mut self, silence: Duration) -> Result<Self, Reject> {
-        let _ = timeout(silence, async {
-            while !self.ended && self.waiting.len() < 2 {
-                let Some(event) = self.read().await else { break };
-                self.waiting.push_back(event);
-            }
-        })
-        .await;
+        let _ = timeout(silence, async { while !self.ended && self.waiting.len() < 2 && self.read().await {} }).await;
         let response = self.reader.state().response(self.id);
         match response.and_then(silent_failure) {
             Some(error) if self.ended => Err(failed(error, self.id)),
@@ -114,31 +109,38 @@ impl Follow {
         }
     }
 
-    /// The next event that is the response's and lies behind the cursor.
-    async fn read(&mut self) -> Option<StreamEvent> {
-        while !self.ended {
+    /// Takes in what is shown of the next event that is the response's and lies behind the cursor. False: there is
+    /// none any more.
+    async fn read(&mut self) -> bool {
+        let before = self.waiting.len();
+        while !self.ended && self.waiting.len() == before {
             let Some(recorded) = self.reader.next().await else { break };
             self.ended = is_end_of(&recorded, self.id);
-            let is_shown = recorded.event.response_id() == Some(self.id) && recorded.number > self.after;
-            if is_shown && let Some(event) = openai(self.reader.state(), &recorded) {
-                self.last_number = event.sequence_number;
-                return Some(event);
+            let state = self.reader.state();
+            let next = state.response(self.id).map_or(0, |response| response.next_number);
+            // What has no number belongs to the event before it.
+            let number = recorded.number.or(next.checked_sub(1));
+            if recorded.event.response_id() != Some(self.id) || number <= self.after {
+                continue;
             }
+            if let Some(event) = openai(state, &recorded) {
+                self.last_number = event.sequence_number;
+                self.waiting.extend(serde_json::to_value(event));
+            }
+            self.waiting.extend(dispatch(state, &recorded.event).filter(|_| self.dispatch));
         }
-        None
+        self.waiting.len() > before
     }
 
     /// The events as OpenAI sends them; a stream that is cut ends with an `error` event.
     pub(crate) fn events(self) -> impl Stream<Item = Event> + Send {
         stream::unfold(Some(self), |place| async move {
             let mut follow = place?;
-            let event = match follow.waiting.pop_front() {
-                Some(event) => Some(event),
-                None => follow.read().await,
-            };
-            match event {
-                Some(event) => {
-                    let value = serde_json::to_value(&event).unwrap_or_default();
+            if follow.waiting.is_empty() {
+                follow.read().await;
+            }
+            match follow.waiting.pop_front() {
+                Some(value) => {
                     let name = value["type"].as_str().unwrap_or_default().to_owned();
                     Some((data(&value).event(name), Some(follow)))
                 }

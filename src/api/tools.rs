@@ -236,6 +236,19 @@ pub(crate) fn wire(toolbox: &Toolbox) -> Vec<Value> {
     list
 }
 
+/// A tool as a client declared it, with what it left out.
+pub(crate) fn declared_whole(mut tool: Value) -> Value {
+    if tool["type"] == "custom" && tool["format"].is_null() {
+        tool["format"] = json!({"type": "text"});
+    }
+    if let Some(inner) = tool.get_mut("tools").and_then(Value::as_array_mut) {
+        for tool in inner {
+            *tool = declared_whole(tool.take());
+        }
+    }
+    tool
+}
+
 fn wire_tool(tool: &ToolDefinition, shape: Option<&ToolShape>) -> Value {
     let name = shape.map_or(&tool.name, |shape| &shape.name);
     let ToolDefinition { description, parameters, .. } = tool;
@@ -247,7 +260,7 @@ fn wire_tool(tool: &ToolDefinition, shape: Option<&ToolShape>) -> Value {
             "parameters": parameters,
             "strict": false,
         }),
-        CallKind::Custom => json!({"type": "custom", "name": name, "description": description}),
+        CallKind::Custom => declared_whole(json!({"type": "custom", "name": name, "description": description})),
         CallKind::ToolSearch => json!({
             "type": TOOL_SEARCH,
             "execution": "client",

@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::errors::invalid;
-use super::frame::{DISPATCH, dispatch};
+use super::frame::{DISPATCH, REASONING_DISPATCH, dispatch};
 use crate::conversation::{Recorded, Reject, State};
 
 /// Most types of one list.
@@ -17,7 +17,7 @@ const ALL: &str = "*";
 const ALWAYS: [&str; 2] = ["conversation.rewound", "conversation.deleted"];
 
 /// Every type that an event's frame has, and the one of the frame beside it.
-const KNOWN: [&str; 51] = [
+const KNOWN: [&str; 52] = [
     "conversation.budget_low",
     "conversation.created",
     "conversation.deleted",
@@ -69,6 +69,7 @@ const KNOWN: [&str; 51] = [
     "tool_result.accepted",
     "tool_result.discarded",
     DISPATCH,
+    REASONING_DISPATCH,
 ];
 
 /// The types that are wanted.
@@ -109,8 +110,11 @@ impl Types {
 
     /// What is shown behind the event's own frame, where it is asked for.
     pub(crate) fn beside(&self, state: &State, recorded: &Recorded) -> Option<Value> {
-        let wanted = self.0.iter().any(|wanted| wanted == DISPATCH);
-        wanted.then(|| dispatch(state, &recorded.event)).flatten()
+        let names = |kind: &str| self.0.iter().any(|wanted| wanted == kind);
+        if !names(DISPATCH) && !names(REASONING_DISPATCH) {
+            return None;
+        }
+        dispatch(state, &recorded.event).filter(|frame| frame["type"].as_str().is_some_and(names))
     }
 }
 

@@ -123,6 +123,17 @@ impl Draft {
         self.effects.extend(generation.map(effect));
     }
 
+    /// While a turn's calls are made, what is certain of the next prompt can be computed; and while a person reads, if
+    /// the request says that more will come.
+    pub(super) fn foresee(&mut self, response_id: ResponseId) {
+        let Some(response) = self.state.response(response_id) else { return };
+        let has_calls = self.state.open_calls().any(|call| call.response_id == response_id);
+        let is_wanted = response.config.extras.speculative_prefill.unwrap_or(has_calls);
+        if is_wanted && self.state.active().is_none() {
+            self.effects.push(Effect::Foresee { response_id });
+        }
+    }
+
     /// Writes the terminal of a response that ended by itself, and in the same batch what follows: its steers'
     /// successor, the turn that takes its calls' results, or the next turn that waits.
     pub(super) fn end_naturally(&mut self, id: ResponseId, item: ItemStatus, terminal: Terminal) {

@@ -75,11 +75,13 @@ impl Draft {
                 let stop_string = if let GenerationEnd::StopString(stop) = end { Some(stop) } else { None };
                 let terminal = Terminal { ending: Ending::Completed, tail_tokens, stop_string };
                 self.end_naturally(response_id, ItemStatus::Completed, terminal);
+                self.foresee(response_id);
             }
             GenerationEnd::Length => {
                 let ending = self.length_reached(response_id, tail_tokens.len());
                 let terminal = Terminal { ending, tail_tokens, stop_string: None };
                 self.end_naturally(response_id, ItemStatus::Incomplete, terminal);
+                self.foresee(response_id);
             }
             GenerationEnd::Failed { code, message } => self.end(response_id, failed(code, message)),
         }

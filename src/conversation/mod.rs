@@ -17,6 +17,7 @@ mod decide;
 mod delete;
 mod effect;
 mod event;
+mod extras;
 mod fork;
 mod generation;
 mod input;
@@ -42,6 +43,7 @@ mod tests;
 pub use decide::decide;
 pub use effect::{Effect, Step};
 pub use event::{Cut, EVENT_VERSION, Ending, Event, NewResponse, Recorded, ResponseError, TokenLogprob, Usage};
+pub use extras::Extras;
 pub use fork::{CopiedCall, CopiedOutput, CopiedTurn, Fork, fork};
 pub use input::{
     Answer, CallRef, CancelOutcome, Create, GenerationEnd, Input, Intervene, Now, Output, Receipt, Reject,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::extras::Extras;
 use super::policy::{Policy, Thinking, ToolPolicy};
 use super::purpose::{Purpose, ToolsAllowed};
 use super::seal_key::SealKey;
@@ -93,6 +94,9 @@ pub struct ResponseConfig {
     /// What becomes of tools that items of the transcript bring.
     #[serde(default, skip_serializing_if = "ToolsAllowed::is_all")]
     pub tools_allowed: ToolsAllowed,
+    /// What few requests ask for.
+    #[serde(default, skip_serializing_if = "Extras::is_none")]
+    pub extras: Extras,
 }
 
 impl ResponseConfig {
@@ -126,6 +130,7 @@ impl ResponseConfig {
             purpose: Purpose::Answer,
             seal: None,
             tools_allowed: ToolsAllowed::All,
+            extras: Extras::default(),
         }
     }
 }

@@ -313,7 +313,7 @@ impl Draft {
         if let Some(thinking) = committed.into_iter().rev().find_map(|intervention| intervention.thinking.clone()) {
             config.thinking = Some(thinking);
         }
-        (config.prompt_end, config.purpose) = (PromptEnd::Answer, Purpose::Answer);
+        (config.prompt_end, config.purpose, config.extras.prompt) = (PromptEnd::Answer, Purpose::Answer, None);
         config
     }
 

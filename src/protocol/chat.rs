@@ -44,6 +44,10 @@ pub struct ChatRequest {
     pub store: Option<bool>,
     /// The client's own labels.
     pub metadata: Option<Map<String, Value>>,
+    /// What the answer is made of: always text.
+    pub modalities: Option<Vec<String>>,
+    /// How an answer in sound is made; there is none.
+    pub audio: Option<Value>,
 }
 
 /// What a stream carries besides.
@@ -51,6 +55,8 @@ pub struct ChatRequest {
 pub struct StreamOptions {
     /// A last chunk with the usage.
     pub include_usage: Option<bool>,
+    /// Whole calls and whole reasoning as events of their own.
+    pub include_dispatch: Option<bool>,
 }
 
 /// A message of the transcript.
@@ -62,6 +68,8 @@ pub struct ChatMessage {
     pub content: Option<TextOr<ContentPart>>,
     /// Reasoning of an assistant message.
     pub reasoning_content: Option<String>,
+    /// The same by its other name; of other forms nothing is known.
+    pub reasoning: Option<Value>,
     /// Calls of an assistant message.
     pub tool_calls: Option<Vec<ChatToolCall>>,
     /// Which call a tool message answers.
@@ -101,6 +109,9 @@ pub struct Completion {
     pub choices: Vec<Choice>,
     /// Tokens.
     pub usage: Usage,
+    /// How urgent it was, where the request said something of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<String>,
     /// Which build of which model answered.
     pub system_fingerprint: String,
 }
@@ -119,7 +130,7 @@ pub struct Choice {
 }
 
 /// What the model said.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct AnswerMessage {
     /// Always `assistant`.
     pub role: &'static str,
@@ -130,9 +141,15 @@ pub struct AnswerMessage {
     /// The reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// The same by its other name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
     /// The calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<AnswerCall>,
+    /// The call, of a request that declares its functions the older way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function_call: Option<ChatFunction>,
 }
 
 /// A whole call.
@@ -158,6 +175,9 @@ pub struct Chunk {
     pub created: u64,
     /// The model.
     pub model: String,
+    /// How urgent it is, where the request said something of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<String>,
     /// Which build of which model answers.
     pub system_fingerprint: String,
     /// One choice; none in the chunk with the usage.
@@ -192,9 +212,15 @@ pub struct Delta {
     /// Reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// The same by its other name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
     /// Parts of calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<CallDelta>,
+    /// A part of the call, of a request that declares its functions the older way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function_call: Option<FunctionDelta>,
 }
 
 /// A part of a call.
@@ -220,6 +246,34 @@ pub struct FunctionDelta {
     pub name: Option<String>,
     /// More JSON text.
     pub arguments: String,
+}
+
+/// A whole call beside the chunks.
+#[derive(Clone, Debug, Serialize)]
+pub struct CallDispatch {
+    /// Position among the choices.
+    pub choice_index: u32,
+    /// The call.
+    pub tool_call: DispatchedCall,
+}
+
+/// A whole call, with its place.
+#[derive(Clone, Debug, Serialize)]
+pub struct DispatchedCall {
+    /// Position among the answer's calls.
+    pub index: u32,
+    /// The call.
+    #[serde(flatten)]
+    pub call: AnswerCall,
+}
+
+/// A whole piece of reasoning beside the chunks.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReasoningDispatch {
+    /// Position among the choices.
+    pub choice_index: u32,
+    /// The text.
+    pub reasoning_content: String,
 }
 
 /// Tokens.

@@ -4,6 +4,7 @@
 //! a field they know has one type.
 
 pub mod chat;
+pub mod completions;
 pub mod conversations;
 pub mod error;
 pub mod items;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::TextOr;
+use super::chat::StreamOptions;
 use super::items::{InputItem, Item, Part};
 use super::logprobs::Logprob;
 
@@ -18,6 +19,8 @@ pub struct CreateResponse {
     pub instructions: Option<String>,
     /// Whether to stream.
     pub stream: Option<bool>,
+    /// What the stream carries besides.
+    pub stream_options: Option<StreamOptions>,
     /// Whether it is kept; the default.
     pub store: Option<bool>,
     /// Whether it runs without a reader.

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
 mod chat;
+mod chat_fields;
+mod completions;
 mod compressed;
 mod conversations;
 mod deletion;
@@ -16,6 +18,7 @@ mod messages;
 mod messages_edits;
 mod messages_input;
 mod models;
+mod oracle;
 mod prompts;
 mod replays;
 mod responses;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use midstream::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
-use midstream::api::{self, App, Limits, Phase, Seal};
+use midstream::actors::{self, Foresight, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
+use midstream::api::{self, App, Limits, Phase, Seal, Surface};
 use midstream::clock::Clock;
 use midstream::config::Config;
 use midstream::engine::{Catalog, Engine, ScriptedEngine};
@@ -76,6 +76,7 @@ pub(crate) struct Setup {
     pub(crate) requests_in_flight_max: usize,
     pub(crate) readers_max: usize,
     pub(crate) silence: Duration,
+    pub(crate) surface: Surface,
 }
 
 impl Default for Setup {
@@ -89,6 +90,7 @@ impl Default for Setup {
             requests_in_flight_max: 100,
             readers_max: 100,
             silence: Duration::from_secs(15),
+            surface: (&Config::default()).into(),
         }
     }
 }
@@ -128,11 +130,12 @@ impl Server {
             config: Arc::new(config),
             running: running.clone(),
             unstored: Unstored::default(),
+            foresight: Foresight::default(),
             kv: KvKeeper::default(),
         };
         let root = actors::start(parts).await.unwrap();
         let (phase, phases) = watch::channel(Phase::Ready);
-        let app = App::new(root.directory(), catalog, keys, Seal::new([7; 32]), limits, phases);
+        let app = App::new(root.directory(), catalog, keys, Seal::new([7; 32]), (limits, setup.surface), phases);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         tokio::spawn(api::serve(listener, api::router(app), std::future::pending()));

@@ -7,5 +7,7 @@ mod anthropic;
 mod claude;
 mod codex;
 mod install;
+mod opencode;
 mod proxy;
+mod sdks;
 mod server;

@@ -3,7 +3,11 @@
 pub(crate) mod cancel;
 pub(crate) mod chat;
 mod chat_stream;
+mod choices;
 pub(crate) mod compact;
+pub(crate) mod completions;
+mod completions_form;
+pub(crate) mod functions;
 mod lane;
 pub(crate) mod models;
 pub(crate) mod responses;

@@ -30,16 +30,17 @@ use crate::store::KeyedAnswer;
 /// How the client wants the answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Delivery {
-    Stream { background: bool },
+    Stream { background: bool, dispatch: bool },
     Background,
     Whole,
 }
 
 impl Delivery {
-    fn of(request: &CreateResponse) -> Self {
+    fn of(request: &CreateResponse, app: &App) -> Self {
         let background = request.background == Some(true);
+        let dispatch = request.stream_options.as_ref().and_then(|options| options.include_dispatch);
         match request.stream {
-            Some(true) => Self::Stream { background },
+            Some(true) => Self::Stream { background, dispatch: dispatch.unwrap_or(app.surface.dispatch) },
             _ if background => Self::Background,
             _ => Self::Whole,
         }
@@ -55,7 +56,7 @@ pub(crate) async fn create(
     JsonBody(body): JsonBody,
 ) -> Result<Response, OpenAiError> {
     let request: CreateResponse = decode(&body)?;
-    let delivery = Delivery::of(&request);
+    let delivery = Delivery::of(&request, &app);
     match create::perform(&app, &principal, &request, &body, idempotency::key(&headers)?).await? {
         Done::Created { id, handle, reader } => answer(&app, &handle, *reader, id, delivery, permit).await,
         Done::Replay(answer) => replay(&app, &principal, answer, delivery, permit).await,
@@ -71,8 +72,8 @@ async fn answer(
     permit: OwnedSemaphorePermit,
 ) -> Result<Response, OpenAiError> {
     match delivery {
-        Delivery::Stream { background } => {
-            let follow = Follow::new(reader, id, None);
+        Delivery::Stream { background, dispatch } => {
+            let follow = Follow::new(reader, id, None, dispatch);
             let follow = if background { follow } else { follow.begin(app.limits.silence).await? };
             Ok(stream(app, follow, Some(permit)))
         }
@@ -160,6 +161,7 @@ pub(crate) async fn get(
     let id = create::response_id(&id)?;
     let streams = query.get("stream").map(|text| flag(text, "stream")).transpose()?;
     let after = query.get("starting_after").map(|text| number(text)).transpose()?;
+    let dispatch = query.get("include_dispatch").map(|text| flag(text, "include_dispatch")).transpose()?;
     let handle = app.directory.of_response(id, &principal).await?;
     let state = handle.state().await?;
     if streams != Some(true) {
@@ -175,7 +177,7 @@ pub(crate) async fn get(
     }
     let seat = app.seat()?;
     let reader = handle.attach_response(id).await?;
-    Ok(stream(&app, Follow::new(reader, id, after), Some(seat)))
+    Ok(stream(&app, Follow::new(reader, id, after, dispatch.unwrap_or(app.surface.dispatch)), Some(seat)))
 }
 
 /// `GET /v1/responses/{id}/input_items`: what joined the transcript with the response.

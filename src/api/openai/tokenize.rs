@@ -114,7 +114,7 @@ fn starts_in_reasoning(format: ReasoningFormat, prompt: &str) -> bool {
 }
 
 /// What is certain to be longer than the context is not worth the memory that counting takes.
-fn refuse_hopeless(model: &ModelInfo, bytes: usize) -> Result<(), Reject> {
+pub(super) fn refuse_hopeless(model: &ModelInfo, bytes: usize) -> Result<(), Reject> {
     let tokens_min = bytes / model.tokenizer.longest_token_bytes().max(1);
     if tokens_min <= model.context_length as usize {
         return Ok(());
@@ -142,7 +142,7 @@ async fn render(app: &App, engine: &Arc<dyn Engine>, body: &Value) -> Result<(Bu
     Ok((built, starts_in_reasoning))
 }
 
-fn encode(tokenizer: &Tokenizer, text: &str, begins: bool) -> Vec<u32> {
+pub(super) fn encode(tokenizer: &Tokenizer, text: &str, begins: bool) -> Vec<u32> {
     let mut tokens = tokenizer.encode(text, true);
     if let Some(bos) = tokenizer.bos().filter(|bos| begins && tokenizer.add_bos() && tokens.first() != Some(bos)) {
         tokens.insert(0, bos);

@@ -6,8 +6,6 @@
 
 /// Admissions that a level of priority is worth; so many others pass between two sequences of one owner.
 const STEP: i64 = 32;
-/// Priorities beyond it, up or down, count as this one.
-const PRIORITY_MAX: i64 = 10;
 
 /// A place in the order: smaller ones come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +27,7 @@ impl Turns {
     /// The turn of a sequence that comes now; `before` is the last one of its owner's sequences that are still here.
     pub(super) fn next(&mut self, priority: i8, before: Option<Turn>) -> Turn {
         let level = before.map_or(self.now, |before| self.now.max(before.level + STEP));
-        let place = level - STEP * i64::from(priority).clamp(-PRIORITY_MAX, PRIORITY_MAX);
+        let place = level - STEP * i64::from(priority);
         self.arrivals += 1;
         Turn { place, arrival: self.arrivals, level }
     }
@@ -67,7 +65,6 @@ mod tests {
         assert!(turns.next(10, None) < waiting[0]);
         assert!(turns.next(-1, None) > waiting[255]);
         assert!(turns.next(1, None) < waiting[0]);
-        assert_eq!(turns.next(10, None).place, turns.next(i8::MAX, None).place);
     }
 
     #[test]
@@ -83,7 +80,7 @@ mod tests {
             turns.admitted(high);
             overtaken += 1;
         }
-        assert_eq!(overtaken, 2 * PRIORITY_MAX * STEP);
+        assert_eq!(overtaken, 20 * STEP);
     }
 
     #[test]

@@ -8,18 +8,18 @@ use std::path::PathBuf;
 use serde_json::{Map, json};
 
 use crate::conversation::{
-    CallKind, CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, FlushPolicy,
-    Formats, Item, ItemBody, ItemStatus, Made, NewResponse, OnDisconnect, OnRestart, Policies, Policy, Purpose,
-    Recorded, RecordedPrompt, ResponseConfig, ResponseError, SealKey, Thinking, TokenLogprob, ToolPolicy, ToolShape,
-    Toolbox, ToolsAllowed, ToolsOnSteer, When,
+    CallKind, CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, Extras,
+    FlushPolicy, Formats, Item, ItemBody, ItemStatus, Made, NewResponse, OnDisconnect, OnRestart, Policies, Policy,
+    Purpose, Recorded, RecordedPrompt, ResponseConfig, ResponseError, SealKey, Thinking, TokenLogprob, ToolPolicy,
+    ToolShape, Toolbox, ToolsAllowed, ToolsOnSteer, When,
 };
 use crate::engine::settings::{Sampling, Shaping};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 use crate::prompt::{PromptEnd, Role, ToolDefinition};
 use samples::{
-    beginnings, bounded, copies, endings, going_on, kinds, native_ids, outputs, prompts, shaped, stopped, with_formats,
-    with_standing,
+    beginnings, bounded, copies, endings, going_on, kinds, native_ids, outputs, prompts, shaped, stopped, with_extras,
+    with_formats, with_standing,
 };
 
 /// The variant's name as it is stored. A new variant does not compile until it has one, and then the golden file
@@ -236,6 +236,7 @@ fn samples() -> Vec<Event> {
     events.push(going_on());
     events.extend(bounded());
     events.extend(kinds());
+    events.push(with_extras());
     events.push(stopped());
     events
 }

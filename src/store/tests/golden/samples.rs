@@ -36,6 +36,14 @@ pub(super) fn with_standing() -> Event {
     Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
 }
 
+/// A response with everything that few ask for.
+pub(super) fn with_extras() -> Event {
+    let prompt = Some([1, 2, 3].into());
+    let extras = Extras { prompt, cache_salt: Some(u64::MAX), speculative_prefill: Some(false) };
+    let (id, input, config) = (response(1), Vec::new(), ResponseConfig { extras, ..config() });
+    Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+}
+
 /// A response that says how its answer is read.
 pub(super) fn with_formats() -> Event {
     let formats = Some(Formats { tool: "hermes".into(), reasoning: "qwen3".into(), bare_calls: true });

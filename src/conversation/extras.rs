@@ -1,0 +1,26 @@
+//! What few requests ask for beyond the usual; each is absent where it is not asked for.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// What few requests ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extras {
+    /// The prompt, token for token: nothing is rendered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<Arc<[u32]>>,
+    /// Stands for what the client calls its cache: keys and values are shared with requests that say the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_salt: Option<u64>,
+    /// Whether what is certain of the next prompt is computed while the turn's calls are made. Absent, it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speculative_prefill: Option<bool>,
+}
+
+impl Extras {
+    /// Whether nothing is asked for.
+    pub(super) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
