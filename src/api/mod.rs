@@ -176,7 +176,8 @@ impl App {
 
     /// The engine of this model; without a name, the default.
     fn engine(&self, model: Option<&str>) -> Result<&Arc<dyn Engine>, Reject> {
-        self.catalog.get(model).ok_or_else(|| {
+        let by_alias = || self.catalog.get(Some(anthropic::models::without_alias(model?)?));
+        self.catalog.get(model).or_else(by_alias).ok_or_else(|| {
             let known: Vec<_> = self.catalog.list().map(|engine| engine.model().id.as_str()).collect();
             let asked = model.unwrap_or("the default model");
             let text = format!("no model {asked} is served here; served are: {}", known.join(", "));

@@ -7,6 +7,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::watch;
 
+use super::anthropic::request;
+use super::body::decode;
 use super::create::{self, Done};
 use super::frame::is_end_of;
 use super::openai::chat;
@@ -71,11 +73,13 @@ async fn answered(app: &App, path: &str, body: &Value) -> (Vec<u32>, Response) {
     let engine = app.engine(None).unwrap().clone();
     let mut body = body.clone();
     // What it says means nothing, and the next request says something else in its place.
-    body[if path.ends_with("responses") { "max_output_tokens" } else { "max_completion_tokens" }] = 2.into();
-    let create: Create = if path.ends_with("responses") {
-        create::to_render(engine.model(), Some(&app.seal), &body).unwrap()
-    } else {
-        chat::core_request(engine.model(), &serde_json::from_value(body.clone()).unwrap(), &body).unwrap()
+    let limits = ["max_output_tokens", "max_completion_tokens", "max_tokens"];
+    let place = ["responses", "completions", "messages"].iter().position(|name| path.ends_with(name)).unwrap();
+    body[limits[place]] = 2.into();
+    let create: Create = match place {
+        0 => create::to_render(engine.model(), Some(&app.seal), &body).unwrap(),
+        1 => chat::core_request(engine.model(), &serde_json::from_value(body.clone()).unwrap(), &body).unwrap(),
+        _ => request::prepare(engine.model(), Some(&app.seal), &decode(&body).unwrap(), &body, false).unwrap().create,
     };
     let prompt = app.directory.preview(None, create.clone(), &engine).await.unwrap().tokens;
     let id = create.response_id;
@@ -104,7 +108,7 @@ async fn the_next_request_of_a_client_reuses_the_prompt_of_the_one_before() {
         assert!(reused >= common / BLOCK * BLOCK, "{}: {reused} of {common} tokens", recording.display());
         count += 1;
     }
-    assert!(count >= 8, "{count} recordings");
+    assert!(count >= 11, "{count} recordings");
 }
 
 #[tokio::test]

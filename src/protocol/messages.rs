@@ -30,6 +30,8 @@ pub struct MessagesRequest {
     pub output_config: Option<OutputConfig>,
     /// The form of the answer, by its older name.
     pub output_format: Option<Value>,
+    /// What of the transcript is left out of the prompt.
+    pub context_management: Option<ContextManagement>,
     /// Texts that end the answer.
     pub stop_sequences: Option<Vec<String>>,
     /// Which sampling fields were given is all that is read here: see [`super::sampling::GenerationParams`].
@@ -161,6 +163,70 @@ pub struct OutputConfig {
     pub format: Option<Value>,
 }
 
+/// What of the transcript is left out of the prompt.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ContextManagement {
+    /// One after the other.
+    pub edits: Option<Vec<Edit>>,
+}
+
+/// A way of making a transcript shorter.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Edit {
+    /// `clear_thinking_20251015` or `clear_tool_uses_20250919`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What of the newest stays: `all`, or an amount.
+    pub keep: Option<Value>,
+    /// From which size on.
+    pub trigger: Option<Amount>,
+    /// How much must be gained.
+    pub clear_at_least: Option<Amount>,
+    /// Tools whose uses stay.
+    pub exclude_tools: Option<Vec<String>>,
+    /// Whether inputs go too, or those of which tools.
+    pub clear_tool_inputs: Option<Value>,
+}
+
+/// How much of something.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Amount {
+    /// Of what: `input_tokens`, `tool_uses`, `thinking_turns`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// How much.
+    pub value: Option<u32>,
+}
+
+/// What was left out of the prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AppliedEdits {
+    /// Those edits that left something out, in their order.
+    pub applied_edits: Vec<AppliedEdit>,
+}
+
+/// What an edit left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type")]
+pub enum AppliedEdit {
+    /// Thinking.
+    #[serde(rename = "clear_thinking_20251015")]
+    Thinking {
+        /// Of so many turns.
+        cleared_thinking_turns: usize,
+        /// Tokens of the prompt.
+        cleared_input_tokens: usize,
+    },
+    /// Uses of tools.
+    #[serde(rename = "clear_tool_uses_20250919")]
+    ToolUses {
+        /// How many.
+        cleared_tool_uses: usize,
+        /// Tokens of the prompt.
+        cleared_input_tokens: usize,
+    },
+}
+
 /// A whole answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Message {
@@ -181,6 +247,9 @@ pub struct Message {
     pub stop_sequence: Option<String>,
     /// Tokens.
     pub usage: Usage,
+    /// What was left out of the prompt, where the request asks for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_management: Option<AppliedEdits>,
 }
 
 /// A block of an answer.
@@ -281,6 +350,9 @@ pub enum StreamEvent {
         delta: MessageEnd,
         /// Tokens of the whole message.
         usage: Usage,
+        /// See [`Message::context_management`].
+        #[serde(skip_serializing_if = "Option::is_none")]
+        context_management: Option<AppliedEdits>,
     },
     /// The last.
     MessageStop,
@@ -385,4 +457,14 @@ pub struct ErrorDetails {
 pub struct TokenCount {
     /// Tokens of the prompt.
     pub input_tokens: usize,
+    /// What it would be otherwise, where the request edits its transcript.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_management: Option<UneditedCount>,
+}
+
+/// Tokens of a prompt of which nothing is left out.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct UneditedCount {
+    /// How many.
+    pub original_input_tokens: usize,
 }

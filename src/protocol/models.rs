@@ -53,6 +53,8 @@ pub struct AnthropicModel {
     pub max_input_tokens: u32,
     /// Most tokens of an answer.
     pub max_tokens: u32,
+    /// Always `active`.
+    pub lifecycle: &'static str,
 }
 
 /// All models, as Anthropic lists them.
@@ -64,7 +66,7 @@ pub struct AnthropicModelList {
     pub first_id: Option<String>,
     /// The last one's id.
     pub last_id: Option<String>,
-    /// Always false: the list is whole.
+    /// Whether there are more in the direction that was asked for.
     pub has_more: bool,
 }
 

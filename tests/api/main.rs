@@ -15,6 +15,7 @@ mod inject;
 mod interventions;
 mod load;
 mod messages;
+mod messages_edits;
 mod messages_input;
 mod models;
 mod oracle;

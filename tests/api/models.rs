@@ -36,6 +36,10 @@ async fn anthropics_clients_get_anthropics_shape() {
     assert!(model["created_at"].as_str().unwrap().ends_with('Z') && model["max_input_tokens"].as_u64() > Some(0));
     assert_eq!((&list["has_more"], &list["first_id"]), (&json!(false), &json!("scripted")));
     assert_eq!(get("/v1/models/scripted").await.body, *model);
+    let none = get("/v1/models?after_id=scripted&limit=1").await.body;
+    assert_eq!((&none["data"], &none["has_more"], &none["last_id"]), (&json!([]), &json!(false), &Value::Null));
+    let wrong = get("/v1/models?limit=0").await;
+    assert_eq!((wrong.status, &wrong.body["error"]["type"]), (400, &json!("invalid_request_error")));
     let unknown = get("/v1/models/claude").await;
     assert_eq!((unknown.status, &unknown.body["error"]["type"]), (404, &json!("not_found_error")));
 }
@@ -61,4 +65,15 @@ async fn codex_gets_its_catalogue_beside_the_list() {
         assert_ne!(model[field], Value::Null, "Codex reads no model without {field}");
     }
     assert_eq!(model["context_window"], list["data"][0]["context_length"]);
+}
+
+#[tokio::test]
+async fn claude_code_finds_models_under_names_that_it_offers_and_can_ask_for_them() {
+    let server = Server::start().await;
+    let request = server.request(Method::GET, "/v1/models?limit=1000").header("anthropic-version", "2023-06-01");
+    let list = Answer::read(request.header("user-agent", "claude-code/2.1.332").send().await.unwrap()).await.body;
+    let model = &list["data"][0];
+    assert_eq!((&model["id"], &model["display_name"]), (&json!("claude-local-scripted"), &json!("scripted")));
+    let body = json!({"model": model["id"], "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]});
+    assert_eq!(server.post("/v1/messages", body).await.body["content"][0]["text"], "Hello, world");
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::Server;
 
 /// How many recordings there are: none is passed over.
-const RECORDINGS: usize = 9;
+const RECORDINGS: usize = 12;
 
 /// A client's requests.
 fn recorded(name: &str) -> Value {
@@ -35,6 +35,10 @@ async fn every_request_over_http_is_answered() {
             if path.ends_with("responses") {
                 assert_eq!(last["type"], "response.completed", "{name}: {last}");
                 assert!(last["response"]["usage"]["input_tokens"].as_u64() > Some(0), "{name}: {last}");
+            } else if path.ends_with("messages") {
+                assert_eq!(last["type"], "message_stop", "{name}: {last}");
+                let usage = &events[0]["message"]["usage"];
+                assert!(usage["input_tokens"].as_u64() > Some(0), "{name}: {usage}");
             } else {
                 assert!(last["usage"]["prompt_tokens"].as_u64() > Some(0), "{name}: {last}");
             }

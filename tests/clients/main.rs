@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
+mod anthropic;
+mod claude;
 mod codex;
 mod install;
 mod opencode;

@@ -5,31 +5,33 @@ use serde_json::{Map, Value};
 use crate::api::object::seal;
 use crate::conversation::{Ending, Item, ItemBody, ItemStatus, OutputItem, Purpose, Response, ResponseStatus};
 use crate::ids::ResponseId;
-use crate::protocol::messages::{Block, Message, MessageEnd, OutputTokensDetails, Usage};
+use crate::protocol::messages::{AppliedEdits, Block, Message, MessageEnd, OutputTokensDetails, Usage};
 
 /// What the client wants of an answer besides.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Shown {
     /// What was thought is given sealed only.
     pub(super) omits_thinking: bool,
     /// Whole calls are told once more, in a stream.
     pub(super) dispatches: bool,
+    /// What was left out of its prompt, where the request asks for that.
+    pub(super) edits: Option<AppliedEdits>,
 }
 
 /// The answer as it ended.
-pub(super) fn message(response: &Response, shown: Shown) -> Message {
+pub(super) fn message(response: &Response, shown: &Shown) -> Message {
     let end = end(response);
     let outputs = response.output.iter().filter(|output| !output.discarded);
     Message {
         content: outputs.filter_map(|output| block(response, output, shown)).collect(),
         stop_reason: Some(end.stop_reason),
         stop_sequence: end.stop_sequence,
-        ..opened(response)
+        ..opened(response, shown)
     }
 }
 
 /// The message before anything was generated.
-pub(super) fn opened(response: &Response) -> Message {
+pub(super) fn opened(response: &Response, shown: &Shown) -> Message {
     Message {
         id: message_id(response.id),
         kind: "message",
@@ -39,6 +41,7 @@ pub(super) fn opened(response: &Response) -> Message {
         stop_reason: None,
         stop_sequence: None,
         usage: usage(response),
+        context_management: shown.edits.clone(),
     }
 }
 
@@ -48,7 +51,7 @@ fn message_id(id: ResponseId) -> String {
 }
 
 /// A whole block; none of what says nothing.
-fn block(response: &Response, output: &OutputItem, shown: Shown) -> Option<Block> {
+fn block(response: &Response, output: &OutputItem, shown: &Shown) -> Option<Block> {
     let text = output.item.text();
     match &output.item.body {
         ItemBody::Reasoning { .. } => {

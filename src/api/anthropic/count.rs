@@ -5,11 +5,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 
-use super::messages::preview;
+use super::edits;
+use super::messages::version;
+use super::request::{self, Prepared};
 use crate::api::App;
-use crate::api::body::{Admitted, JsonBody};
+use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::errors::OpenAiError;
-use crate::protocol::messages::TokenCount;
+use crate::protocol::messages::{MessagesRequest, TokenCount, UneditedCount};
 
 /// `POST /v1/messages/count_tokens`
 pub(crate) async fn count_tokens(
@@ -18,5 +20,13 @@ pub(crate) async fn count_tokens(
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Result<Json<TokenCount>, OpenAiError> {
-    Ok(Json(TokenCount { input_tokens: preview(&app, &headers, &body).await? }))
+    let request: MessagesRequest = decode(&body)?;
+    let engine = app.engine(request.model.as_deref())?;
+    let strict = request::is_strict(version(&headers));
+    let Prepared { mut create, .. } = request::prepare(engine.model(), Some(&app.seal), &request, &body, strict)?;
+    let edited = edits::apply(&app, engine, &request, &mut create).await?;
+    let input_tokens = edits::count(&app, engine, &create).await?;
+    let context_management =
+        edited.map(|edited| UneditedCount { original_input_tokens: edited.original_tokens.unwrap_or(input_tokens) });
+    Ok(Json(TokenCount { input_tokens, context_management }))
 }

@@ -4,10 +4,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::{self, Shown};
+use super::edits;
 use super::request::{self, Prepared};
 use super::stream::MessageStream;
 use crate::actors::{ConversationHandle, Reader};
@@ -43,11 +43,14 @@ pub(crate) async fn create(
     }
     let engine = app.engine(request.model.as_deref())?;
     let strict = request::is_strict(version(&headers));
-    let Prepared { create, params } = request::prepare(engine.model(), Some(&app.seal), &request, &body, strict)?;
+    let prepared = request::prepare(engine.model(), Some(&app.seal), &request, &body, strict)?;
+    let Prepared { mut create, params } = prepared;
     create::check_constraint(&app, &create, &params).await.map_err(request::in_own_words)?;
+    let edited = edits::apply(&app, engine, &request, &mut create).await?;
+    let shown = Shown { edits: edited.map(|edited| edited.applied), ..shown(&request) };
     let id = create.response_id;
     let (handle, reader) = app.directory.ephemeral(create::open(&principal, Vec::new()), create, claim).await?;
-    answer(&app, &handle, reader, id, &request, permit).await
+    answer(&app, &handle, reader, id, (&request, shown), permit).await
 }
 
 /// The version that the client says it speaks.
@@ -60,10 +63,9 @@ async fn answer(
     handle: &ConversationHandle,
     reader: Reader,
     id: ResponseId,
-    request: &MessagesRequest,
+    (request, shown): (&MessagesRequest, Shown),
     permit: OwnedSemaphorePermit,
 ) -> Result<Response, OpenAiError> {
-    let shown = shown(request);
     if request.stream == Some(true) {
         let stream = MessageStream::new(reader, id, shown).begin(app.limits.silence).await?;
         return Ok(stream.answer(app.limits.silence, permit));
@@ -72,7 +74,7 @@ async fn answer(
     let response = state.response(id).ok_or_else(|| Reject::no_response(id))?;
     match &response.status {
         ResponseStatus::Ended(Ending::Failed { error }) => Err(failed(error, id).into()),
-        _ => Ok(Json(answer::message(response, shown)).into_response()),
+        _ => Ok(Json(answer::message(response, &shown)).into_response()),
     }
 }
 
@@ -80,7 +82,7 @@ async fn answer(
 fn shown(request: &MessagesRequest) -> Shown {
     let display = request.thinking.as_ref().and_then(|thinking| thinking.display.as_deref());
     let dispatches = request.stream_options.and_then(|options| options.include_dispatch);
-    Shown { omits_thinking: display == Some("omitted"), dispatches: dispatches == Some(true) }
+    Shown { omits_thinking: display == Some("omitted"), dispatches: dispatches == Some(true), edits: None }
 }
 
 /// Gives the first answer to a key again, as long as its conversation lives.
@@ -101,14 +103,5 @@ async fn replay(
         return Err(in_progress(Some(response)).into());
     }
     let reader = handle.attach_response(response).await?;
-    self::answer(app, &handle, reader, response, request, permit).await.map(idempotency::replayed)
-}
-
-/// The model's context and the prompt of a request, token for token as its answer's.
-pub(super) async fn preview(app: &App, headers: &HeaderMap, body: &Value) -> Result<usize, Reject> {
-    let request: MessagesRequest = decode(body)?;
-    let engine = app.engine(request.model.as_deref())?.clone();
-    let strict = request::is_strict(version(headers));
-    let Prepared { create, .. } = request::prepare(engine.model(), Some(&app.seal), &request, body, strict)?;
-    Ok(app.directory.preview(None, create, &engine).await?.tokens.len())
+    self::answer(app, &handle, reader, response, (request, shown(request)), permit).await.map(idempotency::replayed)
 }

@@ -2,11 +2,14 @@
 
 mod answer;
 pub(crate) mod count;
+mod edits;
 pub(crate) mod errors;
 pub(crate) mod messages;
-mod request;
+pub(crate) mod models;
+pub(super) mod request;
 mod stream;
 mod text;
 mod thinking;
+mod tool_changes;
 mod tools;
 mod transcript;

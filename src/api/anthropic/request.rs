@@ -26,8 +26,8 @@ const STRICT_SINCE: &str = "2026-10-21";
 const FORM: (&str, &str) = ("text.format", "output_config.format");
 
 /// A request, ready to be created.
-pub(super) struct Prepared {
-    pub(super) create: Create,
+pub(crate) struct Prepared {
+    pub(crate) create: Create,
     /// What its generation follows from, in the words of the other APIs.
     pub(super) params: Value,
 }
@@ -38,7 +38,7 @@ pub(super) fn is_strict(version: Option<&str>) -> bool {
 }
 
 /// The core's request. `body` is what `request` was read from.
-pub(super) fn prepare(
+pub(crate) fn prepare(
     model: &ModelInfo,
     seal: Option<&Seal>,
     request: &MessagesRequest,
@@ -48,12 +48,14 @@ pub(super) fn prepare(
     check(request, body, strict)?;
     let fresh = &mut FreshIds::random();
     let response_id = ResponseId::draw(fresh);
-    let Transcript { items, effort } = transcript(request, Setting { seal, strict }, fresh)?;
-    let (thinking, template_kwargs) = thinking(request, effort.as_deref(), model)?;
     let declared = tools::declared(request.tools.as_deref())?;
-    let params = params(request, body, &declared)?;
+    let Transcript { items, effort, removed } = transcript(request, Setting { seal, strict, tools: &declared }, fresh)?;
+    let (thinking, template_kwargs) = thinking(request, effort.as_deref(), model)?;
+    let params = params(request, body, &declared, &removed)?;
     let (read, tools) = (decode::<GenerationParams>(&params)?, shown(request, declared));
-    let constraint = constraint::constraint(&read, &tools, model).map_err(in_own_words)?.map(blamed);
+    // What was removed stands at the head of the prompt as before, and is not called.
+    let callable: Vec<_> = tools.iter().filter(|tool| !removed.contains(&tool.name)).cloned().collect();
+    let constraint = constraint::constraint(&read, &callable, model).map_err(in_own_words)?.map(blamed);
     let purpose = if request.max_tokens == Some(0) { Purpose::Prefill } else { Purpose::Answer };
     let config = ResponseConfig {
         tools,
@@ -98,12 +100,17 @@ fn check(request: &MessagesRequest, body: &Value, strict: bool) -> Result<(), Re
 }
 
 /// What the generation follows from: what the request says in the words of other APIs, and what it says in its own.
-fn params(request: &MessagesRequest, body: &Value, declared: &Declared) -> Result<Value, Reject> {
+fn params(
+    request: &MessagesRequest,
+    body: &Value,
+    declared: &Declared,
+    removed: &HashSet<String>,
+) -> Result<Value, Reject> {
     const OWN: [&str; 6] = ["messages", "system", "tools", "tool_choice", "output_config", "metadata"];
     let own = |name: &str| OWN.contains(&name);
     let fields = body.as_object().into_iter().flatten().filter(|(name, _)| !own(name));
     let mut params: Map<String, Value> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
-    params.insert("tools".to_owned(), declared.wire(&HashSet::new()).into());
+    params.insert("tools".to_owned(), declared.wire(removed).into());
     params.insert("tool_choice".to_owned(), tools::choice(request.tool_choice.as_ref())?);
     let single = request.tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
     params.insert("parallel_tool_calls".to_owned(), (single != Some(true)).into());

@@ -125,7 +125,9 @@ impl Encoder {
             Fact::ResponseEnded { .. } => {
                 self.open(response, out);
                 let (delta, usage) = (answer::end(response), answer::usage(response));
-                out.extend([StreamEvent::MessageDelta { delta, usage }, StreamEvent::MessageStop]);
+                let context_management = self.shown.edits.clone();
+                let delta = StreamEvent::MessageDelta { delta, usage, context_management };
+                out.extend([delta, StreamEvent::MessageStop]);
                 return Ok(true);
             }
             _ => {}
@@ -135,7 +137,7 @@ impl Encoder {
 
     fn open(&mut self, response: &Answered, out: &mut VecDeque<StreamEvent>) {
         if !std::mem::replace(&mut self.opened, true) {
-            out.push_back(StreamEvent::MessageStart { message: Box::new(answer::opened(response)) });
+            out.push_back(StreamEvent::MessageStart { message: Box::new(answer::opened(response, &self.shown)) });
         }
     }
 

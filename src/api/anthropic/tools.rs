@@ -83,7 +83,19 @@ pub(super) fn definition(tool: &ToolDeclaration, path: &str) -> Result<ToolDefin
     Ok(ToolDefinition { name, description, parameters })
 }
 
+/// A tool as the model is told of it in the middle of a conversation.
+pub(super) fn told(tool: &ToolDefinition) -> String {
+    let ToolDefinition { name, description, parameters } = tool;
+    let function = json!({"name": name, "description": description, "parameters": parameters});
+    json!({"type": "function", "function": function}).to_string()
+}
+
 impl Declared {
+    /// The tool with this name, shown or not.
+    pub(super) fn find(&self, name: &str) -> Option<&ToolDefinition> {
+        self.deferred.get(name).or_else(|| self.shown.iter().find(|tool| tool.name == name))
+    }
+
     /// The shown tools that are not `removed`, as the rules for an answer's form read them.
     pub(super) fn wire(&self, removed: &HashSet<String>) -> Vec<Value> {
         let names = self.shown.iter().map(|tool| &tool.name).filter(|name| !removed.contains(*name));

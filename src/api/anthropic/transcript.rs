@@ -9,6 +9,8 @@ use serde_json::Value;
 
 use super::text::{self, joined, missing, reading};
 use super::thinking::checked;
+use super::tool_changes::Changes;
+use super::tools::Declared;
 use crate::api::errors::invalid;
 use crate::api::seal::{Kept, Seal};
 use crate::conversation::{CallKind, Content, Item, ItemBody, ItemStatus, Reject};
@@ -26,6 +28,8 @@ pub(super) struct Transcript {
     pub(super) items: Vec<Item>,
     /// The last effort that a message said.
     pub(super) effort: Option<String>,
+    /// The tools that cannot be used at its end.
+    pub(super) removed: HashSet<String>,
 }
 
 /// What reading depends on besides the messages.
@@ -34,6 +38,8 @@ pub(super) struct Setting<'a> {
     pub(super) seal: Option<&'a Seal>,
     /// Whether the rules of the newer version hold.
     pub(super) strict: bool,
+    /// The tools that messages can name.
+    pub(super) tools: &'a Declared,
 }
 
 /// Reads the system text and the messages.
@@ -47,9 +53,10 @@ pub(super) fn transcript(
         return Err(invalid("messages", "messages: at least one message is required"));
     }
     let effort = request.output_config.as_ref().and_then(|config| config.effort.clone());
-    let mut reader = Reader { setting, fresh, items: Vec::new(), open: Vec::new(), closed: HashSet::new(), effort };
+    let (items, open, closed, changes) = (Vec::new(), Vec::new(), HashSet::new(), Changes::default());
+    let mut reader = Reader { setting, fresh, items, open, closed, effort, changes };
     if let Some(system) = &request.system {
-        let text = texts(system, "system", text::text)?;
+        let text = self::system(system)?;
         if !text.is_empty() {
             reader.say(Role::System, text);
         }
@@ -71,19 +78,15 @@ pub(super) fn transcript(
             }
         }
     }
-    Ok(Transcript { items: reader.items, effort })
+    Ok(Transcript { items: reader.items, effort, removed: reader.changes.removed })
 }
 
-/// A content as one text.
-fn texts(
-    content: &TextOr<InputBlock>,
-    path: &str,
-    of: impl Fn(&InputBlock, &str) -> Result<String, Reject>,
-) -> Result<String, Reject> {
+/// The system text as one.
+fn system(content: &TextOr<InputBlock>) -> Result<String, Reject> {
     match content {
         TextOr::Text(text) => Ok(text.clone()),
         TextOr::List(blocks) => {
-            let texts = blocks.iter().enumerate().map(|(place, block)| of(block, &format!("{path}.{place}")));
+            let texts = blocks.iter().enumerate().map(|(place, block)| text::text(block, &format!("system.{place}")));
             Ok(joined(&texts.collect::<Result<Vec<_>, _>>()?))
         }
     }
@@ -99,6 +102,7 @@ struct Reader<'a> {
     closed: HashSet<String>,
     /// The effort in force.
     effort: Option<String>,
+    changes: Changes,
 }
 
 impl Reader<'_> {
@@ -136,6 +140,7 @@ impl Reader<'_> {
             return Err(invalid(path, format!("{path}: all messages must have non-empty content")));
         }
         // A result stands behind its call, whatever came in between.
+        results.extend(self.found());
         let is_system = |item: &Item| matches!(item.body, ItemBody::Message { role: Role::System, .. });
         let place = self.items.iter().rposition(|item| !is_system(item)).map_or(0, |place| place + 1);
         self.items.splice(place..place, results);
@@ -167,6 +172,12 @@ impl Reader<'_> {
         }
     }
 
+    /// What results named of tools that the model did not see before: they can be called from here on.
+    fn found(&mut self) -> Option<Item> {
+        let toolbox = self.changes.found(self.setting.tools)?;
+        Some(self.item(ItemBody::AdditionalTools { toolbox, found: true }))
+    }
+
     fn result(&mut self, block: &InputBlock, path: &str) -> Result<Item, Reject> {
         let id = block.tool_use_id.clone().ok_or_else(|| missing(path, "tool_use_id"))?;
         let Some(place) = self.open.iter().position(|open| *open == id) else {
@@ -185,15 +196,30 @@ impl Reader<'_> {
         let at = format!("{path}.content");
         let output = match text::blocks(block.content.as_ref(), &at)? {
             TextOr::Text(text) => text,
-            list @ TextOr::List(_) => texts(&list, &at, |block, path| match block.kind.as_str() {
-                "text" => text::text(block, path),
-                "document" | "search_result" => Ok(reading(block, path).unwrap_or_else(|_| text::left_out(block))),
-                _ => Ok(text::left_out(block)),
-            })?,
+            TextOr::List(blocks) => {
+                let mut shown = Vec::with_capacity(blocks.len());
+                for (place, block) in blocks.iter().enumerate() {
+                    shown.push(self.shown(block, &format!("{at}.{place}"))?);
+                }
+                joined(&shown)
+            }
         };
         let (call_id, is_error) = (CallId(id), block.is_error == Some(true));
         let call_kind = CallKind::Function;
         Ok(self.item(ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error, call_kind }))
+    }
+
+    /// The text of a block of a result.
+    fn shown(&mut self, block: &InputBlock, path: &str) -> Result<String, Reject> {
+        match block.kind.as_str() {
+            "text" => text::text(block, path),
+            "document" | "search_result" => Ok(reading(block, path).unwrap_or_else(|_| text::left_out(block))),
+            "tool_reference" => {
+                let name = block.tool_name.as_deref().ok_or_else(|| missing(path, "tool_name"))?;
+                self.changes.refer(name, self.setting.tools, path)
+            }
+            _ => Ok(text::left_out(block)),
+        }
     }
 
     /// A summary stands for what came before it; one that failed stands for nothing.
@@ -275,12 +301,25 @@ impl Reader<'_> {
         let effort = checked(effort, &format!("{path}.output_config.effort"))?.map(str::to_owned);
         let mut said = match &message.content {
             None => String::new(),
-            Some(content) => texts(content, &format!("{path}.content"), |block, path| match block.kind.as_str() {
-                "text" => text::text(block, path),
-                _ => Err(unknown(block, path, "the system")),
-            })?,
+            Some(TextOr::Text(text)) => text.clone(),
+            Some(TextOr::List(blocks)) => {
+                let mut told = Vec::with_capacity(blocks.len());
+                for (place, block) in blocks.iter().enumerate() {
+                    let at = format!("{path}.content.{place}");
+                    told.push(match block.kind.as_str() {
+                        "text" => text::text(block, &at)?,
+                        "tool_addition" => self.changes.add(block, self.setting.tools, &at)?,
+                        "tool_removal" => self.changes.remove(block, self.setting.tools, &at)?,
+                        _ => return Err(unknown(block, &at, "the system")),
+                    });
+                }
+                joined(&told)
+            }
         };
-        if said.is_empty() && message.output_config.is_none() {
+        let found = self.found();
+        self.items.extend(found);
+        let changes_tools = matches!(&message.content, Some(TextOr::List(blocks)) if !blocks.is_empty());
+        if said.is_empty() && !changes_tools && message.output_config.is_none() {
             return Err(invalid(path, format!("{path}: a system message has content, or an output_config")));
         }
         if is_over {

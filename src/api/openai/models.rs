@@ -9,13 +9,12 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 
 use crate::api::App;
+use crate::api::anthropic::models as anthropic;
 use crate::api::body::PathId;
 use crate::api::errors::OpenAiError;
 use crate::engine::ModelInfo;
 use crate::parse::ReasoningFormat;
-use crate::protocol::models::{
-    AnthropicModel, AnthropicModelList, CodexCatalog, CodexEffort, CodexModel, CodexTruncation, Model, ModelList,
-};
+use crate::protocol::models::{CodexCatalog, CodexEffort, CodexModel, CodexTruncation, Model, ModelList};
 
 /// What Codex tells a model that it is, and how to work.
 const CODEX_INSTRUCTIONS: &str = include_str!("codex_instructions.md");
@@ -39,7 +38,8 @@ pub(crate) async fn list(
 ) -> Response {
     let models = || app.catalog.list().map(|engine| engine.model());
     if headers.contains_key("anthropic-version") {
-        return Json(anthropic_list(models())).into_response();
+        let listed = anthropic::page(models().collect(), &query, anthropic::is_discovery(&headers));
+        return listed.map_or_else(|reject| OpenAiError(reject).into_response(), |list| Json(list).into_response());
     }
     let codex = query.contains_key("client_version").then(|| codex_catalog(models()).models);
     Json(ModelList { object: "list", data: models().map(model).collect(), models: codex }).into_response()
@@ -49,7 +49,7 @@ pub(crate) async fn list(
 pub(crate) async fn get(State(app): State<App>, headers: HeaderMap, PathId(id): PathId) -> Response {
     let found = app.engine(Some(&id));
     match (found, headers.contains_key("anthropic-version")) {
-        (Ok(engine), true) => Json(anthropic(engine.model())).into_response(),
+        (Ok(engine), true) => Json(anthropic::model(engine.model())).into_response(),
         (Ok(engine), false) => Json(model(engine.model())).into_response(),
         (Err(reject), _) => OpenAiError(reject).into_response(),
     }
@@ -66,23 +66,6 @@ fn model(info: &ModelInfo) -> Model {
         tool_format: info.tool_format.name(),
         reasoning_format: info.reasoning.name(),
         reasoning_efforts: info.efforts.words().map(str::to_owned).collect(),
-    }
-}
-
-fn anthropic_list<'a>(models: impl Iterator<Item = &'a ModelInfo>) -> AnthropicModelList {
-    let data: Vec<AnthropicModel> = models.map(anthropic).collect();
-    let id = |model: Option<&AnthropicModel>| model.map(|model| model.id.clone());
-    AnthropicModelList { first_id: id(data.first()), last_id: id(data.last()), has_more: false, data }
-}
-
-fn anthropic(info: &ModelInfo) -> AnthropicModel {
-    AnthropicModel {
-        kind: "model",
-        id: info.id.clone(),
-        display_name: info.id.clone(),
-        created_at: rfc3339(info.created),
-        max_input_tokens: info.context_length,
-        max_tokens: info.context_length,
     }
 }
 
@@ -119,38 +102,5 @@ fn codex(priority: u32, info: &ModelInfo) -> CodexModel {
         experimental_supported_tools: [],
         input_modalities: ["text"],
         prefer_websockets: true,
-    }
-}
-
-/// A time in seconds since the Unix epoch as RFC 3339: the proleptic Gregorian calendar, counted in 400-year cycles
-/// from the first of March of the year 0, so that leap days are the last of their years.
-fn rfc3339(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (cycle, day) = (days / 146_097, days % 146_097);
-    let year_of_cycle = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
-    let month_from_march = (5 * day + 2) / 153;
-    let (day, month) = (day - (153 * month_from_march + 2) / 5 + 1, (month_from_march + 2) % 12 + 1);
-    let year = cycle * 400 + year_of_cycle + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_is_written_as_a_date() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_399, "2000-02-28T23:59:59Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_709_251_200, "2024-03-01T00:00:00Z"),
-            (1_735_689_599, "2024-12-31T23:59:59Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-        ] {
-            assert_eq!(rfc3339(seconds), text);
-        }
     }
 }
