@@ -84,8 +84,6 @@ pub struct Config {
     pub reader_queue_events: usize,
     /// Milliseconds without an event after which a reader gets a sign of life.
     pub silence_ms: u64,
-    /// Whether OpenAI's socket is served; else its upgrades get 426, and clients go on over HTTP.
-    pub websockets: bool,
     /// The field of a chat's answer that has the reasoning.
     pub reasoning_field: ReasoningField,
     /// Whether streams have whole calls and whole reasoning as events of their own, unless a request says.
@@ -191,7 +189,6 @@ impl Default for Config {
             readers_max: 1024,
             reader_queue_events: 1024,
             silence_ms: 15_000,
-            websockets: true,
             reasoning_field: ReasoningField::ReasoningContent,
             streaming_dispatch: false,
             conversations_live_max: 4096,

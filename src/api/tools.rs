@@ -242,7 +242,9 @@ pub(crate) fn declared_whole(mut tool: Value) -> Value {
         tool["format"] = json!({"type": "text"});
     }
     if let Some(inner) = tool.get_mut("tools").and_then(Value::as_array_mut) {
-        inner.iter_mut().for_each(|tool| *tool = declared_whole(tool.take()));
+        for tool in inner {
+            *tool = declared_whole(tool.take());
+        }
     }
     tool
 }
