@@ -161,6 +161,8 @@ pub struct ModelConfig {
     pub tool_format: Option<String>,
     /// See [`Config::reasoning`].
     pub reasoning: Option<String>,
+    /// Other names that clients may ask for it by.
+    pub aliases: Vec<String>,
     /// Words for how hard it is to think, and what each stands for: the model's own, or others for the usual ones.
     pub efforts: BTreeMap<String, Effort>,
 }
@@ -329,6 +331,11 @@ impl Config {
     /// The words for how hard a model is to think that are set for it.
     pub fn efforts_of(&self, model: &str) -> BTreeMap<String, Effort> {
         self.model.get(model).map(|model| model.efforts.clone()).unwrap_or_default()
+    }
+
+    /// The other names that are set for a model.
+    pub fn aliases_of(&self, model: &str) -> Vec<String> {
+        self.model.get(model).map(|model| model.aliases.clone()).unwrap_or_default()
     }
 
     /// Refuses values that cannot work.
@@ -558,6 +565,7 @@ mod tests {
         let scripted = Some(PathBuf::from("replies.json"));
         let chat_template = Some("hermes".to_owned());
         let own = ModelConfig {
+            aliases: vec!["gpt-5".to_owned()],
             chat_template: Some("my-template.jinja".to_owned()),
             tool_format: Some("hermes".to_owned()),
             reasoning: None,

@@ -416,7 +416,7 @@ impl DirectoryHandle {
                     None => going_on += 1,
                 },
                 Err(reject) => {
-                    tracing::error!(conversation = %id, reason = %reject.message, "a conversation could not be resumed");
+                    tracing::error!(conversation = %id, reason = %reject.message, "it could not be resumed");
                 }
             }
         }

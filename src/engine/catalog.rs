@@ -16,10 +16,14 @@ impl Catalog {
         Self { engines }
     }
 
-    /// The engine of this model; without a name, the default.
+    /// The engine of this model, by its id or else by another name of it; without a name, the default.
     pub fn get(&self, model: Option<&str>) -> Option<&Arc<dyn Engine>> {
         match model {
-            Some(id) => self.engines.iter().find(|engine| engine.model().id == id),
+            Some(name) => {
+                let by_id = self.engines.iter().find(|engine| engine.model().id == name);
+                let is_alias = |engine: &&Arc<dyn Engine>| engine.model().aliases.iter().any(|alias| alias == name);
+                by_id.or_else(|| self.engines.iter().find(is_alias))
+            }
             None => self.engines.first(),
         }
     }

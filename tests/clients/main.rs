@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
 mod codex;
+mod codex_app;
 mod install;
 mod opencode;
 mod proxy;
