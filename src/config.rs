@@ -566,13 +566,13 @@ mod tests {
         let chat_template = Some("hermes".to_owned());
         let own = ModelConfig {
             aliases: vec!["gpt-5".to_owned()],
-            chat_template: Some("my-template.jinja".to_owned()),
+            chat_template: Some("my.jinja".to_owned()),
             tool_format: Some("hermes".to_owned()),
             reasoning: None,
-            efforts: [("low".to_owned(), Effort { budget_tokens: Some(512), ..Effort::default() })].into(),
+            efforts: [("low".to_owned(), Effort { budget_tokens: Some(64), ..Effort::default() })].into(),
         };
-        let model = BTreeMap::from([("my-model".to_owned(), own)]);
-        assert_eq!(config.chat_template_of("my-model"), Some("my-template.jinja"));
+        let model = BTreeMap::from([("own".to_owned(), own)]);
+        assert_eq!(config.chat_template_of("own"), Some("my.jinja"));
         assert_eq!(config.chat_template_of("other"), Some("hermes"));
         assert_eq!(config, Config { models, scripted, chat_template, model, ..Config::default() });
         let debugged = format!("{:?}", Config::default());

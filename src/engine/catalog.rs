@@ -33,3 +33,22 @@ impl Catalog {
         self.engines.iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ScriptedEngine;
+
+    #[test]
+    fn a_model_is_found_by_each_of_its_names_and_an_id_wins() {
+        let engine = |names: &[&str]| -> Arc<dyn Engine> {
+            let engine = ScriptedEngine::from_json(r#"[{"deltas": ["a"]}]"#).unwrap();
+            Arc::new(engine.with_aliases(names.iter().map(|name| (*name).to_owned()).collect()))
+        };
+        let (first, second) = (engine(&["one"]), engine(&["two", "one", "scripted"]));
+        let catalog = Catalog::new(vec![first.clone(), second.clone()]);
+        let is = |name: Option<&str>, engine: &Arc<dyn Engine>| Arc::ptr_eq(catalog.get(name).unwrap(), engine);
+        assert!(is(None, &first) && is(Some("scripted"), &first) && is(Some("one"), &first));
+        assert!(is(Some("two"), &second) && catalog.get(Some("three")).is_none());
+    }
+}
