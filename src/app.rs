@@ -263,7 +263,8 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
     if let Some(path) = &config.scripted {
         let engine = ScriptedEngine::from_file(path)?.with_bare_calls(config.bare_calls);
         let efforts = config.efforts_of(&engine.model().id);
-        engines.push(Arc::new(engine.with_efforts(&efforts)));
+        let aliases = config.aliases_of(&engine.model().id);
+        engines.push(Arc::new(engine.with_efforts(&efforts).with_aliases(aliases)));
     }
     Ok(engines)
 }
@@ -316,6 +317,7 @@ pub(crate) fn load_options(config: &Config, id: &str) -> anyhow::Result<LoadOpti
         reasoning: config.reasoning_of(id)?,
         bare_calls: config.bare_calls,
         efforts: config.efforts_of(id),
+        aliases: config.aliases_of(id),
         template: config.chat_template_of(id).map(template_text).transpose()?,
         ..LoadOptions::default()
     })

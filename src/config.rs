@@ -86,8 +86,6 @@ pub struct Config {
     pub reader_queue_events: usize,
     /// Milliseconds without an event after which a reader gets a sign of life.
     pub silence_ms: u64,
-    /// Whether OpenAI's socket is served; else its upgrades get 426, and clients go on over HTTP.
-    pub websockets: bool,
     /// The field of a chat's answer that has the reasoning.
     pub reasoning_field: ReasoningField,
     /// Whether streams have whole calls and whole reasoning as events of their own, unless a request says.
@@ -165,6 +163,8 @@ pub struct ModelConfig {
     pub tool_format: Option<String>,
     /// See [`Config::reasoning`].
     pub reasoning: Option<String>,
+    /// Other names that clients may ask for it by.
+    pub aliases: Vec<String>,
     /// Words for how hard it is to think, and what each stands for: the model's own, or others for the usual ones.
     pub efforts: BTreeMap<String, Effort>,
 }
@@ -194,7 +194,6 @@ impl Default for Config {
             readers_max: 1024,
             reader_queue_events: 1024,
             silence_ms: 15_000,
-            websockets: true,
             reasoning_field: ReasoningField::ReasoningContent,
             streaming_dispatch: false,
             conversations_live_max: 4096,
@@ -335,6 +334,11 @@ impl Config {
     /// The words for how hard a model is to think that are set for it.
     pub fn efforts_of(&self, model: &str) -> BTreeMap<String, Effort> {
         self.model.get(model).map(|model| model.efforts.clone()).unwrap_or_default()
+    }
+
+    /// The other names that are set for a model.
+    pub fn aliases_of(&self, model: &str) -> Vec<String> {
+        self.model.get(model).map(|model| model.aliases.clone()).unwrap_or_default()
     }
 
     /// Refuses values that cannot work.
@@ -564,13 +568,14 @@ mod tests {
         let scripted = Some(PathBuf::from("replies.json"));
         let chat_template = Some("hermes".to_owned());
         let own = ModelConfig {
-            chat_template: Some("my-template.jinja".to_owned()),
+            aliases: vec!["gpt-5".to_owned()],
+            chat_template: Some("my.jinja".to_owned()),
             tool_format: Some("hermes".to_owned()),
             reasoning: None,
-            efforts: [("low".to_owned(), Effort { budget_tokens: Some(512), ..Effort::default() })].into(),
+            efforts: [("low".to_owned(), Effort { budget_tokens: Some(64), ..Effort::default() })].into(),
         };
-        let model = BTreeMap::from([("my-model".to_owned(), own)]);
-        assert_eq!(config.chat_template_of("my-model"), Some("my-template.jinja"));
+        let model = BTreeMap::from([("own".to_owned(), own)]);
+        assert_eq!(config.chat_template_of("own"), Some("my.jinja"));
         assert_eq!(config.chat_template_of("other"), Some("hermes"));
         assert_eq!(config, Config { models, scripted, chat_template, model, ..Config::default() });
         let debugged = format!("{:?}", Config::default());

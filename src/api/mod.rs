@@ -97,8 +97,6 @@ pub struct Limits {
 /// How the APIs look to clients; `config` names and sets it.
 #[derive(Clone, Copy, Debug)]
 pub struct Surface {
-    /// Whether OpenAI's socket is served.
-    pub websockets: bool,
     /// The field of a chat's answer that has the reasoning.
     pub reasoning: ReasoningField,
     /// Whether streams have whole calls and whole reasoning as events of their own, unless a request says.
@@ -107,7 +105,7 @@ pub struct Surface {
 
 impl From<&Config> for Surface {
     fn from(config: &Config) -> Self {
-        Self { websockets: config.websockets, reasoning: config.reasoning_field, dispatch: config.streaming_dispatch }
+        Self { reasoning: config.reasoning_field, dispatch: config.streaming_dispatch }
     }
 }
 

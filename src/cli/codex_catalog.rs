@@ -21,7 +21,10 @@ fn write(prepared: &Prepared, out: &mut impl Write) -> anyhow::Result<()> {
         models.push(read_file_facts(&file.path, &load_options(&prepared.config, &file.id)?)?.model);
     }
     if let Some(path) = &prepared.config.scripted {
-        models.push(ScriptedEngine::from_file(path)?.model().clone());
+        let engine = ScriptedEngine::from_file(path)?;
+        let id = engine.model().id.clone();
+        let (efforts, aliases) = (prepared.config.efforts_of(&id), prepared.config.aliases_of(&id));
+        models.push(engine.with_efforts(&efforts).with_aliases(aliases).model().clone());
     }
     writeln!(out, "{}", serde_json::to_string_pretty(&codex_catalog(models.iter()))?)?;
     Ok(out.flush()?)
@@ -32,9 +35,10 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, ModelConfig};
     use crate::engine::tiny::Tiny;
     use crate::models::ModelFile;
+    use crate::prompt::Effort;
 
     #[test]
     fn codex_is_told_how_much_each_model_takes_in() {
@@ -42,10 +46,28 @@ mod tests {
         let path = folder.path().join("tiny.gguf");
         std::fs::write(&path, Tiny::default().file()).unwrap();
         let models = vec![ModelFile { id: "org/tiny".to_owned(), path }];
+        let brief = Effort { budget_tokens: Some(7), ..Effort::default() };
+        let efforts = [("briefly".to_owned(), brief)].into();
+        let own = ModelConfig {
+            aliases: vec!["gpt-9".to_owned()],
+            efforts,
+            reasoning: Some("qwen3".to_owned()),
+            ..ModelConfig::default()
+        };
+        let config = Config { model: [("org/tiny".to_owned(), own)].into(), ..Config::default() };
         let mut out = Vec::new();
-        write(&Prepared { config: Config::default(), models }, &mut out).unwrap();
+        write(&Prepared { config, models }, &mut out).unwrap();
         let catalogue: Value = serde_json::from_slice(&out).unwrap();
-        let model = &catalogue["models"][0];
+        let (model, alias) = (&catalogue["models"][0], &catalogue["models"][1]);
+        let levels = model["supported_reasoning_levels"].as_array().unwrap();
+        let words: Vec<_> = levels.iter().map(|level| level["effort"].as_str().unwrap()).collect();
+        assert_eq!(words, ["none", "minimal", "low", "medium", "high", "xhigh", "briefly"]);
+        assert!(levels[6]["description"].as_str().unwrap().contains('7'));
+        assert_eq!(
+            (&alias["slug"], &alias["supported_reasoning_levels"]),
+            (&"gpt-9".into(), &model["supported_reasoning_levels"])
+        );
+        assert_eq!(alias["context_window"], model["context_window"]);
         let context = model["context_window"].as_u64().unwrap();
         assert_eq!(model["slug"], "org/tiny");
         assert_eq!(model["auto_compact_token_limit"], context * 8 / 10);

@@ -141,6 +141,8 @@ impl std::fmt::Debug for AbortHandle {
 pub struct ModelInfo {
     /// The id clients ask for, as listed by `/v1/models`.
     pub id: String,
+    /// Other names that clients may ask for it by.
+    pub aliases: Vec<String>,
     /// Who answers: `local`, `scripted`, …
     pub owned_by: String,
     /// Seconds since the Unix epoch when the model was loaded.

@@ -106,12 +106,12 @@ pub struct CodexModel {
 }
 
 /// How hard a model can think.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct CodexEffort {
     /// The word of the request.
-    pub effort: &'static str,
+    pub effort: String,
     /// For people.
-    pub description: &'static str,
+    pub description: String,
 }
 
 /// How Codex shortens what tools say.

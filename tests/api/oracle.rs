@@ -12,6 +12,14 @@ use serde_json::{Value, json};
 
 use crate::support::Server;
 
+/// Reads each of the values as this type.
+#[track_caller]
+fn read_all<T: DeserializeOwned>(values: &[Value]) {
+    for value in values {
+        read::<T>(value);
+    }
+}
+
 /// Reads the value as this type.
 #[track_caller]
 fn read<T: DeserializeOwned>(value: &Value) -> T {
@@ -83,10 +91,8 @@ async fn every_event_of_every_kind_of_stream_is_one_of_openais() {
         (body["input"], body["stream"], body["model"]) = (input.into(), true.into(), "scripted".into());
         let events = server.post_stream("/v1/responses", body.clone()).await.rest_json().await;
         assert!(events.len() > 3, "{input}");
-        for event in &events {
-            read::<ResponseStreamEvent>(event);
-            read::<ResponsesServerEvent>(event);
-        }
+        read_all::<ResponseStreamEvent>(&events);
+        read_all::<ResponsesServerEvent>(&events);
         let last: Response = read(&events.last().unwrap()["response"]);
         assert_eq!(last.id, events[0]["response"]["id"].as_str().unwrap());
         if body["store"] != false {
@@ -106,9 +112,7 @@ async fn a_cancelled_and_a_compacted_response_are_openais_too() {
     let mut events = server.get_stream(&format!("/v1/responses/{id}?stream=true")).await.rest_json().await;
     // The deltas are many, and of one form.
     events.dedup_by_key(|event| event["type"].clone());
-    for event in &events {
-        read::<ResponseStreamEvent>(event);
-    }
+    read_all::<ResponseStreamEvent>(&events);
     let mut compacted = server.post("/v1/responses/compact", json!({"model": "scripted", "input": "hi"})).await.body;
     // What users said stays in front of the summary; this type of OpenAI's list knows of no users.
     compacted["output"].as_array_mut().unwrap().retain(|item| item["role"] != "user");
@@ -136,9 +140,7 @@ async fn every_frame_of_openais_socket_is_one_of_theirs() {
         assert!(kinds.contains(&kind), "{kinds:?}");
     }
     frames.dedup_by_key(|frame| frame["type"].clone());
-    for frame in &frames {
-        read::<ResponsesServerEvent>(frame);
-    }
+    read_all::<ResponsesServerEvent>(&frames);
 }
 
 #[tokio::test]
@@ -173,16 +175,12 @@ async fn every_chunk_of_a_chat_and_of_a_completion_is_one_of_openais() {
         read::<CreateChatCompletionResponse>(&server.post("/v1/chat/completions", body.clone()).await.body);
         body["stream"] = true.into();
         let chunks = server.post_stream("/v1/chat/completions", body).await.rest_json().await;
-        for chunk in &chunks {
-            read::<CreateChatCompletionStreamResponse>(chunk);
-        }
+        read_all::<CreateChatCompletionStreamResponse>(&chunks);
     }
     let mut body = json!({"model": "scripted", "prompt": ["hi", "long"], "logprobs": 2, "max_tokens": 50});
     read::<CreateCompletionResponse>(&server.post("/v1/completions", body.clone()).await.body);
     body["stream"] = true.into();
     body["stream_options"] = json!({"include_usage": true});
     let parts = server.post_stream("/v1/completions", body).await.rest_json().await;
-    for part in &parts {
-        read::<CreateCompletionResponse>(part);
-    }
+    read_all::<CreateCompletionResponse>(&parts);
 }

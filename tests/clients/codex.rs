@@ -1,4 +1,4 @@
-//! Codex, from its package on npm: text, tools, resuming, and a server that dies under it.
+//! Codex, from its package on npm: text, tools, resuming, summaries, and a server that dies under it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ const VERSION: &str = "0.171.0";
 /// Seconds after which a run hangs.
 const PATIENCE_S: &str = "120";
 /// The head of a request over HTTP, and of one for a socket.
-const POSTS: &str = "POST /v1/responses ";
+pub(crate) const POSTS: &str = "POST /v1/responses ";
 const UPGRADES: &str = "GET /v1/responses ";
 
 /// A long answer, piece by piece.
@@ -31,7 +31,9 @@ fn replies() -> Value {
     }});
     let patch = format!("<tool_call>{patch}</tool_call>");
     let counted = counted();
+    let mused = [vec!["<think>".to_owned()], counted.clone(), vec!["</think>".to_owned()], counted.clone()].concat();
     json!([
+        {"match": "muse", "deltas": mused, "delay_ms": 40},
         {"match": "tools-42", "deltas": ["The tool ", "said 42."]},
         {"match": "Success. Updated", "deltas": ["It is ", "patched."]},
         {"match": "use a tool", "deltas": ["Let me look. ", call]},
@@ -43,17 +45,17 @@ fn replies() -> Value {
 }
 
 /// Codex with a home of its own, in front of a server.
-struct Codex {
+pub(crate) struct Codex {
     program: PathBuf,
-    home: TempDir,
-    proxy: Proxy,
+    pub(crate) home: TempDir,
+    pub(crate) proxy: Proxy,
     site: Site,
     server: Server,
 }
 
 impl Codex {
     /// `settings` are further lines of the provider's table.
-    fn new(settings: &str) -> Self {
+    pub(crate) fn new(settings: &str) -> Self {
         let folder = install::npm("@openai/codex", VERSION);
         let is_program =
             |path: &Path| path.ends_with("bin/codex") && path.components().any(|it| it.as_os_str() == "vendor");
@@ -74,7 +76,7 @@ impl Codex {
         Self { program, home, proxy, site, server }
     }
 
-    fn over_sockets() -> Self {
+    pub(crate) fn over_sockets() -> Self {
         Self::new("supports_websockets = true")
     }
 
@@ -86,10 +88,16 @@ impl Codex {
         self.proxy.redirect(Some(&self.server.address));
     }
 
-    /// Tells Codex what it must know of the model.
-    fn knowing_the_model(self) -> Self {
+    /// Tells Codex what it must know of the model, and these fields besides.
+    pub(crate) fn knowing_the_model(self, fields: &Value) -> Self {
         let (catalogue, config) = (self.home.path().join("catalog.json"), self.home.path().join(".codex/config.toml"));
-        std::fs::write(&catalogue, self.site.codex_catalog()).unwrap();
+        let mut known: Value = serde_json::from_slice(&self.site.codex_catalog()).unwrap();
+        for (name, value) in fields.as_object().into_iter().flatten() {
+            for model in known["models"].as_array_mut().unwrap() {
+                model[name] = value.clone();
+            }
+        }
+        std::fs::write(&catalogue, known.to_string()).unwrap();
         let settings = std::fs::read_to_string(&config).unwrap();
         let setting = format!("model_catalog_json = \"{}\"\n", catalogue.display());
         std::fs::write(&config, setting + &settings).unwrap();
@@ -97,10 +105,15 @@ impl Codex {
     }
 
     fn command(&self, words: &[&str]) -> Command {
+        let exec = ["exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"];
+        self.bare_command(&[&exec, words].concat())
+    }
+
+    /// Codex with these arguments and nothing of the caller's environment.
+    pub(crate) fn bare_command(&self, words: &[&str]) -> Command {
         // Ends what hangs, with what it started.
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", PATIENCE_S]).arg(&self.program);
-        command.args(["exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]);
         command.args(words).current_dir(self.home.path().join("work")).env_clear();
         // Nothing but loopback can be reached.
         let nowhere = "http://127.0.0.1:9";
@@ -175,7 +188,7 @@ fn codex_runs_a_tool_and_answers_with_its_result() {
 #[test]
 fn codex_that_knows_the_model_changes_a_file_by_a_patch() {
     for codex in [Codex::new(""), Codex::over_sockets()] {
-        let codex = codex.knowing_the_model();
+        let codex = codex.knowing_the_model(&Value::Null);
         let run = codex.exec(&["patch it"]);
         assert_eq!(run.texts(), ["It is patched."]);
         assert_eq!(std::fs::read_to_string(codex.home.path().join("work/made.txt")).unwrap(), "by a patch\n");
@@ -203,4 +216,29 @@ fn codex_finishes_its_turn_though_the_server_is_killed_in_the_middle_of_the_stre
         let run = Run::of(&run.wait_with_output().unwrap());
         assert_eq!(run.texts().iter().map(|text| text.trim_end()).collect::<Vec<_>>(), [counted.trim_end()]);
     }
+}
+
+/// A request says what it is for in a header of its own.
+const COMPACTS: &str = "\"request_kind\":\"compaction\"";
+
+#[test]
+fn codex_summarises_its_session_when_it_has_become_long_and_goes_on() {
+    let codex = Codex::new("");
+    codex.exec(&["say hi"]);
+    assert_eq!(codex.proxy.asked(COMPACTS), 0);
+    // What it was told of usage is more than this.
+    let run = codex.exec(&["-c", "model_auto_compact_token_limit=50", "resume", "--last", "once more"]);
+    assert_eq!(run.texts().last(), Some(&"Hi again."));
+    assert!(codex.proxy.asked(COMPACTS) > 0);
+}
+
+#[test]
+fn codex_is_given_a_summary_that_it_cannot_read_and_sends_it_back() {
+    let codex = Codex::new("capabilities = { remote_compaction = \"v2\" }");
+    codex.exec(&["say hi"]);
+    let run = codex.exec(&["-c", "model_auto_compact_token_limit=50", "resume", "--last", "once more"]);
+    assert_eq!(run.texts().last(), Some(&"Hi again."));
+    assert!(codex.proxy.asked("compaction_trigger") > 0);
+    let sealed = "\"type\":\"compaction\"";
+    assert!(codex.proxy.answered(sealed) > 0 && codex.proxy.asked(sealed) > 0);
 }

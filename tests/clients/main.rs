@@ -6,6 +6,7 @@
 mod anthropic;
 mod claude;
 mod codex;
+mod codex_app;
 mod install;
 mod opencode;
 mod proxy;

@@ -29,11 +29,10 @@ pub(crate) fn is_discovery(headers: &HeaderMap) -> bool {
 
 /// One page of the models.
 pub(crate) fn page(
-    models: Vec<&ModelInfo>,
+    mut all: Vec<AnthropicModel>,
     query: &HashMap<String, String>,
     aliased: bool,
 ) -> Result<AnthropicModelList, Reject> {
-    let mut all: Vec<AnthropicModel> = models.into_iter().map(model).collect();
     if aliased {
         let is_found = |id: &str| ["claude", "anthropic"].iter().any(|name| id.contains(name));
         all.iter_mut().filter(|model| !is_found(&model.id)).for_each(|model| model.id = format!("{ALIAS}{}", model.id));
@@ -60,12 +59,12 @@ pub(crate) fn page(
     Ok(AnthropicModelList { first_id: id(data.first()), last_id: id(data.last()), has_more, data })
 }
 
-/// A model.
-pub(crate) fn model(info: &ModelInfo) -> AnthropicModel {
+/// A model by one of its names.
+pub(crate) fn model(name: &str, info: &ModelInfo) -> AnthropicModel {
     AnthropicModel {
         kind: "model",
-        id: info.id.clone(),
-        display_name: info.id.clone(),
+        id: name.to_owned(),
+        display_name: name.to_owned(),
         created_at: rfc3339(info.created),
         max_input_tokens: info.context_length,
         max_tokens: info.context_length,
@@ -99,7 +98,7 @@ mod tests {
         let all: Vec<ModelInfo> = ["a", "b", "claude-c", "d"].into_iter().map(named).collect();
         let list = |query: &[(&str, &str)], aliased| {
             let query = query.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-            let list = page(all.iter().collect(), &query, aliased)?;
+            let list = page(all.iter().map(|info| model(&info.id, info)).collect(), &query, aliased)?;
             Ok::<_, Reject>((list.data.into_iter().map(|model| model.id).collect::<Vec<_>>().join(" "), list.has_more))
         };
         let page = |query: &[(&str, &str)]| list(query, false).unwrap();

@@ -23,13 +23,6 @@ const CODEX_OUTPUT_TOKENS_MAX: u32 = 10_000;
 const CODEX_OUTPUT_SHARE: u32 = 8;
 /// How full a context may be, in hundredths, before Codex summarises it.
 const CODEX_FULL: u32 = 80;
-/// The efforts that Codex offers of a model that thinks.
-const CODEX_EFFORTS: [CodexEffort; 3] = [
-    CodexEffort { effort: "low", description: "Thinks little before it acts." },
-    CodexEffort { effort: "medium", description: "Thinks as much as most work needs." },
-    CodexEffort { effort: "high", description: "Thinks long, for hard problems." },
-];
-
 /// All models.
 pub(crate) async fn list(
     State(app): State<App>,
@@ -38,26 +31,29 @@ pub(crate) async fn list(
 ) -> Response {
     let models = || app.catalog.list().map(|engine| engine.model());
     if headers.contains_key("anthropic-version") {
-        let listed = anthropic::page(models().collect(), &query, anthropic::is_discovery(&headers));
+        let all = models().flat_map(|info| names(info).map(|name| anthropic::model(name, info))).collect();
+        let listed = anthropic::page(all, &query, anthropic::is_discovery(&headers));
         return listed.map_or_else(|reject| OpenAiError(reject).into_response(), |list| Json(list).into_response());
     }
     let codex = query.contains_key("client_version").then(|| codex_catalog(models()).models);
-    Json(ModelList { object: "list", data: models().map(model).collect(), models: codex }).into_response()
+    let data = models().flat_map(|info| names(info).map(move |name| model(name, info)));
+    Json(ModelList { object: "list", data: data.collect(), models: codex }).into_response()
 }
 
 /// One model; its id may have slashes.
 pub(crate) async fn get(State(app): State<App>, headers: HeaderMap, PathId(id): PathId) -> Response {
     let found = app.engine(Some(&id));
     match (found, headers.contains_key("anthropic-version")) {
-        (Ok(engine), true) => Json(anthropic::model(engine.model())).into_response(),
-        (Ok(engine), false) => Json(model(engine.model())).into_response(),
+        (Ok(engine), true) => Json(anthropic::model(&id, engine.model())).into_response(),
+        (Ok(engine), false) => Json(model(&id, engine.model())).into_response(),
         (Err(reject), _) => OpenAiError(reject).into_response(),
     }
 }
 
-fn model(info: &ModelInfo) -> Model {
+/// A model by one of its names.
+fn model(name: &str, info: &ModelInfo) -> Model {
     Model {
-        id: info.id.clone(),
+        id: name.to_owned(),
         object: "model",
         created: info.created,
         owned_by: info.owned_by.clone(),
@@ -69,20 +65,40 @@ fn model(info: &ModelInfo) -> Model {
     }
 }
 
-/// The models as Codex knows them: so that it neither overruns a context nor asks for what a model does not do.
+/// The models as Codex knows them, by each of their names: so that it neither overruns a context nor asks for what a
+/// model does not do.
 pub(crate) fn codex_catalog<'a>(models: impl Iterator<Item = &'a ModelInfo>) -> CodexCatalog {
-    CodexCatalog { models: (0..).zip(models).map(|(place, info)| codex(place, info)).collect() }
+    let names = models.flat_map(|info| names(info).map(move |name| (name, info)));
+    CodexCatalog { models: (0..).zip(names).map(|(place, (name, info))| codex(place, name, info)).collect() }
 }
 
-fn codex(priority: u32, info: &ModelInfo) -> CodexModel {
+/// All names of a model, its id first.
+fn names(info: &ModelInfo) -> impl Iterator<Item = &String> {
+    std::iter::once(&info.id).chain(&info.aliases)
+}
+
+/// What Codex says of each word for how hard to think.
+fn codex_efforts(info: &ModelInfo) -> Vec<CodexEffort> {
+    let effort = |word: &str| {
+        let description = match info.efforts.get(word).and_then(|effort| effort.budget_tokens) {
+            Some(0) => "Does not think before it acts.".to_owned(),
+            Some(tokens) => format!("Thinks for {tokens} tokens at most."),
+            None => "Thinks for as long as it wants to.".to_owned(),
+        };
+        CodexEffort { effort: word.to_owned(), description }
+    };
+    info.efforts.words().map(effort).collect()
+}
+
+fn codex(priority: u32, name: &str, info: &ModelInfo) -> CodexModel {
     let thinks = info.reasoning != ReasoningFormat::NONE;
     let context = info.context_length;
     CodexModel {
-        slug: info.id.clone(),
-        display_name: info.id.clone(),
+        slug: name.to_owned(),
+        display_name: name.to_owned(),
         description: None,
         default_reasoning_level: thinks.then_some("medium"),
-        supported_reasoning_levels: if thinks { CODEX_EFFORTS.to_vec() } else { Vec::new() },
+        supported_reasoning_levels: if thinks { codex_efforts(info) } else { Vec::new() },
         shell_type: "unified_exec",
         visibility: "list",
         supported_in_api: true,

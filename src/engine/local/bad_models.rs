@@ -16,6 +16,7 @@ use crate::engine::{FinishReason, KvFormat};
 
 const OPTIONS: LoadOptions = LoadOptions {
     id: None,
+    aliases: Vec::new(),
     template: None,
     tool_format: None,
     reasoning: None,

@@ -39,6 +39,8 @@ const HASHED_BYTES: usize = 1 << 18;
 pub struct LoadOptions {
     /// The id clients ask for; by default the file's name without `.gguf`.
     pub id: Option<String>,
+    /// Other names that clients may ask for it by.
+    pub aliases: Vec<String>,
     /// The text of the chat template; by default the file's own.
     pub template: Option<String>,
     /// How tool calls look; by default as the template shows.
@@ -75,6 +77,7 @@ impl Default for LoadOptions {
     fn default() -> Self {
         Self {
             id: None,
+            aliases: Vec::new(),
             template: None,
             tool_format: None,
             reasoning: None,
@@ -357,6 +360,7 @@ fn model_info(
     let (tool_format, reasoning) = formats(&template);
     let tokenizer = Arc::new(tokenizer);
     ModelInfo {
+        aliases: options.aliases.clone(),
         id: options.id.clone().unwrap_or_else(|| model_name(path)),
         owned_by: "local".to_owned(),
         created: Clock::System.unix_ms() / 1000,

@@ -71,6 +71,13 @@ impl ScriptedEngine {
         self
     }
 
+    /// The same with further names.
+    #[must_use]
+    pub fn with_aliases(mut self, aliases: Vec<String>) -> Self {
+        self.model.aliases = aliases;
+        self
+    }
+
     /// Starts an engine that plays the script `json`.
     pub fn from_json(json: &str) -> Result<Self, ScriptError> {
         Self::start(json, "text".to_owned())
@@ -81,6 +88,7 @@ impl ScriptedEngine {
         let tokenizer = Arc::new(Tokenizer::bytes());
         let model = ModelInfo {
             id: "scripted".to_owned(),
+            aliases: Vec::new(),
             owned_by: "scripted".to_owned(),
             created: Clock::System.unix_ms() / 1000,
             context_length: CONTEXT_LENGTH,
