@@ -303,6 +303,15 @@ fn a_cascading_cancel_reaches_the_successor_that_runs() {
 }
 
 #[test]
+fn a_cascading_cancel_leaves_a_turn_that_begins_because_of_it() {
+    let (mut talk, id, _) = with_open_call();
+    talk.steer_as(id, "later", |steer| (steer.when, steer.tools) = (When::After, ToolsOnSteer::Await)).unwrap();
+    assert!(talk.state.active().is_none(), "it waits for the calls");
+    talk.say(Input::Cancel { response_id: Some(id), cascade: true }).unwrap();
+    assert!(talk.state.active().is_none_or(|turn| !turn.cancel_requested));
+}
+
+#[test]
 fn an_interrupt_keeps_finished_items_and_throws_the_open_one_away() {
     let (mut talk, id) = Talk::generating(&[]);
     talk.generated(vec![output(1, Piece::Reasoning("hm".to_owned()))]);

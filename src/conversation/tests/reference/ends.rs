@@ -8,13 +8,14 @@ impl Reference {
             Status::Running => self.cancel_running(target),
             Status::Cancelled => {}
             _ => {
+                // A turn that the closed calls let begin was none yet when the cancel came.
+                let mut last = self.turns[target].successor;
                 let has_open = (0..self.calls.len()).any(|call| self.is_open(call) && self.calls[call].turn == target);
                 if has_open {
                     self.fail_steers(target);
                     self.close_calls(Some(target), false);
                     self.next_turn();
                 }
-                let mut last = self.turns[target].successor;
                 while let Some(next) = last.and_then(|turn| self.turns[turn].successor) {
                     last = Some(next);
                 }
