@@ -44,6 +44,8 @@ pub struct MessagesRequest {
     pub container: Option<Value>,
     /// Servers whose tools would be called from here.
     pub mcp_servers: Option<Vec<Value>>,
+    /// A mark at the end of all.
+    pub cache_control: Option<CacheControl>,
     /// Extra variables for the chat template.
     pub chat_template_kwargs: Option<Map<String, Value>>,
     /// Whether a billing line at the head of the system text is left out of the prompt; the default.
@@ -108,6 +110,15 @@ pub struct InputBlock {
     pub tool_name: Option<String>,
     /// The tool that is added or removed.
     pub tool: Option<Value>,
+    /// What is before it is to be kept in the cache.
+    pub cache_control: Option<CacheControl>,
+}
+
+/// A mark up to which a prompt is to be kept in the cache.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct CacheControl {
+    /// How long: `5m` or `1h`.
+    pub ttl: Option<String>,
 }
 
 /// A tool. One without a type is a function; what others mean is fixed by their type.
@@ -284,10 +295,12 @@ pub enum Block {
 /// Tokens. The prompt's are `input_tokens`, `cache_creation_input_tokens` and `cache_read_input_tokens` together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Tokens of the prompt that were neither in the cache nor put there for a mark.
+    /// Tokens of the prompt that were not in the cache and stand behind the last mark.
     pub input_tokens: u32,
-    /// Tokens of the prompt that a mark put into the cache.
+    /// Tokens of the prompt that were put into the cache, up to the last mark.
     pub cache_creation_input_tokens: u32,
+    /// The same by how long they are to be kept.
+    pub cache_creation: CacheCreation,
     /// Tokens of the prompt that were in the cache.
     pub cache_read_input_tokens: u32,
     /// Tokens of the answer.
@@ -296,6 +309,15 @@ pub struct Usage {
     pub output_tokens_details: OutputTokensDetails,
     /// Always `standard`.
     pub service_tier: &'static str,
+}
+
+/// Tokens of the prompt that were put into the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CacheCreation {
+    /// For five minutes.
+    pub ephemeral_5m_input_tokens: u32,
+    /// For an hour.
+    pub ephemeral_1h_input_tokens: u32,
 }
 
 /// Of the answer's tokens.

@@ -68,6 +68,36 @@ async fn the_spelling_of_a_request_does_not_change_its_prompt() {
 }
 
 #[tokio::test]
+async fn what_stands_in_front_of_the_last_mark_is_put_into_the_cache_and_told_by_how_long() {
+    let server = Server::start().await;
+    let asked = |first: Value, second: Value| {
+        let text = |text: &str, mark: Value| json!([{"type": "text", "text": text, "cache_control": mark}]);
+        with(json!([
+            {"role": "user", "content": text("hi", first)},
+            {"role": "assistant", "content": "Hello"},
+            {"role": "user", "content": text("rain", second)},
+        ]))
+    };
+    let usage = async |body: Value| server.post(PATH, body).await.body["usage"].clone();
+    let (none, minutes, hour) = (Value::Null, json!({"type": "ephemeral"}), json!({"type": "ephemeral", "ttl": "1h"}));
+    let plain = usage(asked(none.clone(), none.clone())).await;
+    assert_eq!(plain["cache_creation_input_tokens"], 0);
+    let (whole, first) = (plain["input_tokens"].as_u64().unwrap(), count(&server, ask("hi")).await);
+    let all = usage(asked(minutes.clone(), hour.clone())).await;
+    // The head of an answer is one control token, and a byte is a token.
+    let answer = 1 + "assistant\n".len() as u64;
+    assert_eq!((&all["cache_creation_input_tokens"], &all["input_tokens"]), (&json!(whole - answer), &json!(answer)));
+    let by_ttl = json!({"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": whole - answer});
+    assert_eq!(all["cache_creation"], by_ttl);
+    let some = usage(asked(minutes, none)).await;
+    assert_eq!(some["cache_creation"]["ephemeral_5m_input_tokens"], first - answer);
+    assert_eq!(some["input_tokens"], whole - (first - answer));
+    let mut top = asked(Value::Null, Value::Null);
+    top["cache_control"] = hour;
+    assert_eq!(usage(top).await, all);
+}
+
+#[tokio::test]
 async fn results_are_taken_in_every_form_and_stand_behind_their_calls() {
     let server = Server::start().await;
     let turn = |results: Vec<Value>| {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::api::object::seal;
 use crate::conversation::{Ending, Item, ItemBody, ItemStatus, OutputItem, Purpose, Response, ResponseStatus};
 use crate::ids::ResponseId;
-use crate::protocol::messages::{AppliedEdits, Block, Message, MessageEnd, OutputTokensDetails, Usage};
+use crate::protocol::messages::{AppliedEdits, Block, CacheCreation, Message, MessageEnd, OutputTokensDetails, Usage};
 
 /// What the client wants of an answer besides.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +16,8 @@ pub(super) struct Shown {
     pub(super) dispatches: bool,
     /// What was left out of its prompt, where the request asks for that.
     pub(super) edits: Option<AppliedEdits>,
+    /// Tokens of its prompt up to the last mark, and whether they are to be kept for an hour.
+    pub(super) marked: Option<(u32, bool)>,
 }
 
 /// The answer as it ended.
@@ -40,7 +42,7 @@ pub(super) fn opened(response: &Response, shown: &Shown) -> Message {
         content: Vec::new(),
         stop_reason: None,
         stop_sequence: None,
-        usage: usage(response),
+        usage: usage(response, shown),
         context_management: shown.edits.clone(),
     }
 }
@@ -99,11 +101,15 @@ pub(super) fn end(response: &Response) -> MessageEnd {
 }
 
 /// Tokens so far.
-pub(super) fn usage(response: &Response) -> Usage {
+pub(super) fn usage(response: &Response, shown: &Shown) -> Usage {
     let usage = &response.usage;
+    let (marked, for_an_hour) = shown.marked.unwrap_or_default();
+    let created = marked.min(usage.input_tokens).saturating_sub(usage.cached_tokens);
+    let (hour, minutes) = if for_an_hour { (created, 0) } else { (0, created) };
     Usage {
-        input_tokens: usage.input_tokens - usage.cached_tokens.min(usage.input_tokens),
-        cache_creation_input_tokens: 0,
+        input_tokens: usage.input_tokens.saturating_sub(usage.cached_tokens + created),
+        cache_creation_input_tokens: created,
+        cache_creation: CacheCreation { ephemeral_5m_input_tokens: minutes, ephemeral_1h_input_tokens: hour },
         cache_read_input_tokens: usage.cached_tokens,
         output_tokens: usage.output_tokens,
         output_tokens_details: OutputTokensDetails { thinking_tokens: usage.reasoning_tokens },

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use futures_util::future::join;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::{self, Shown};
@@ -44,12 +45,16 @@ pub(crate) async fn create(
     let engine = app.engine(request.model.as_deref())?;
     let strict = request::is_strict(version(&headers));
     let prepared = request::prepare(engine.model(), Some(&app.seal), &request, &body, strict)?;
-    let Prepared { mut create, params } = prepared;
+    let Prepared { mut create, params, mark } = prepared;
     create::check_constraint(&app, &create, &params).await.map_err(request::in_own_words)?;
     let edited = edits::apply(&app, engine, &request, &mut create).await?;
-    let shown = Shown { edits: edited.map(|edited| edited.applied), ..shown(&request) };
-    let id = create.response_id;
-    let (handle, reader) = app.directory.ephemeral(create::open(&principal, Vec::new()), create, claim).await?;
+    let (id, counted) = (create.response_id, create.clone());
+    let creating = app.directory.ephemeral(create::open(&principal, Vec::new()), create, claim);
+    // Nobody waits for the count: the prompt is being computed meanwhile. What cannot be rendered says so there.
+    let (created, marked) = join(creating, edits::count_marked(&app, engine, &counted, mark)).await;
+    let (handle, reader) = created?;
+    let edits = edited.map(|edited| edited.applied);
+    let shown = Shown { edits, marked: marked.unwrap_or_default(), ..shown(&request) };
     answer(&app, &handle, reader, id, (&request, shown), permit).await
 }
 
@@ -82,7 +87,7 @@ async fn answer(
 fn shown(request: &MessagesRequest) -> Shown {
     let display = request.thinking.as_ref().and_then(|thinking| thinking.display.as_deref());
     let dispatches = request.stream_options.and_then(|options| options.include_dispatch);
-    Shown { omits_thinking: display == Some("omitted"), dispatches: dispatches == Some(true), edits: None }
+    Shown { omits_thinking: display == Some("omitted"), dispatches: dispatches == Some(true), ..Shown::default() }
 }
 
 /// Gives the first answer to a key again, as long as its conversation lives.

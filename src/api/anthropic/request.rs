@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::thinking::thinking;
 use super::tools::{self, Declared};
-use super::transcript::{Setting, Transcript, transcript};
+use super::transcript::{Mark, Setting, Transcript, transcript};
 use crate::api::body::decode;
 use crate::api::errors::invalid;
 use crate::api::seal::Seal;
@@ -30,6 +30,8 @@ pub(crate) struct Prepared {
     pub(crate) create: Create,
     /// What its generation follows from, in the words of the other APIs.
     pub(super) params: Value,
+    /// Up to where the prompt is to be kept in the cache.
+    pub(super) mark: Option<Mark>,
 }
 
 /// Whether the stricter rules of the newer version hold. A version that is not known is taken for the older one.
@@ -49,7 +51,8 @@ pub(crate) fn prepare(
     let fresh = &mut FreshIds::random();
     let response_id = ResponseId::draw(fresh);
     let declared = tools::declared(request.tools.as_deref())?;
-    let Transcript { items, effort, removed } = transcript(request, Setting { seal, strict, tools: &declared }, fresh)?;
+    let Transcript { items, effort, removed, mark } =
+        transcript(request, Setting { seal, strict, tools: &declared }, fresh)?;
     let (thinking, template_kwargs) = thinking(request, effort.as_deref(), model)?;
     let params = params(request, body, &declared, &removed)?;
     let (read, tools) = (decode::<GenerationParams>(&params)?, shown(request, declared));
@@ -74,7 +77,7 @@ pub(crate) fn prepare(
         seal: seal.map(|seal| seal.key(response_id)),
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
-    Ok(Prepared { create: Create::new(response_id, items, config), params })
+    Ok(Prepared { create: Create::new(response_id, items, config), params, mark })
 }
 
 /// Refuses what is not done here, and what the version does not take.

@@ -124,7 +124,7 @@ impl Encoder {
             Fact::ResponseEnded { ending: Ending::Failed { error }, .. } => return Err(failed(error, self.id)),
             Fact::ResponseEnded { .. } => {
                 self.open(response, out);
-                let (delta, usage) = (answer::end(response), answer::usage(response));
+                let (delta, usage) = (answer::end(response), answer::usage(response, &self.shown));
                 let context_management = self.shown.edits.clone();
                 let delta = StreamEvent::MessageDelta { delta, usage, context_management };
                 out.extend([delta, StreamEvent::MessageStop]);

@@ -17,7 +17,7 @@ use crate::conversation::{CallKind, Content, Item, ItemBody, ItemStatus, Reject}
 use crate::ids::{CallId, FreshIds, ItemId};
 use crate::prompt::Role;
 use crate::protocol::TextOr;
-use crate::protocol::messages::{InputBlock, InputMessage, MessagesRequest};
+use crate::protocol::messages::{CacheControl, InputBlock, InputMessage, MessagesRequest};
 
 /// How long a system message is shown that holds for one turn.
 const UNTIL_THE_NEXT: &str = "next_user_message";
@@ -30,6 +30,23 @@ pub(super) struct Transcript {
     pub(super) effort: Option<String>,
     /// The tools that cannot be used at its end.
     pub(super) removed: HashSet<String>,
+    /// The last mark.
+    pub(super) mark: Option<Mark>,
+}
+
+/// A mark up to which the prompt is to be kept in the cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    /// The last item in front of it: marks are told apart message by message.
+    pub(super) behind: ItemId,
+    /// Whether for an hour.
+    pub(super) for_an_hour: bool,
+}
+
+/// The last mark in a content.
+fn mark(content: Option<&TextOr<InputBlock>>) -> Option<&CacheControl> {
+    let Some(TextOr::List(blocks)) = content else { return None };
+    blocks.iter().rev().find_map(|block| block.cache_control.as_ref())
 }
 
 /// What reading depends on besides the messages.
@@ -54,12 +71,13 @@ pub(super) fn transcript(
     }
     let effort = request.output_config.as_ref().and_then(|config| config.effort.clone());
     let (items, open, closed, changes) = (Vec::new(), Vec::new(), HashSet::new(), Changes::default());
-    let mut reader = Reader { setting, fresh, items, open, closed, effort, changes };
+    let mut reader = Reader { setting, fresh, items, open, closed, effort, changes, mark: None };
     if let Some(system) = &request.system {
         let text = self::system(system)?;
         if !text.is_empty() {
             reader.say(Role::System, text);
         }
+        reader.mark(mark(Some(system)));
     }
     let last_user = messages.iter().rposition(|message| message.role == "user");
     let mut effort = None;
@@ -77,8 +95,10 @@ pub(super) fn transcript(
                 return Err(invalid(at.clone(), format!("{at}: {role:?} is none of user, assistant, system")));
             }
         }
+        reader.mark(mark(message.content.as_ref()));
     }
-    Ok(Transcript { items: reader.items, effort, removed: reader.changes.removed })
+    reader.mark(request.cache_control.as_ref());
+    Ok(Transcript { items: reader.items, effort, removed: reader.changes.removed, mark: reader.mark })
 }
 
 /// The system text as one.
@@ -103,9 +123,16 @@ struct Reader<'a> {
     /// The effort in force.
     effort: Option<String>,
     changes: Changes,
+    mark: Option<Mark>,
 }
 
 impl Reader<'_> {
+    /// What was read so far is marked, if there is a mark.
+    fn mark(&mut self, mark: Option<&CacheControl>) {
+        let Some((mark, last)) = mark.zip(self.items.last()) else { return };
+        self.mark = Some(Mark { behind: last.id, for_an_hour: mark.ttl.as_deref() == Some("1h") });
+    }
+
     fn item(&mut self, body: ItemBody) -> Item {
         Item { id: ItemId::draw(self.fresh), status: ItemStatus::Completed, body }
     }
