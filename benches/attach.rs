@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use midstream::actors::{self, Cursor, KvKeeper, Parts, RootHandle, Running, Unstored};
+use midstream::actors::{self, Cursor, Foresight, KvKeeper, Parts, RootHandle, Running, Unstored};
 use midstream::clock::{Clock, monotonic};
 use midstream::config::Config;
 use midstream::conversation::{
@@ -77,6 +77,7 @@ async fn start(folder: &Path) -> Outcome<(RootHandle, Parts)> {
         config: Arc::new(config),
         running: Running::default(),
         unstored: Unstored::default(),
+        foresight: Foresight::default(),
         kv: KvKeeper::default(),
     };
     Ok((actors::start(parts.clone()).await?, parts))
@@ -115,7 +116,12 @@ async fn write(folder: &Path, id: ConversationId) -> Outcome<()> {
         log.add(Event::OutputDone { response_id, item_id });
         log.add(Event::ContentPartDone { response_id, item_id });
         log.add(Event::OutputItemDone { response_id, item_id, status: ItemStatus::Completed, native_id: None });
-        log.add(Event::ResponseEnded { response_id, ending: Ending::Completed, tail_tokens: vec![2] });
+        log.add(Event::ResponseEnded {
+            response_id,
+            ending: Ending::Completed,
+            tail_tokens: vec![2],
+            stop_string: None,
+        });
         let records = vec![Record::Response(response_id)];
         let events = std::mem::take(&mut log.events);
         writer.append(Batch { conversation: id, events, records, durability: Durability::Group }).await?;

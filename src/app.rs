@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
+use crate::actors::{self, Foresight, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use crate::api::{self, App, Limits, Phase, Seal};
 use crate::cli::Prepared;
 use crate::clock::{Clock, monotonic};
@@ -144,6 +144,7 @@ impl Server {
             config: config.clone(),
             running: Running::default(),
             unstored: Unstored::default(),
+            foresight: Foresight::default(),
             kv,
         };
         let root = actors::start(parts.clone()).await?;

@@ -63,6 +63,8 @@ pub struct Config {
     pub model: BTreeMap<String, ModelConfig>,
     /// Whether a client's billing line at the head of the system text is left out where a request says so.
     pub strip_preamble: bool,
+    /// Whether what is certain of a turn's next prompt is computed while its calls are made.
+    pub speculative_prefill: bool,
     /// Milliseconds of rest after which a conversation goes on without its earlier reasoning; 0 keeps it always.
     pub reasoning_cleared_after_ms: u64,
 
@@ -181,6 +183,7 @@ impl Default for Config {
             bare_calls: true,
             model: BTreeMap::new(),
             strip_preamble: true,
+            speculative_prefill: true,
             reasoning_cleared_after_ms: 0,
             body_bytes_max: 32 << 20,
             ws_frame_bytes_max: 32 << 20,

@@ -416,7 +416,8 @@ impl DirectoryHandle {
                     None => going_on += 1,
                 },
                 Err(reject) => {
-                    tracing::error!(conversation = %id, reason = %reject.message, "it could not be resumed");
+                    let reason = reject.message;
+                    tracing::error!(conversation = %id, %reason, "a conversation could not be resumed");
                 }
             }
         }

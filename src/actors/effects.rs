@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ractor::ActorRef;
 
 use super::conversation::ConversationMsg;
+use super::foresight;
 use super::kv::ConversationKv;
 use super::prompt::HeldPrompt;
 use super::pump::{self, Job, PumpControl};
@@ -19,6 +20,8 @@ pub(super) struct Work {
     pumps: BTreeMap<u64, Arc<PumpControl>>,
     held: Arc<HeldPrompt>,
     kv: Arc<ConversationKv>,
+    /// What is computed ahead of the next turn.
+    ahead: Option<Arc<PumpControl>>,
 }
 
 impl Work {
@@ -27,6 +30,9 @@ impl Work {
         match effect {
             Effect::StartGeneration { generation, response_id } => {
                 crash::point("generation_starting");
+                if let Some(ahead) = self.ahead.take() {
+                    ahead.abort();
+                }
                 let control = Arc::new(PumpControl::default());
                 let thinking = state.response(response_id).and_then(|response| response.config.thinking.as_ref());
                 control.limit_thinking(thinking.and_then(|thinking| thinking.budget_tokens));
@@ -34,6 +40,11 @@ impl Work {
                 let (held, kv, running) = (self.held.clone(), self.kv.clone(), parts.running.enter());
                 let job = Job { generation, response_id, state: state.clone(), held, kv, control, running };
                 pump::start(job, parts.clone(), to.clone());
+            }
+            Effect::Foresee { response_id } => {
+                let control = Arc::new(PumpControl::default());
+                self.ahead = Some(control.clone());
+                foresight::start(parts, state.clone(), response_id, self.held.clone(), control);
             }
             Effect::LimitThinking { generation, budget_tokens } => {
                 if let Some(control) = self.pumps.get(&generation) {

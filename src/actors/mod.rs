@@ -7,6 +7,7 @@ mod checkpoints;
 mod conversation;
 mod directory;
 mod effects;
+mod foresight;
 mod handle;
 mod journal;
 mod keys;
@@ -24,6 +25,8 @@ mod unflushed;
 #[cfg(test)]
 mod choice_tests;
 #[cfg(test)]
+mod foresight_tests;
+#[cfg(test)]
 mod fork_tests;
 #[cfg(test)]
 mod native_id_tests;
@@ -39,6 +42,7 @@ mod teller;
 mod tests;
 
 pub use directory::{DirectoryHandle, Open};
+pub use foresight::Foresight;
 pub use handle::{AnsweredCall, Cancelled, Claimed, ConversationHandle};
 pub use keys::{Claim, KeyClaim, Keys};
 pub use kv::KvKeeper;

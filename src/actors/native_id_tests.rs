@@ -19,14 +19,14 @@ use crate::store::MemoryJournal;
 const END: u32 = 257;
 
 /// A server with a model of this template that gives these answers.
-struct Served {
-    parts: Parts,
+pub(super) struct Served {
+    pub(super) parts: Parts,
     teller: Arc<Teller>,
-    directory: DirectoryHandle,
+    pub(super) directory: DirectoryHandle,
 }
 
 impl Served {
-    async fn new(format: &str, template: &str, answers: &[&'static str]) -> Self {
+    pub(super) async fn new(format: &str, template: &str, answers: &[&'static str]) -> Self {
         let journal = Arc::new(MemoryJournal::new());
         let mut parts = parts(&journal, &json!([{"deltas": ["unused"]}]), Config::default());
         let model = parts.catalog.get(None).unwrap().model().clone();
@@ -37,12 +37,12 @@ impl Served {
         Self { parts, teller, directory }
     }
 
-    fn create(&self, input: Vec<Item>) -> Create {
+    pub(super) fn create(&self, input: Vec<Item>) -> Create {
         Create { input, ..create(&self.parts, &[]) }
     }
 
     /// Begins a conversation with this input, and waits for the answer.
-    async fn begin(&self, input: Vec<Item>) -> (ConversationHandle, Arc<State>) {
+    pub(super) async fn begin(&self, input: Vec<Item>) -> (ConversationHandle, Arc<State>) {
         let create = self.create(input);
         let id = create.response_id;
         let (handle, _reader) = self.directory.create_in_new(Open::default(), create, None).await.unwrap();
@@ -50,7 +50,7 @@ impl Served {
         (handle, state)
     }
 
-    async fn go_on(&self, handle: &ConversationHandle, input: Vec<Item>) -> Arc<State> {
+    pub(super) async fn go_on(&self, handle: &ConversationHandle, input: Vec<Item>) -> Arc<State> {
         let create = self.create(input);
         let id = create.response_id;
         drop(handle.create(create, None).await.unwrap());
@@ -64,7 +64,7 @@ impl Served {
         soon(handle.ended(id)).await.unwrap();
     }
 
-    fn last_prompt(&self) -> Vec<u32> {
+    pub(super) fn last_prompt(&self) -> Vec<u32> {
         self.teller.prompts().pop().unwrap()
     }
 
@@ -83,19 +83,19 @@ impl Served {
 }
 
 /// An answer's tokens: its bytes, and the end.
-fn tokens(answer: &str) -> Vec<u32> {
+pub(super) fn tokens(answer: &str) -> Vec<u32> {
     answer.bytes().map(u32::from).chain([END]).collect()
 }
 
-fn item(body: ItemBody) -> Item {
+pub(super) fn item(body: ItemBody) -> Item {
     Item { id: ItemId::draw(&mut FreshIds::random()), status: ItemStatus::Completed, body }
 }
 
-fn user(text: &str) -> Item {
+pub(super) fn user(text: &str) -> Item {
     Item::message(ItemId::draw(&mut FreshIds::random()), Role::User, text)
 }
 
-fn result(call_id: &CallId, output: &str) -> Item {
+pub(super) fn result(call_id: &CallId, output: &str) -> Item {
     let (call_id, output) = (call_id.clone(), output.to_owned());
     item(ItemBody::FunctionCallOutput {
         call_id,
@@ -107,7 +107,7 @@ fn result(call_id: &CallId, output: &str) -> Item {
 }
 
 /// Results of all open calls.
-fn results(state: &State) -> Vec<Item> {
+pub(super) fn results(state: &State) -> Vec<Item> {
     state.open_calls().map(|call| result(&call.call_id, &format!("told {}", call.name))).collect()
 }
 
@@ -136,7 +136,7 @@ const MISTRAL_SHOWN: [&str; 4] = [
 ];
 
 /// A model's format, its template, a text in which it calls, one that answers, and what its template shows.
-fn models() -> [(&'static str, &'static str, &'static str, &'static str, [&'static str; 4]); 2] {
+pub(super) fn models() -> [(&'static str, &'static str, &'static str, &'static str, [&'static str; 4]); 2] {
     // The template puts a space in front of an answer, and so does the model.
     let mistral = builtin_template("mistral").unwrap();
     [("kimi_k2", KIMI, KIMI_CALLS, "Done.", KIMI_SHOWN), ("mistral", mistral, MISTRAL_CALLS, " Done.", MISTRAL_SHOWN)]

@@ -9,15 +9,20 @@ use std::sync::{Mutex, PoisonError};
 use super::reading::Reading;
 use crate::config::Config;
 use crate::conversation::{
-    Create, Event, HeldTokens, NewResponse, RecordedPrompt, Response, State, held_tokens, known_runs,
-    messages_with_answer, messages_within, recorded_prompt, turns,
+    Create, Event, HeldTokens, Item, ItemBody, ItemStatus, NewResponse, RecordedPrompt, Response, State, held_tokens,
+    known_runs, messages_with_answer, messages_within, recorded_prompt, turns,
 };
 use crate::engine::ModelInfo;
-use crate::ids::ResponseId;
+use crate::ids::{FreshIds, ItemId, ResponseId};
 use crate::parse::{ends_in_reasoning, text_ends_in_reasoning};
 use crate::prompt::{
-    Built, Known, Message, PrefixReport, Rendering, Role, Side, TemplateError, build_within, compare, template_kwargs,
+    Built, Known, Message, PrefixReport, PromptEnd, Rendering, Role, Side, TemplateError, build_within, compare,
+    template_kwargs,
 };
+
+/// What tools or people say in an imagined turn: texts that have no first token in common, with what is before them
+/// or without.
+const STAND_INS: [&str; 2] = ["a", "\n1"];
 
 /// The prompt that was built last in this conversation.
 #[derive(Default)]
@@ -118,6 +123,48 @@ impl HeldPrompt {
         Ok(Rendered { tokens: built.tokens, messages, starts_in_reasoning, record })
     }
 
+    /// The tokens that every prompt behind this response begins with, whatever its calls give or its reader says: as
+    /// far as two agree that have nothing else in common.
+    pub(super) fn certain(
+        &self,
+        state: &State,
+        id: ResponseId,
+        model: &ModelInfo,
+        settings: PromptSettings,
+    ) -> Result<Vec<u32>, Unrendered> {
+        let mut one = self.imagined(state, id, STAND_INS[0], true, model, settings)?;
+        let other = self.imagined(state, id, STAND_INS[1], false, model, settings)?;
+        let common = one.iter().zip(&other).take_while(|(one, other)| one == other).count();
+        one.truncate(common);
+        Ok(one)
+    }
+
+    /// The prompt of the turn behind this response, if this were what its calls gave or its reader said.
+    fn imagined(
+        &self,
+        state: &State,
+        id: ResponseId,
+        said: &str,
+        reasons: bool,
+        model: &ModelInfo,
+        settings: PromptSettings,
+    ) -> Result<Vec<u32>, Unrendered> {
+        let (state, next) = followed(state.clone(), id, said);
+        let turns: Vec<&Response> = turns(&state, next).collect();
+        let Some((turn, before)) = turns.split_last() else { return Ok(Vec::new()) };
+        if turn.config.store || turn.config.seal.is_some() {
+            return Ok(self.build(&state, turn, before, model, settings)?.tokens);
+        }
+        // Its client keeps the conversation and sends it again as text: with its reasoning or without, with our ids.
+        let mut messages = messages_within(&state, turn, settings.reasoning_cleared_after_ms);
+        let asked = before.last().map_or(0, |turn| messages_within(&state, turn, 0).len());
+        for message in messages.iter_mut().skip(asked) {
+            message.reasoning_content.take_if(|_| !reasons);
+            message.tool_calls.iter_mut().for_each(|call| call.native_id = None);
+        }
+        Ok(build_messages(&state, turn, model, settings, &messages, None)?.tokens)
+    }
+
     /// The tokens of the turn that was built last, with its answer.
     fn begin(&self, before: &[&Response], model: &ModelInfo) -> Option<HeldTokens> {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,6 +180,32 @@ impl HeldPrompt {
 fn as_given(tokens: &[u32], model: &ModelInfo) -> Rendered {
     let messages = vec![Message::text(Role::User, model.tokenizer.spell(tokens))];
     Rendered { tokens: tokens.to_vec(), messages, starts_in_reasoning: Some(false), record: None }
+}
+
+/// The conversation with one more turn: this is what the calls of `id` gave, or what came behind it.
+fn followed(mut state: State, id: ResponseId, said: &str) -> (State, ResponseId) {
+    let fresh = &mut FreshIds::random();
+    let next = ResponseId::draw(fresh);
+    let Some(response) = state.response(id) else { return (state, next) };
+    let (mut config, now_ms) = (response.config.clone(), response.ended_ms.unwrap_or(response.created_ms));
+    (config.prompt_end, config.constraint) = (PromptEnd::Answer, None);
+    let mut events = Vec::new();
+    for call in state.open_calls() {
+        let (call_id, call_kind) = (call.call_id.clone(), state.call_kind(&call.call_id));
+        let (output, synthetic, is_error) = (said.to_owned(), false, false);
+        let body = ItemBody::FunctionCallOutput { call_id, output, synthetic, is_error, call_kind };
+        let output = Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body };
+        let (response_id, call_id, attempt) = (call.response_id, call.call_id.clone(), call.attempt);
+        events.push(Event::ToolResultAccepted { response_id, call_id, attempt, output });
+    }
+    let input = if events.is_empty() { vec![Item::message(ItemId::draw(fresh), Role::User, said)] } else { Vec::new() };
+    let new = NewResponse { id: next, previous: Some(id), input, config, enqueued: false };
+    events.push(Event::ResponseCreated(Box::new(new)));
+    for event in events {
+        let recorded = state.number(event, now_ms);
+        state.apply(&recorded);
+    }
+    (state, next)
 }
 
 /// Whether the answer begins inside reasoning, if the message that it goes on with or the text of its prompt says.
@@ -245,8 +318,6 @@ fn refuse_hopeless(messages: &[Message], model: &ModelInfo) -> Result<(), Unrend
     if tokens_min <= context {
         return Ok(());
     }
-    Err(Unrendered::TooLong(format!(
-        "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {context}; \
-         shorten the input"
-    )))
+    let tokens_max = context;
+    Err(Unrendered::TooLong(TemplateError::TooLong { bytes, tokens_min, tokens_max }.to_string()))
 }

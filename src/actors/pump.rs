@@ -84,7 +84,7 @@ impl PumpControl {
         }
     }
 
-    fn is_aborted(&self) -> bool {
+    pub(super) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::SeqCst)
     }
 
@@ -98,7 +98,7 @@ impl PumpControl {
     }
 
     /// The engine has the sequence now. An abort that came in between is passed on.
-    fn submitted(&self, handle: AbortHandle) {
+    pub(super) fn submitted(&self, handle: AbortHandle) {
         *self.sequence.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         if self.is_aborted() {
             self.abort();
@@ -192,11 +192,7 @@ async fn begin(
         () = control.aborted() => return Err(GenerationEnd::Aborted),
     };
     let (mut rendered, constraint) = match rendered {
-        Ok(Ok(rendered)) => rendered,
-        Ok(Err(Unrendered::Template(message) | Unrendered::Constraint(message))) => {
-            return Err(failed(Code::InvalidInput, message));
-        }
-        Ok(Err(Unrendered::TooLong(message))) => return Err(failed(Code::ContextLengthExceeded, message)),
+        Ok(rendered) => rendered.map_err(unrendered)?,
         Err(_) => return Err(failed(Code::Internal, "rendering the prompt failed".to_owned())),
     };
     if control.is_aborted() {
@@ -206,8 +202,9 @@ async fn begin(
     let parsed = Parsed::behind(engine.model(), &config, &rendered, &resumed);
     if parsed.pipeline.stopped() {
         // The stop string is durable, only the end was not: nothing is left to generate.
-        return Err(GenerationEnd::Stop);
+        return Err(parsed.stopped());
     }
+    parts.foresight.overtaken_by(&rendered.tokens);
     let prompt = Prompt { tokens: rendered.tokens.len() as u32, record: rendered.record.take() };
     let recorder = match home {
         Some(home) => {
@@ -223,6 +220,15 @@ async fn begin(
     let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
     let source = Source { engine, request, form_at, tokens: resumed, control: control.clone() };
     Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt })
+}
+
+/// How a generation ends that has no prompt.
+fn unrendered(why: Unrendered) -> GenerationEnd {
+    let (code, message) = match why {
+        Unrendered::Template(message) | Unrendered::Constraint(message) => (Code::InvalidInput, message),
+        Unrendered::TooLong(message) => (Code::ContextLengthExceeded, message),
+    };
+    GenerationEnd::Failed { code, message }
 }
 
 /// The response's constraint for this model, where it has one.
@@ -251,7 +257,7 @@ fn owner(config: &ResponseConfig, conversation: Option<ConversationId>) -> u64 {
 }
 
 /// With whom a generation shares keys and values.
-fn salt(config: &ResponseConfig) -> u64 {
+pub(super) fn salt(config: &ResponseConfig) -> u64 {
     config.extras.cache_salt.unwrap_or(CACHE_SALT)
 }
 
@@ -341,6 +347,12 @@ impl Parsed {
             None => self.pipeline.push(model.tokenizer.token_bytes(token), pieces),
         }
         self.thought += u64::from(self.pipeline.in_reasoning());
+    }
+
+    /// The end of a generation whose stop string was found.
+    fn stopped(&self) -> GenerationEnd {
+        let found = self.pipeline.stop_string().unwrap_or_default();
+        GenerationEnd::StopString(found.to_owned())
     }
 
     /// Whether the model has thought as long as it may, and still thinks.
@@ -510,7 +522,7 @@ impl Pump {
         crash::point("generation_ended");
         let gathered = &mut self.gathered;
         if end != GenerationEnd::Aborted {
-            gathered.parsed.pipeline.finish(&mut gathered.pieces, end != GenerationEnd::Stop);
+            gathered.parsed.pipeline.finish(&mut gathered.pieces, !end.is_whole());
         }
         if !gathered.pieces.is_empty() {
             gathered.close_group();
@@ -523,7 +535,7 @@ impl Pump {
     fn finished(&mut self, reason: FinishReason) -> Result<(), GenerationEnd> {
         let dropping = self.dropping.take();
         if dropping == Some(Dropping::Stopped) {
-            return Err(GenerationEnd::Stop);
+            return Err(self.gathered.parsed.stopped());
         }
         if dropping == Some(Dropping::ThoughtEnough) && !self.gathered.source.control.is_aborted() {
             self.sequence = self.gathered.source.submit()?;

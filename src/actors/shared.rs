@@ -7,6 +7,7 @@ use ractor::ActorRef;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::conversation::ConversationMsg;
+use super::foresight::Foresight;
 use super::kv::KvKeeper;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -31,6 +32,8 @@ pub struct Parts {
     pub running: Running,
     /// Where responses live that no journal knows.
     pub unstored: Unstored,
+    /// The prompts that are computed ahead.
+    pub foresight: Foresight,
     /// KV files, for the turns after a restart.
     pub kv: KvKeeper,
 }

@@ -33,6 +33,7 @@ pub(super) fn parts(journal: &Arc<MemoryJournal>, script: &Value, config: Config
         config: Arc::new(config),
         running: Running::default(),
         unstored: Unstored::default(),
+        foresight: Foresight::default(),
         kv: KvKeeper::default(),
     }
 }

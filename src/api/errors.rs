@@ -1,4 +1,4 @@
-//! From a refusal to an HTTP answer: OpenAI's error object, or a problem around it on our own routes.
+//! From a refusal to an HTTP answer: OpenAI's error object, a problem around it on our own routes, or Anthropic's.
 
 use axum::Json;
 use axum::extract::{MatchedPath, Request};
@@ -7,6 +7,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::anthropic::errors::refusal;
 use super::coding;
 use super::idempotency::echo;
 use crate::conversation::{Reject, ResponseError};
@@ -24,6 +25,9 @@ const OWN_ROUTES: [&str; 7] = [
     "/v1/conversations/{id}/tool_results",
     "/v1/conversations/{id}/tool_calls/{call_id}/claim",
 ];
+
+/// How the paths of Anthropic's routes begin.
+const ANTHROPICS_ROUTES: &str = "/v1/messages";
 
 /// Seconds after which a client that was turned away may try again.
 const RETRY_AFTER_S: u32 = 1;
@@ -58,12 +62,21 @@ impl IntoResponse for OpenAiError {
     }
 }
 
+/// Names the request, in its extensions.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestId(pub(crate) String);
+
 /// Gives refusals the form of the route: whoever refuses in front of a handler does not know which that is.
 pub(crate) async fn in_the_form_of_the_route(request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>();
     let is_own = path.is_some_and(|path| OWN_ROUTES.contains(&path.as_str()));
+    // Its clients say their version, wherever they ask.
+    let is_anthropics =
+        request.headers().contains_key("anthropic-version") || request.uri().path().starts_with(ANTHROPICS_ROUTES);
+    let id = request.extensions().get().map(|RequestId(id)| id.clone());
     let mut response = next.run(request).await;
     match response.extensions_mut().remove::<Reject>() {
+        Some(reject) if is_anthropics => refusal(reject, id),
         Some(reject) if is_own => NativeError(reject).into_response(),
         _ => response,
     }
@@ -142,7 +155,7 @@ fn status(code: Code) -> StatusCode {
 }
 
 /// Adds what a client's library acts on by itself.
-fn with_headers(code: Code, mut response: Response) -> Response {
+pub(crate) fn with_headers(code: Code, mut response: Response) -> Response {
     let headers = response.headers_mut();
     if code == Code::UnsupportedEncoding {
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(coding::ACCEPTED));

@@ -6,6 +6,7 @@
 //! **Invariant:** nothing is decided here. A request either becomes an input of the core, or is refused before it
 //! could change anything.
 
+mod anthropic;
 mod auth;
 mod body;
 mod coding;
@@ -45,7 +46,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, head, post};
 use axum::serve::ListenerExt;
 use axum::{Extension, Router};
 use serde_json::Value;
@@ -229,6 +230,8 @@ pub fn router(app: App) -> Router {
         .route("/v1/responses/input_tokens", post(openai::tokenize::input_tokens))
         .route("/v1/responses/{id}/input_items", get(openai::responses::input_items))
         .route("/v1/responses/{id}/prefix", get(openai::responses::prefix))
+        .route("/v1/messages", post(anthropic::messages::create))
+        .route("/v1/messages/count_tokens", post(anthropic::count::count_tokens))
         .route("/v1/tokenize", post(openai::tokenize::tokenize))
         .route("/v1/detokenize", post(openai::tokenize::detokenize))
         .route("/v1/chat/render", post(openai::tokenize::render_chat))
@@ -242,6 +245,8 @@ pub fn router(app: App) -> Router {
         .route_layer(from_fn_with_state(app.clone(), refuse_unless_ready));
     Router::new()
         .merge(served)
+        .route("/", head(operations::hello).get(not_found))
+        .route("/api/hello", get(operations::hello))
         .route("/healthz", get(operations::healthz))
         .route("/readyz", get(operations::readyz))
         .fallback(not_found)
@@ -289,11 +294,14 @@ async fn with_turn_state(State(app): State<App>, request: Request, next: Next) -
 }
 
 /// Clients show this id when something goes wrong.
-async fn with_request_id(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
+async fn with_request_id(mut request: Request, next: Next) -> Response {
     let id = ItemId::draw(&mut FreshIds::random()).wire("req");
+    request.extensions_mut().insert(errors::RequestId(id.clone()));
+    let mut response = next.run(request).await;
     if let Ok(id) = HeaderValue::from_str(&id) {
-        response.headers_mut().insert(HeaderName::from_static("x-request-id"), id);
+        response.headers_mut().insert(HeaderName::from_static("x-request-id"), id.clone());
+        // Anthropic's name for it.
+        response.headers_mut().insert(HeaderName::from_static("request-id"), id);
     }
     response
 }

@@ -98,12 +98,7 @@ fn usage(usage: &Usage) -> wire::Usage {
 /// An item of an answer, with what was asked for of its tokens, and of its reasoning.
 pub(crate) fn output(response: &Response, output: &OutputItem) -> WireItem {
     let mut item = item(&output.item);
-    let seal = || {
-        let key = response.config.seal.as_ref().filter(|_| output.item.status != ItemStatus::InProgress);
-        let made = Made { fingerprint: response.config.fingerprint.clone(), tokens: output.tokens.clone() };
-        let kept = Kept { text: output.item.text(), made };
-        key.and_then(|key| sealed(key, output.item.id, &kept))
-    };
+    let seal = || seal(response, output);
     match &mut item {
         WireItem::Message { content, .. } => {
             if let [Part::OutputText { logprobs, .. }] = &mut content[..] {
@@ -115,6 +110,13 @@ pub(crate) fn output(response: &Response, output: &OutputItem) -> WireItem {
         _ => {}
     }
     item
+}
+
+/// An item of an answer, sealed, once it is whole: where its response seals.
+pub(crate) fn seal(response: &Response, output: &OutputItem) -> Option<String> {
+    let key = response.config.seal.as_ref().filter(|_| output.item.status != ItemStatus::InProgress)?;
+    let made = Made { fingerprint: response.config.fingerprint.clone(), tokens: output.tokens.clone() };
+    sealed(key, output.item.id, &Kept { text: output.item.text(), made })
 }
 
 /// How likely tokens were.

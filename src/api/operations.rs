@@ -14,6 +14,11 @@ pub(crate) async fn healthz() -> Json<Value> {
     Json(json!({"status": "ok"}))
 }
 
+/// Somebody asks whether anybody is here: clients do before their first request.
+pub(crate) async fn hello() -> Json<Value> {
+    Json(json!({"server": "midstream"}))
+}
+
 /// Requests can be served.
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Value>, NativeError> {
     let phase = *app.phase.borrow();

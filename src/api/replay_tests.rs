@@ -12,7 +12,7 @@ use super::frame::is_end_of;
 use super::openai::chat;
 use super::stream::finish;
 use super::{App, Limits, Phase, Seal};
-use crate::actors::{self, Keys, KvKeeper, Parts, Running, Unstored};
+use crate::actors::{self, Foresight, Keys, KvKeeper, Parts, Running, Unstored};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::conversation::{Create, Response};
@@ -39,6 +39,7 @@ async fn app(folder: &TempDir) -> App {
         config: Arc::new(config),
         running: Running::default(),
         unstored: Unstored::default(),
+        foresight: Foresight::default(),
     };
     let catalog = parts.catalog.clone();
     let root = actors::start(parts).await.unwrap();

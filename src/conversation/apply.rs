@@ -294,8 +294,9 @@ impl State {
                 }
             }
             Event::CancelRequested { .. } => response.cancel_requested = true,
-            Event::ResponseEnded { ending, tail_tokens, .. } => {
+            Event::ResponseEnded { ending, tail_tokens, stop_string, .. } => {
                 response.status = ResponseStatus::Ended(ending.clone());
+                response.stop_string.clone_from(stop_string);
                 response.usage.output_tokens += tail_tokens.len() as u32;
                 response.tail_tokens.clone_from(tail_tokens);
                 (response.generation, response.unattended, response.paused) = (None, None, false);

@@ -69,7 +69,7 @@ impl Draft {
         }
         self.warn_of_budget(response_id, 0);
         let ending = self.length_reached(response_id, 0);
-        self.end_naturally(response_id, ItemStatus::Incomplete, ending, Vec::new());
+        self.end_naturally(response_id, ItemStatus::Incomplete, ending.into());
         true
     }
 }

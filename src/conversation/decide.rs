@@ -9,6 +9,7 @@ use super::event::{Ending, Event, NewResponse, ResponseError};
 use super::input::{Answer, Input, Now, Reject};
 use super::item::ItemStatus;
 use super::state::{InterventionStatus, Response, State};
+use super::terminal::Terminal;
 use crate::error::Code;
 use crate::ids::ResponseId;
 
@@ -122,15 +123,26 @@ impl Draft {
         self.effects.extend(generation.map(effect));
     }
 
+    /// While a turn's calls are made, what is certain of the next prompt can be computed; and while a person reads, if
+    /// the request says that more will come.
+    pub(super) fn foresee(&mut self, response_id: ResponseId) {
+        let Some(response) = self.state.response(response_id) else { return };
+        let has_calls = self.state.open_calls().any(|call| call.response_id == response_id);
+        let is_wanted = response.config.extras.speculative_prefill.unwrap_or(has_calls);
+        if is_wanted && self.state.active().is_none() {
+            self.effects.push(Effect::Foresee { response_id });
+        }
+    }
+
     /// Writes the terminal of a response that ended by itself, and in the same batch what follows: its steers'
     /// successor, the turn that takes its calls' results, or the next turn that waits.
-    pub(super) fn end_naturally(&mut self, id: ResponseId, item: ItemStatus, ending: Ending, tail_tokens: Vec<u32>) {
+    pub(super) fn end_naturally(&mut self, id: ResponseId, item: ItemStatus, terminal: Terminal) {
         self.close_item(id, item);
         if self.steers_of(id).is_empty() {
-            self.push(Event::ResponseEnded { response_id: id, ending, tail_tokens });
+            self.push(terminal.of(id));
             self.continue_turn();
         } else {
-            self.commit(id, None, Some((ending, tail_tokens)));
+            self.commit(id, None, Some(terminal));
         }
         self.next_turn();
     }
@@ -153,7 +165,7 @@ impl Draft {
         if reason != "interrupted" {
             self.close_calls(reason, |call| call.response_id == response_id);
         }
-        self.push(Event::ResponseEnded { response_id, ending, tail_tokens: Vec::new() });
+        self.push(Terminal::from(ending).of(response_id));
         self.next_turn();
     }
 

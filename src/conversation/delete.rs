@@ -4,6 +4,7 @@ use super::decide::{Draft, busy, response_not_found};
 use super::event::{Ending, Event};
 use super::input::{Answer, Reject};
 use super::item::Item;
+use super::terminal::Terminal;
 use crate::error::Code;
 use crate::ids::{ItemId, ResponseId};
 
@@ -68,7 +69,7 @@ impl Draft {
         }
         let waiting: Vec<ResponseId> = self.state.queue.iter().map(|response| response.id).collect();
         for response_id in waiting {
-            self.push(Event::ResponseEnded { response_id, ending: reason(), tail_tokens: Vec::new() });
+            self.push(Terminal::from(reason()).of(response_id));
         }
         if let Some(active) = self.state.active() {
             let (id, generation) = (active.id, active.generation);

@@ -22,6 +22,12 @@ pub enum Effect {
         /// Tokens of reasoning; none sets no bound.
         budget_tokens: Option<u32>,
     },
+    /// Compute what is certain of the prompt behind this response while nobody waits for it. Nothing comes of it but
+    /// that the next prompt is computed sooner.
+    Foresee {
+        /// The response that ended.
+        response_id: ResponseId,
+    },
     /// Take the sequence out of the engine; the confirmation is an input.
     AbortGeneration {
         /// Names the generation.

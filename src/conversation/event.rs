@@ -293,6 +293,9 @@ pub enum Event {
         /// Tokens behind the last shown text: the stop token, closing tags.
         #[serde(default)]
         tail_tokens: Vec<u32>,
+        /// The stop string that ended it, where one did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stop_string: Option<String>,
     },
     /// An instruction for a running response was accepted.
     InterventionAccepted {

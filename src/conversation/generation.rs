@@ -7,6 +7,7 @@ use super::item::ItemStatus;
 use super::prompts::RecordedPrompt;
 use super::purpose::Purpose;
 use super::state::ResponseStatus;
+use super::terminal::Terminal;
 use crate::error::Code;
 use crate::ids::ResponseId;
 
@@ -66,16 +67,21 @@ impl Draft {
         self.warn_of_budget(response_id, tail_tokens.len());
         match end {
             GenerationEnd::Aborted => {}
-            GenerationEnd::Stop => {
+            GenerationEnd::Stop | GenerationEnd::StopString(_) => {
                 if self.lacks_summary(response_id) {
                     let text = "the model wrote no summary; try again, or keep the transcript as it is";
                     return self.end(response_id, failed(Code::EngineFailed, text));
                 }
-                self.end_naturally(response_id, ItemStatus::Completed, Ending::Completed, tail_tokens);
+                let stop_string = if let GenerationEnd::StopString(stop) = end { Some(stop) } else { None };
+                let terminal = Terminal { ending: Ending::Completed, tail_tokens, stop_string };
+                self.end_naturally(response_id, ItemStatus::Completed, terminal);
+                self.foresee(response_id);
             }
             GenerationEnd::Length => {
                 let ending = self.length_reached(response_id, tail_tokens.len());
-                self.end_naturally(response_id, ItemStatus::Incomplete, ending, tail_tokens);
+                let terminal = Terminal { ending, tail_tokens, stop_string: None };
+                self.end_naturally(response_id, ItemStatus::Incomplete, terminal);
+                self.foresee(response_id);
             }
             GenerationEnd::Failed { code, message } => self.end(response_id, failed(code, message)),
         }
@@ -88,7 +94,7 @@ impl Draft {
             GenerationEnd::Failed { code, message } if code != Code::InvalidInput => {
                 self.end(response_id, failed(code, message));
             }
-            _ => self.end_naturally(response_id, ItemStatus::Completed, Ending::Completed, Vec::new()),
+            _ => self.end_naturally(response_id, ItemStatus::Completed, Ending::Completed.into()),
         }
     }
 

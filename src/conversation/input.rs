@@ -175,8 +175,10 @@ pub struct Output {
 /// Why a generation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GenerationEnd {
-    /// The model stopped, or a stop string was reached.
+    /// The model stopped.
     Stop,
+    /// This stop string was reached.
+    StopString(String),
     /// The token limit or the context's end.
     Length,
     /// It was aborted, as asked.
@@ -188,6 +190,13 @@ pub enum GenerationEnd {
         /// For people.
         message: String,
     },
+}
+
+impl GenerationEnd {
+    /// Whether nothing of the answer was cut off.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Self::Stop | Self::StopString(_))
+    }
 }
 
 /// A request for a response.

@@ -31,6 +31,7 @@ mod restart;
 mod seal_key;
 mod state;
 mod steer;
+mod terminal;
 mod tool_calls;
 mod tools;
 mod transcript;

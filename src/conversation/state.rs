@@ -134,6 +134,8 @@ pub struct Response {
     pub prompt: Option<RecordedPrompt>,
     /// Where it stands.
     pub status: ResponseStatus,
+    /// The stop string that ended it, where one did.
+    pub stop_string: Option<String>,
     /// A cancel is recorded.
     pub cancel_requested: bool,
     /// The generation that is outstanding, named by the seq of the event that asked for it.
@@ -412,6 +414,7 @@ impl Response {
             output: Vec::new(),
             prompt: None,
             status: ResponseStatus::Queued,
+            stop_string: None,
             cancel_requested: false,
             generation: None,
             usage: Usage::default(),

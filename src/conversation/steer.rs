@@ -15,6 +15,7 @@ use super::policy::{OnLate, OnMultiple, ToolsOnSteer, When};
 use super::purpose::Purpose;
 use super::response_config::ResponseConfig;
 use super::state::{Intervention, InterventionStatus, Response, ResponseStatus};
+use super::terminal::Terminal;
 use crate::error::Code;
 use crate::ids::{InterventionId, ResponseId};
 use crate::prompt::PromptEnd;
@@ -186,7 +187,7 @@ impl Draft {
         let cut = self.cut_at(response_id);
         self.close_item(response_id, ItemStatus::Incomplete);
         let ending = Ending::Incomplete { reason: "steered".to_owned() };
-        self.commit(response_id, Some(cut), Some((ending, Vec::new())));
+        self.commit(response_id, Some(cut), Some(ending.into()));
     }
 
     /// As [`Self::cut`], for a successor that a client describes.
@@ -198,7 +199,7 @@ impl Draft {
         self.close_calls("steered", |_| true);
         self.commit_all(self.steers_of(response_id), successor_id, Some(cut));
         let ending = Ending::Incomplete { reason: "steered".to_owned() };
-        self.push(Event::ResponseEnded { response_id, ending, tail_tokens: Vec::new() });
+        self.push(Terminal::from(ending).of(response_id));
         self.succeed(response_id, successor_id, config);
     }
 
@@ -233,7 +234,7 @@ impl Draft {
 
     /// Commits what waits for a boundary of this response, and ends it if it runs. Where all of it awaits open
     /// calls, it waits on.
-    pub(super) fn commit(&mut self, id: ResponseId, cut: Option<Cut>, ending: Option<(Ending, Vec<u32>)>) {
+    pub(super) fn commit(&mut self, id: ResponseId, cut: Option<Cut>, terminal: Option<Terminal>) {
         let steers = self.steers_of(id);
         let awaits = |steer: &InterventionId| {
             self.state.interventions.get(steer).is_some_and(|steer| steer.tools == ToolsOnSteer::Await)
@@ -249,8 +250,8 @@ impl Draft {
             // Before the terminal, so that the last thing a reader of the old response sees names the successor.
             self.commit_all(steers, successor_id, cut);
         }
-        if let Some((ending, tail_tokens)) = ending {
-            self.push(Event::ResponseEnded { response_id: id, ending, tail_tokens });
+        if let Some(terminal) = terminal {
+            self.push(terminal.of(id));
         }
         if !waits && let Some(config) = self.state.response(id).map(|response| response.config.clone()) {
             let config = self.with_thinking(config, successor_id);

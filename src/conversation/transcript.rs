@@ -9,6 +9,9 @@ use crate::prompt::{Message, PromptEnd, Role, ToolCall};
 /// What a summary says in front of itself, to a model that sees nothing of what it stands for.
 const SUMMARISED: &str = "The conversation until here was replaced by this summary of it:\n\n";
 
+/// What the result of a tool says in front of itself that failed.
+const FAILED: &str = "The tool failed:\n";
+
 /// The responses up to and including this one, in order: each is a turn of the transcript.
 pub fn turns(state: &State, upto: ResponseId) -> impl Iterator<Item = &Response> {
     let count = state.responses.iter().position(|response| response.id == upto).map_or(0, |place| place + 1);
@@ -105,10 +108,12 @@ impl Builder<'_> {
                 let call = ToolCall { id, native_id, name: visible_name(namespace.as_deref(), name), arguments };
                 self.assistant(|_| true).tool_calls.push(call);
             }
-            ItemBody::FunctionCallOutput { call_id, output, call_kind, .. } => {
+            ItemBody::FunctionCallOutput { call_id, output, call_kind, is_error, .. } => {
                 self.close();
                 let mut message = match call_kind {
                     CallKind::ToolSearch => Message::text(Role::Tool, found_tools(output)),
+                    // No template has a place for it.
+                    _ if *is_error => Message::text(Role::Tool, format!("{FAILED}{output}")),
                     _ => Message::text(Role::Tool, output),
                 };
                 message.tool_call_id = Some(call_id.0.clone());

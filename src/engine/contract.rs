@@ -179,7 +179,7 @@ pub enum EngineError {
     #[error("the engine's queue is full; retry later")]
     Overloaded,
     /// Prompt and answer can never fit.
-    #[error("the prompt has {prompt_tokens} tokens, but the model's context holds {context_length}; shorten the input")]
+    #[error("prompt is too long: {prompt_tokens} tokens > {context_length} maximum; shorten the input")]
     ContextLengthExceeded {
         /// Tokens of the prompt.
         prompt_tokens: u32,

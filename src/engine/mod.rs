@@ -42,6 +42,8 @@ pub use contract::{
 #[cfg(feature = "server")]
 pub use grammar::{Compiled, Grammars, Guide, Lost, Refused, Surroundings, TokenSet, Uncompilable, may_be_unmarked};
 #[cfg(feature = "server")]
+pub(crate) use kv::BLOCK_TOKENS;
+#[cfg(feature = "server")]
 pub use local::{
     Bound, EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, Needs, Room, Shortage, read_file_facts,
     read_model_info,

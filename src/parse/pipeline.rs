@@ -124,6 +124,11 @@ impl Pipeline {
         self.stop.stopped()
     }
 
+    /// The stop string that was found.
+    pub fn stop_string(&self) -> Option<&str> {
+        self.stop.found()
+    }
+
     /// Whether the answer is inside reasoning.
     pub fn in_reasoning(&self) -> bool {
         self.parser.in_reasoning()

@@ -62,17 +62,23 @@ pub(super) struct StopFilter {
     searches: Vec<Search>,
     /// Text that may be the beginning of a stop string.
     kept: String,
-    stopped: bool,
+    /// The stop string that was found.
+    found: Option<String>,
 }
 
 impl StopFilter {
     pub(super) fn new(stops: Vec<String>) -> Self {
         let searches = stops.into_iter().filter(|stop| !stop.is_empty()).map(Search::new).collect();
-        Self { searches, kept: String::new(), stopped: false }
+        Self { searches, kept: String::new(), found: None }
+    }
+
+    /// The stop string that was found.
+    pub(super) fn found(&self) -> Option<&str> {
+        self.found.as_deref()
     }
 
     pub(super) fn stopped(&self) -> bool {
-        self.stopped
+        self.found.is_some()
     }
 
     pub(super) fn held(&self) -> bool {
@@ -81,7 +87,7 @@ impl StopFilter {
 
     /// Takes text of the channel and emits what is no stop string.
     pub(super) fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
-        if self.stopped {
+        if self.stopped() {
             return;
         }
         if self.searches.is_empty() {
@@ -97,8 +103,8 @@ impl StopFilter {
                 let stop = search.text.clone();
                 self.kept.truncate(before + index + 1 - stop.len());
                 emit(&std::mem::take(&mut self.kept), out);
-                out.push(Piece::Stopped { stop });
-                self.stopped = true;
+                out.push(Piece::Stopped { stop: stop.clone() });
+                self.found = Some(stop);
                 return;
             }
         }

@@ -34,8 +34,7 @@ pub enum TemplateError {
     NotContinued,
     /// The text cannot have as few tokens as it may.
     #[error(
-        "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {tokens_max}; \
-         shorten the input"
+        "prompt is too long: {tokens_min} tokens > {tokens_max} maximum, or more, in {bytes} bytes; shorten the input"
     )]
     TooLong {
         /// Bytes of the text.

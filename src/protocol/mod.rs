@@ -9,6 +9,7 @@ pub mod conversations;
 pub mod error;
 pub mod items;
 pub mod logprobs;
+pub mod messages;
 pub mod models;
 pub mod responses;
 pub mod sampling;

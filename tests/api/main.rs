@@ -14,6 +14,8 @@ mod idempotency;
 mod inject;
 mod interventions;
 mod load;
+mod messages;
+mod messages_input;
 mod models;
 mod oracle;
 mod prompts;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use midstream::actors::{self, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
+use midstream::actors::{self, Foresight, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use midstream::api::{self, App, Limits, Phase, Seal, Surface};
 use midstream::clock::Clock;
 use midstream::config::Config;
@@ -130,6 +130,7 @@ impl Server {
             config: Arc::new(config),
             running: running.clone(),
             unstored: Unstored::default(),
+            foresight: Foresight::default(),
             kv: KvKeeper::default(),
         };
         let root = actors::start(parts).await.unwrap();

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use midstream::actors::{Keys, KvKeeper, Parts, RootHandle, Running, Unstored, start};
+use midstream::actors::{Foresight, Keys, KvKeeper, Parts, RootHandle, Running, Unstored, start};
 use midstream::clock::Clock;
 use midstream::config::Config;
 use midstream::conversation::Recorded;
@@ -192,6 +192,7 @@ async fn begin(world: &Arc<World>, mut dice: Dice, calm: bool) -> Life {
         config: Arc::new(config),
         running: Running::default(),
         unstored: Unstored::default(),
+        foresight: Foresight::default(),
         kv: KvKeeper::default(),
     };
     let root = start(parts).await.unwrap();

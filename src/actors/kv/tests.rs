@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::super::{ConversationHandle, Open, Parts, RootHandle, Running, Unstored, start};
+use super::super::{ConversationHandle, Foresight, Open, Parts, RootHandle, Running, Unstored, start};
 use super::*;
 use crate::config::Config;
 use crate::conversation::{Create, Input, Item, Response, ResponseConfig};
@@ -69,6 +69,7 @@ impl Site {
             config: Arc::new(config),
             running: Running::default(),
             unstored: Unstored::default(),
+            foresight: Foresight::default(),
         };
         Process { root: start(parts.clone()).await.unwrap(), parts, engine }
     }
@@ -96,6 +97,13 @@ fn create(text: &str, store: bool) -> Create {
     let config: ResponseConfig = serde_json::from_value(config).unwrap();
     let input = vec![Item::message(ItemId::draw(fresh), Role::User, text)];
     Create::new(ResponseId::draw(fresh), input, config)
+}
+
+/// One that says whether what comes behind it is to be computed ahead.
+fn foreseeing(create: Create, wanted: Option<bool>) -> Create {
+    let mut config = create.config.clone();
+    config.extras.speculative_prefill = wanted;
+    Create { config, ..create }
 }
 
 /// More than ten blocks of this tokenizer's tokens.
@@ -401,4 +409,37 @@ async fn what_a_steered_sequence_still_says_is_not_taken_for_its_successors() {
     drop(steered);
     successor.push(5);
     assert_eq!(kv.kept().last.as_ref().unwrap().tokens, [1, 2, 3, 4, 5]);
+}
+
+#[tokio::test]
+async fn what_is_computed_ahead_of_a_turn_is_not_run_again_in_it() {
+    let mut seen = Vec::new();
+    for wanted in [None, Some(true)] {
+        // Where what is certain ends depends on where the last block begins: one of these lengths crosses it.
+        for words in 0..8 {
+            let process = Site::new().start().await;
+            let create = foreseeing(create(&"sea ".repeat(20 + words), true), wanted);
+            let id = create.response_id;
+            let (handle, reader) = process.root.directory().create_in_new(Open::default(), create, None).await.unwrap();
+            drop(reader);
+            soon(handle.ended(id)).await.unwrap();
+            // Whoever looks finds everything begun that the end asked for.
+            handle.state().await.unwrap();
+            soon(process.parts.foresight.idle()).await;
+            let run = process.engine.stats().tokens_run;
+            let next = process.next_turn(handle.id()).await;
+            seen.push((run, next));
+        }
+    }
+    let (plain, foreseen) = seen.split_at(8);
+    let mut saved = 0;
+    for ((run, plain), (run_ahead, foreseen)) in plain.iter().zip(foreseen) {
+        assert_eq!(plain.tokens, foreseen.tokens, "the same answer");
+        let (ahead, less) = (run_ahead - run, plain.run - foreseen.run);
+        assert_eq!((u64::from(foreseen.cached - plain.cached), less % 16), (less, 0));
+        // One token behind the last whole block is run, since something is to be sampled behind it.
+        assert!(less <= ahead && ahead <= less + 1, "ahead {ahead}, less {less}: what was run ahead is not run again");
+        saved += less;
+    }
+    assert!(saved > 0, "{foreseen:?}");
 }

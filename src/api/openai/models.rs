@@ -5,9 +5,8 @@ use std::collections::HashMap;
 
 use axum::Json;
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
 
 use crate::api::App;
 use crate::api::body::PathId;
@@ -46,11 +45,7 @@ pub(crate) async fn get(State(app): State<App>, headers: HeaderMap, PathId(id): 
     match (found, headers.contains_key("anthropic-version")) {
         (Ok(engine), true) => Json(anthropic(&id, engine.model())).into_response(),
         (Ok(engine), false) => Json(model(&id, engine.model())).into_response(),
-        (Err(reject), true) => {
-            let error = json!({"type": "not_found_error", "message": reject.message});
-            (StatusCode::NOT_FOUND, Json(json!({"type": "error", "error": error}))).into_response()
-        }
-        (Err(reject), false) => OpenAiError(reject).into_response(),
+        (Err(reject), _) => OpenAiError(reject).into_response(),
     }
 }
 

@@ -79,7 +79,7 @@ impl Speaker for Session {
         let (lane, told) = match (frame["type"].as_str(), took) {
             (Some("response.create"), Some(ticket)) => {
                 let lane = self.lane(frame)?;
-                lane.create(frame, event_id, ticket, || self.unstored(&lane)).await?;
+                Box::pin(lane.create(frame, event_id, ticket, || self.unstored(&lane))).await?;
                 (lane, None)
             }
             (Some("response.steer"), _) => {

@@ -1,5 +1,7 @@
 //! Calls that workers run: claimed for a time, answered once, timed, offered again only where that is safe.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::error::Code;
 use crate::ids::CallId;
@@ -351,4 +353,20 @@ fn of_results_that_come_together_each_that_is_late_is_recorded_and_none_is_taken
     }
     let events = talk.say(Input::AnswerCalls { response_id, results }).unwrap();
     assert_eq!(names(&events), ["tool_result_discarded", "tool_result_discarded"]);
+}
+
+#[test]
+fn behind_open_calls_the_next_prompt_is_foreseen_unless_the_request_says_otherwise() {
+    for (calls, wanted, foreseen) in
+        [(&["a"][..], None, true), (&["a"], Some(false), false), (&[], None, false), (&[], Some(true), true)]
+    {
+        let (mut talk, response_id, _) = calling(calls, ToolPolicy::default());
+        let active = talk.state.responses.last_mut().map(Arc::make_mut).unwrap();
+        active.config.extras.speculative_prefill = wanted;
+        talk.ended(GenerationEnd::Stop);
+        let expected: &[Effect] = if foreseen { &[Effect::Foresee { response_id }] } else { &[] };
+        let effects: Vec<_> =
+            talk.effects.into_iter().filter(|effect| matches!(effect, Effect::Foresee { .. })).collect();
+        assert_eq!(effects, expected, "{calls:?} {wanted:?}");
+    }
 }

@@ -61,7 +61,7 @@ pub(super) fn play(talk: &mut Talk, act: &Act) -> Result<Vec<Event>, Reject> {
         .rev()
         .filter_map(|effect| match effect {
             Effect::StartGeneration { generation, .. } => Some(*generation),
-            Effect::AbortGeneration { .. } | Effect::LimitThinking { .. } => None,
+            Effect::AbortGeneration { .. } | Effect::LimitThinking { .. } | Effect::Foresee { .. } => None,
         })
         .collect();
     let response = |which: usize| responses.get(which).copied();

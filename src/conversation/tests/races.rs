@@ -240,3 +240,16 @@ fn a_steer_that_cut_a_message_and_waited_names_the_message() {
     });
     assert_eq!(cut, Some(Cut { item_id, token_index: 4 }));
 }
+
+#[test]
+fn the_stop_string_that_ended_a_response_is_recorded_with_its_end() {
+    let (mut talk, id) = Talk::generating(&["so "]);
+    let events = talk.ended(GenerationEnd::StopString("\n\n".to_owned()));
+    assert!(matches!(&events[..], [.., Event::ResponseEnded { stop_string: Some(stop), .. }] if stop == "\n\n"));
+    let response = talk.state.response(id).unwrap();
+    assert_eq!(response.status, ResponseStatus::Ended(Ending::Completed));
+    assert_eq!(response.stop_string.as_deref(), Some("\n\n"));
+    let (mut talk, id) = Talk::generating(&["so "]);
+    talk.ended(GenerationEnd::Stop);
+    assert_eq!(talk.state.response(id).unwrap().stop_string, None);
+}

@@ -18,7 +18,7 @@ use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 use crate::prompt::{PromptEnd, Role, ToolDefinition};
 use samples::{
-    beginnings, bounded, copies, endings, going_on, kinds, native_ids, outputs, prompts, shaped, with_extras,
+    beginnings, bounded, copies, endings, going_on, kinds, native_ids, outputs, prompts, shaped, stopped, with_extras,
     with_formats, with_standing,
 };
 
@@ -237,5 +237,6 @@ fn samples() -> Vec<Event> {
     events.extend(bounded());
     events.extend(kinds());
     events.push(with_extras());
+    events.push(stopped());
     events
 }

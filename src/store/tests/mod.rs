@@ -71,6 +71,7 @@ fn event(seq: u64) -> Recorded {
             response_id: ResponseId::from_bytes([1; 16]),
             ending: Ending::Completed,
             tail_tokens: vec![2],
+            stop_string: None,
         };
     }
     recorded

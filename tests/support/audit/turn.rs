@@ -176,6 +176,7 @@ pub(super) fn item_text(item: &Value) -> String {
         "message" => list(body, "content").iter().map(|part| text(part, "text")).collect(),
         "reasoning" => text(body, "text").to_owned(),
         "function_call" => text(body, "arguments").to_owned(),
+        _ if body["is_error"] == true => format!("The tool failed:\n{}", text(body, "output")),
         _ => text(body, "output").to_owned(),
     }
 }

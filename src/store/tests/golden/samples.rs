@@ -327,10 +327,16 @@ pub(super) fn outputs() -> Vec<Event> {
     ]
 }
 
+/// Ended by a stop string.
+pub(super) fn stopped() -> Event {
+    let (ending, stop_string) = (Ending::Completed, Some("\n\n".into()));
+    Event::ResponseEnded { response_id: response(1), ending, tail_tokens: vec![10, 10], stop_string }
+}
+
 pub(super) fn endings() -> Vec<Event> {
     let response_id = response(1);
     let intervention_id = InterventionId::from_bytes([4; 16]);
-    let ended = |ending| Event::ResponseEnded { response_id, ending, tail_tokens: vec![2] };
+    let ended = |ending| Event::ResponseEnded { response_id, ending, tail_tokens: vec![2], stop_string: None };
     vec![
         Event::CancelRequested { response_id },
         ended(Ending::Completed),

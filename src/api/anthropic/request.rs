@@ -1,0 +1,171 @@
+//! From a request to the core's: the same for an answer and for a count of its prompt.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
+
+use super::thinking::thinking;
+use super::tools::{self, Declared};
+use super::transcript::{Setting, Transcript, transcript};
+use crate::api::body::decode;
+use crate::api::errors::invalid;
+use crate::api::seal::Seal;
+use crate::api::{constraint, input, sampling, unserved};
+use crate::conversation::{Create, Item, ItemBody, Purpose, Reject, ResponseConfig};
+use crate::engine::ModelInfo;
+use crate::engine::settings::Constraint;
+use crate::ids::{FreshIds, ResponseId};
+use crate::prompt::{PromptEnd, Role, ToolDefinition};
+use crate::protocol::messages::MessagesRequest;
+use crate::protocol::sampling::GenerationParams;
+
+/// The first version whose clients leave sampling to the model.
+const STRICT_SINCE: &str = "2026-10-21";
+
+/// The field of a form in the words of the rules for it, and in Anthropic's.
+const FORM: (&str, &str) = ("text.format", "output_config.format");
+
+/// A request, ready to be created.
+pub(super) struct Prepared {
+    pub(super) create: Create,
+    /// What its generation follows from, in the words of the other APIs.
+    pub(super) params: Value,
+}
+
+/// Whether the stricter rules of the newer version hold. A version that is not known is taken for the older one.
+pub(super) fn is_strict(version: Option<&str>) -> bool {
+    version.is_some_and(|version| version.starts_with("20") && version >= STRICT_SINCE)
+}
+
+/// The core's request. `body` is what `request` was read from.
+pub(super) fn prepare(
+    model: &ModelInfo,
+    seal: Option<&Seal>,
+    request: &MessagesRequest,
+    body: &Value,
+    strict: bool,
+) -> Result<Prepared, Reject> {
+    check(request, body, strict)?;
+    let fresh = &mut FreshIds::random();
+    let response_id = ResponseId::draw(fresh);
+    let Transcript { items, effort } = transcript(request, Setting { seal, strict }, fresh)?;
+    let (thinking, template_kwargs) = thinking(request, effort.as_deref(), model)?;
+    let declared = tools::declared(request.tools.as_deref())?;
+    let params = params(request, body, &declared)?;
+    let (read, tools) = (decode::<GenerationParams>(&params)?, shown(request, declared));
+    let constraint = constraint::constraint(&read, &tools, model).map_err(in_own_words)?.map(blamed);
+    let purpose = if request.max_tokens == Some(0) { Purpose::Prefill } else { Purpose::Answer };
+    let config = ResponseConfig {
+        tools,
+        sampling: sampling::sampling(&read, model, fresh)?,
+        max_output_tokens: request.max_tokens.filter(|most| *most > 0),
+        stop: stops(request)?,
+        template_kwargs,
+        store: false,
+        thinking,
+        strip_preamble: request.strip_preamble != Some(false),
+        formats: Some(input::formats(model, constraint.as_ref())),
+        constraint,
+        prompt_end: prompt_end(request, &items, purpose),
+        priority: input::priority(body)?,
+        purpose,
+        seal: seal.map(|seal| seal.key(response_id)),
+        ..ResponseConfig::new(&model.id, &model.fingerprint)
+    };
+    Ok(Prepared { create: Create::new(response_id, items, config), params })
+}
+
+/// Refuses what is not done here, and what the version does not take.
+fn check(request: &MessagesRequest, body: &Value, strict: bool) -> Result<(), Reject> {
+    unserved::refuse(body)?;
+    let sampled = [("temperature", &request.temperature), ("top_p", &request.top_p), ("top_k", &request.top_k)];
+    if let Some((name, _)) = sampled.iter().find(|(_, value)| strict && value.as_ref().is_some_and(|it| !it.is_null()))
+    {
+        let text = format!("{name} is not taken since the version {STRICT_SINCE}; leave it out");
+        return Err(invalid(*name, text));
+    }
+    if request.container.as_ref().is_some_and(|container| !container.is_null()) {
+        return Err(invalid(
+            "container",
+            "container: nothing is run here; leave it out, and declare tools of your own",
+        ));
+    }
+    if request.mcp_servers.as_ref().is_some_and(|servers| !servers.is_empty()) {
+        let text = "mcp_servers: no server is called from here; connect to it yourself, and declare its tools";
+        return Err(invalid("mcp_servers", text));
+    }
+    Ok(())
+}
+
+/// What the generation follows from: what the request says in the words of other APIs, and what it says in its own.
+fn params(request: &MessagesRequest, body: &Value, declared: &Declared) -> Result<Value, Reject> {
+    const OWN: [&str; 6] = ["messages", "system", "tools", "tool_choice", "output_config", "metadata"];
+    let own = |name: &str| OWN.contains(&name);
+    let fields = body.as_object().into_iter().flatten().filter(|(name, _)| !own(name));
+    let mut params: Map<String, Value> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+    params.insert("tools".to_owned(), declared.wire(&HashSet::new()).into());
+    params.insert("tool_choice".to_owned(), tools::choice(request.tool_choice.as_ref())?);
+    let single = request.tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
+    params.insert("parallel_tool_calls".to_owned(), (single != Some(true)).into());
+    let format = request.output_config.as_ref().and_then(|config| config.format.as_ref());
+    let format = format.or(request.output_format.as_ref()).filter(|format| !format.is_null());
+    if let Some(format) = format {
+        let text = Map::from_iter([("format".to_owned(), format.clone())]);
+        params.insert("text".to_owned(), text.into());
+    }
+    Ok(params.into())
+}
+
+/// The tools that the model sees at the head of the prompt.
+fn shown(request: &MessagesRequest, declared: Declared) -> Vec<ToolDefinition> {
+    let none = request.tool_choice.as_ref().is_some_and(|choice| choice.kind == "none");
+    if none { Vec::new() } else { declared.shown }
+}
+
+fn stops(request: &MessagesRequest) -> Result<Vec<String>, Reject> {
+    let list = request.stop_sequences.clone().unwrap_or_default();
+    input::stops(Some(&crate::protocol::TextOr::List(list))).map_err(|reject| {
+        let own =
+            |text: &str| text.strip_prefix("stop").map_or(text.to_owned(), |rest| format!("stop_sequences{rest}"));
+        Reject { param: reject.param.as_deref().map(own), message: own(&reject.message), ..reject }
+    })
+}
+
+/// A text of the assistant at the end is the beginning of the answer.
+fn prompt_end(request: &MessagesRequest, items: &[Item], purpose: Purpose) -> PromptEnd {
+    let last = request.messages.iter().flatten().last();
+    let says = |item: &Item| matches!(item.body, ItemBody::Message { role: Role::Assistant, .. });
+    if purpose == Purpose::Prefill {
+        PromptEnd::Nothing
+    } else if last.is_some_and(|last| last.role == "assistant") && items.last().is_some_and(says) {
+        PromptEnd::Message
+    } else {
+        PromptEnd::Answer
+    }
+}
+
+/// A refusal of the answer's form, which names the field that the client has.
+pub(super) fn in_own_words(reject: Reject) -> Reject {
+    let own = |text: &str| text.replace(FORM.0, FORM.1);
+    Reject { param: reject.param.as_deref().map(own), message: own(&reject.message), ..reject }
+}
+
+/// The same of what fails later.
+fn blamed(constraint: Constraint) -> Constraint {
+    Constraint { at: constraint.at.map(|at| at.replace(FORM.0, FORM.1)), ..constraint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newer_rules_hold_from_their_version_on() {
+        for (version, strict) in
+            [(None, false), (Some("2023-06-01"), false), (Some("2026-10-21"), true), (Some("2027-01-01"), true)]
+        {
+            assert_eq!(is_strict(version), strict, "{version:?}");
+        }
+        assert!(!is_strict(Some("unheard of")));
+    }
+}

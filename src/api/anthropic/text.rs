@@ -1,0 +1,114 @@
+//! The text of content that is given as blocks: what the model reads of each kind.
+
+use serde_json::Value;
+
+use crate::api::body::decode;
+use crate::api::errors::invalid;
+use crate::conversation::Reject;
+use crate::protocol::TextOr;
+use crate::protocol::messages::InputBlock;
+
+/// What stands between two blocks that become one text.
+const BETWEEN: &str = "\n\n";
+
+/// Several texts as one. A single one stays as it is: a text is the same as one block of it.
+pub(super) fn joined(texts: &[String]) -> String {
+    let mut whole = String::new();
+    for text in texts.iter().filter(|text| !text.is_empty()) {
+        if !whole.is_empty() && !whole.ends_with('\n') {
+            whole.push_str(BETWEEN);
+        }
+        whole.push_str(text);
+    }
+    whole
+}
+
+/// The text of a `text` block.
+pub(super) fn text(block: &InputBlock, path: &str) -> Result<String, Reject> {
+    block.text.clone().ok_or_else(|| missing(path, "text"))
+}
+
+/// A block that shows something to read: a document or a search's result.
+pub(super) fn reading(block: &InputBlock, path: &str) -> Result<String, Reject> {
+    if block.kind == "document" { document(block, path) } else { search_result(block, path) }
+}
+
+fn document(block: &InputBlock, path: &str) -> Result<String, Reject> {
+    let source = block.source.as_ref().ok_or_else(|| missing(path, "source"))?;
+    let at = format!("{path}.source");
+    let text = match source["type"].as_str() {
+        Some("text") => source["data"].as_str().ok_or_else(|| missing(&at, "data"))?.to_owned(),
+        Some("content") => inner(source.get("content"), &format!("{at}.content"))?,
+        kind => {
+            let kind = kind.unwrap_or("none");
+            let text =
+                format!("{at}.type is {kind}, but the model reads text: send a source of the type text or content");
+            return Err(invalid(format!("{at}.type"), text));
+        }
+    };
+    let told = [("title", &block.title), ("context", &block.context)];
+    let told = told.into_iter().filter_map(|(name, value)| Some(format!("<{name}>{}</{name}>\n", value.as_ref()?)));
+    Ok(format!("<document>\n{}{text}\n</document>", told.collect::<String>()))
+}
+
+fn search_result(block: &InputBlock, path: &str) -> Result<String, Reject> {
+    let source = block.source.as_ref().and_then(Value::as_str).unwrap_or_default();
+    let title = block.title.as_deref().unwrap_or_default();
+    let text = inner(block.content.as_ref(), &format!("{path}.content"))?;
+    Ok(format!("<search_result>\n<source>{source}</source>\n<title>{title}</title>\n{text}\n</search_result>"))
+}
+
+/// The text of content inside a block. What is no text says so in its place.
+fn inner(content: Option<&Value>, path: &str) -> Result<String, Reject> {
+    let blocks = match blocks(content, path)? {
+        TextOr::Text(text) => return Ok(text),
+        TextOr::List(blocks) => blocks,
+    };
+    let texts: Vec<String> = blocks.iter().map(|block| block.text.clone().unwrap_or_else(|| left_out(block))).collect();
+    Ok(joined(&texts))
+}
+
+/// Content inside a block, whose errors are named by their place.
+pub(super) fn blocks(content: Option<&Value>, path: &str) -> Result<TextOr<InputBlock>, Reject> {
+    let Some(content) = content.filter(|content| !content.is_null()) else { return Ok(TextOr::List(Vec::new())) };
+    decode(content).map_err(|reject| invalid(path, format!("{path}: {}", reject.message)))
+}
+
+/// What stands in the place of something that the model cannot read: a tool that gave a picture once must not end the
+/// conversation.
+pub(super) fn left_out(block: &InputBlock) -> String {
+    format!("[a block of the type {} is left out: this model reads text]", block.kind)
+}
+
+/// A field is missing.
+pub(super) fn missing(path: &str, name: &str) -> Reject {
+    invalid(format!("{path}.{name}"), format!("{path}.{name} is missing"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn one_text_is_the_same_as_one_block_of_it_and_several_stand_apart() {
+        let joined = |texts: &[&str]| joined(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+        assert_eq!(joined(&[" a \n"]), " a \n");
+        assert_eq!(joined(&["a", "", "b\n", "c"]), "a\n\nb\nc");
+    }
+
+    #[test]
+    fn documents_are_read_as_text_and_others_are_refused_by_their_place() {
+        let read = |value: Value| reading(&decode(&value).unwrap(), "messages.0.content.1");
+        let plain = json!({"type": "text", "media_type": "text/plain", "data": "Hi"});
+        let text = read(json!({"type": "document", "source": plain, "title": "T"})).unwrap();
+        assert_eq!(text, "<document>\n<title>T</title>\nHi\n</document>");
+        let blocks = json!({"type": "content", "content": [{"type": "text", "text": "a"}, {"type": "image"}]});
+        assert!(
+            read(json!({"type": "document", "source": blocks})).unwrap().contains("a\n\n[a block of the type image")
+        );
+        let refused = read(json!({"type": "document", "source": {"type": "base64", "data": ""}})).unwrap_err();
+        assert_eq!(refused.param.as_deref(), Some("messages.0.content.1.source.type"));
+    }
+}

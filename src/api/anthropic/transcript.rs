@@ -1,0 +1,305 @@
+//! From messages to the transcript's items: blocks in their order, results behind their calls.
+//!
+//! How something is spelled does not change what the model reads: a text is the same as one block of it, and marks for
+//! a cache say nothing to a model.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use super::text::{self, joined, missing, reading};
+use super::thinking::checked;
+use crate::api::errors::invalid;
+use crate::api::seal::{Kept, Seal};
+use crate::conversation::{CallKind, Content, Item, ItemBody, ItemStatus, Reject};
+use crate::ids::{CallId, FreshIds, ItemId};
+use crate::prompt::Role;
+use crate::protocol::TextOr;
+use crate::protocol::messages::{InputBlock, InputMessage, MessagesRequest};
+
+/// How long a system message is shown that holds for one turn.
+const UNTIL_THE_NEXT: &str = "next_user_message";
+
+/// What the messages say.
+#[derive(Debug, Default)]
+pub(super) struct Transcript {
+    pub(super) items: Vec<Item>,
+    /// The last effort that a message said.
+    pub(super) effort: Option<String>,
+}
+
+/// What reading depends on besides the messages.
+pub(super) struct Setting<'a> {
+    /// Without it nothing is opened.
+    pub(super) seal: Option<&'a Seal>,
+    /// Whether the rules of the newer version hold.
+    pub(super) strict: bool,
+}
+
+/// Reads the system text and the messages.
+pub(super) fn transcript(
+    request: &MessagesRequest,
+    setting: Setting<'_>,
+    fresh: &mut FreshIds,
+) -> Result<Transcript, Reject> {
+    let messages = request.messages.as_deref().unwrap_or_default();
+    if messages.is_empty() {
+        return Err(invalid("messages", "messages: at least one message is required"));
+    }
+    let effort = request.output_config.as_ref().and_then(|config| config.effort.clone());
+    let mut reader = Reader { setting, fresh, items: Vec::new(), open: Vec::new(), closed: HashSet::new(), effort };
+    if let Some(system) = &request.system {
+        let text = texts(system, "system", text::text)?;
+        if !text.is_empty() {
+            reader.say(Role::System, text);
+        }
+    }
+    let last_user = messages.iter().rposition(|message| message.role == "user");
+    let mut effort = None;
+    for (position, message) in messages.iter().enumerate() {
+        let path = format!("messages.{position}");
+        match message.role.as_str() {
+            "user" => reader.user(message, &path)?,
+            "assistant" => reader.assistant(message, &path)?,
+            "system" => {
+                let is_over = message.clear_at.as_deref() == Some(UNTIL_THE_NEXT) && last_user > Some(position);
+                effort = reader.system(message, is_over, &path)?.or(effort);
+            }
+            role => {
+                let at = format!("{path}.role");
+                return Err(invalid(at.clone(), format!("{at}: {role:?} is none of user, assistant, system")));
+            }
+        }
+    }
+    Ok(Transcript { items: reader.items, effort })
+}
+
+/// A content as one text.
+fn texts(
+    content: &TextOr<InputBlock>,
+    path: &str,
+    of: impl Fn(&InputBlock, &str) -> Result<String, Reject>,
+) -> Result<String, Reject> {
+    match content {
+        TextOr::Text(text) => Ok(text.clone()),
+        TextOr::List(blocks) => {
+            let texts = blocks.iter().enumerate().map(|(place, block)| of(block, &format!("{path}.{place}")));
+            Ok(joined(&texts.collect::<Result<Vec<_>, _>>()?))
+        }
+    }
+}
+
+struct Reader<'a> {
+    setting: Setting<'a>,
+    fresh: &'a mut FreshIds,
+    items: Vec<Item>,
+    /// Calls of the last turn of the assistant that have no result yet.
+    open: Vec<String>,
+    /// Calls that have theirs.
+    closed: HashSet<String>,
+    /// The effort in force.
+    effort: Option<String>,
+}
+
+impl Reader<'_> {
+    fn item(&mut self, body: ItemBody) -> Item {
+        Item { id: ItemId::draw(self.fresh), status: ItemStatus::Completed, body }
+    }
+
+    fn add(&mut self, body: ItemBody) {
+        let item = self.item(body);
+        self.items.push(item);
+    }
+
+    fn say(&mut self, role: Role, text: String) {
+        self.add(ItemBody::Message { role, content: vec![Content::Text { text }] });
+    }
+
+    fn user(&mut self, message: &InputMessage, path: &str) -> Result<(), Reject> {
+        let (mut said, mut results) = (Vec::new(), Vec::new());
+        match &message.content {
+            None => return Err(missing(path, "content")),
+            Some(TextOr::Text(text)) => said.push(text.clone()),
+            Some(TextOr::List(blocks)) => {
+                for (place, block) in blocks.iter().enumerate() {
+                    let at = format!("{path}.content.{place}");
+                    match block.kind.as_str() {
+                        "tool_result" => results.push(self.result(block, &at)?),
+                        "compaction" => self.compaction(block),
+                        _ => said.push(self.said(block, &at)?),
+                    }
+                }
+            }
+        }
+        let text = joined(&said);
+        if text.is_empty() && results.is_empty() {
+            return Err(invalid(path, format!("{path}: all messages must have non-empty content")));
+        }
+        // A result stands behind its call, whatever came in between.
+        let is_system = |item: &Item| matches!(item.body, ItemBody::Message { role: Role::System, .. });
+        let place = self.items.iter().rposition(|item| !is_system(item)).map_or(0, |place| place + 1);
+        self.items.splice(place..place, results);
+        if !text.is_empty() {
+            self.say(Role::User, text);
+        }
+        self.open.clear();
+        Ok(())
+    }
+
+    /// The text of a user's block.
+    fn said(&self, block: &InputBlock, path: &str) -> Result<String, Reject> {
+        match block.kind.as_str() {
+            "text" => {
+                let cited = block.citations.as_ref().and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+                if self.setting.strict && cited {
+                    let at = format!("{path}.citations");
+                    return Err(invalid(at.clone(), format!("{at}: a user's text has no citations; leave them out")));
+                }
+                text::text(block, path)
+            }
+            "document" | "search_result" => reading(block, path),
+            "image" | "container_upload" => {
+                let at = format!("{path}.type");
+                let text = format!("{at}: the model reads text, and no blocks of the type {:?}; send text", block.kind);
+                Err(invalid(at, text))
+            }
+            _ => Err(unknown(block, path, "a user")),
+        }
+    }
+
+    fn result(&mut self, block: &InputBlock, path: &str) -> Result<Item, Reject> {
+        let id = block.tool_use_id.clone().ok_or_else(|| missing(path, "tool_use_id"))?;
+        let Some(place) = self.open.iter().position(|open| *open == id) else {
+            let text = if self.closed.contains(&id) {
+                format!("{path}: the call {id} has two results; each `tool_use` must have a single result")
+            } else {
+                format!(
+                    "{path}: unexpected `tool_use_id` found in `tool_result` blocks: {id}. Each `tool_result` block \
+                     must have a corresponding `tool_use` block in the previous message."
+                )
+            };
+            return Err(invalid(format!("{path}.tool_use_id"), text));
+        };
+        self.open.remove(place);
+        self.closed.insert(id.clone());
+        let at = format!("{path}.content");
+        let output = match text::blocks(block.content.as_ref(), &at)? {
+            TextOr::Text(text) => text,
+            list @ TextOr::List(_) => texts(&list, &at, |block, path| match block.kind.as_str() {
+                "text" => text::text(block, path),
+                "document" | "search_result" => Ok(reading(block, path).unwrap_or_else(|_| text::left_out(block))),
+                _ => Ok(text::left_out(block)),
+            })?,
+        };
+        let (call_id, is_error) = (CallId(id), block.is_error == Some(true));
+        let call_kind = CallKind::Function;
+        Ok(self.item(ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error, call_kind }))
+    }
+
+    /// A summary stands for what came before it; one that failed stands for nothing.
+    fn compaction(&mut self, block: &InputBlock) {
+        if let Some(text) = block.content.as_ref().and_then(Value::as_str) {
+            self.add(ItemBody::Compaction { text: text.to_owned() });
+        }
+    }
+
+    fn assistant(&mut self, message: &InputMessage, path: &str) -> Result<(), Reject> {
+        match &message.content {
+            None => return Err(missing(path, "content")),
+            Some(TextOr::Text(text)) if text.is_empty() => {}
+            Some(TextOr::Text(text)) => self.say(Role::Assistant, text.clone()),
+            Some(TextOr::List(blocks)) => {
+                for (place, block) in blocks.iter().enumerate() {
+                    self.answered(block, &format!("{path}.content.{place}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A block of an answer.
+    fn answered(&mut self, block: &InputBlock, path: &str) -> Result<(), Reject> {
+        match block.kind.as_str() {
+            "text" => {
+                let text = text::text(block, path)?;
+                if !text.is_empty() {
+                    self.say(Role::Assistant, text);
+                }
+            }
+            "thinking" | "redacted_thinking" => {
+                if let Some(body) = self.thought(block) {
+                    self.add(body);
+                }
+            }
+            "tool_use" => {
+                let id = block.id.clone().ok_or_else(|| missing(path, "id"))?;
+                let name = block.name.clone().ok_or_else(|| missing(path, "name"))?;
+                let arguments = block.input.as_ref().filter(|input| !input.is_null()).map(Value::to_string);
+                let arguments = arguments.unwrap_or_else(|| "{}".to_owned());
+                self.open.push(id.clone());
+                let (call_id, call_kind) = (CallId(id), CallKind::Function);
+                let (native_id, namespace) = (None, None);
+                self.add(ItemBody::FunctionCall { call_id, native_id, name, arguments, call_kind, namespace });
+            }
+            "compaction" => self.compaction(block),
+            "document" if self.setting.strict => {
+                let at = format!("{path}.type");
+                return Err(invalid(at.clone(), format!("{at}: a message of the assistant has no documents")));
+            }
+            "document" => {
+                let text = reading(block, path)?;
+                self.say(Role::Assistant, text);
+            }
+            // Of tools that ran on another server, and of what it did besides: what they came to, the text says.
+            "server_tool_use" | "mcp_tool_use" | "mcp_tool_listing" | "container_upload" | "fallback" => {}
+            kind if kind.ends_with("_tool_result") => {}
+            _ => return Err(unknown(block, path, "the assistant")),
+        }
+        Ok(())
+    }
+
+    /// What was thought: as this server sealed it, or else the text that there is.
+    fn thought(&self, block: &InputBlock) -> Option<ItemBody> {
+        let sealed = block.signature.as_deref().or(block.data.as_deref());
+        if let Some(Kept { text, made }) = sealed.and_then(|sealed| self.setting.seal?.open(sealed)) {
+            return Some(ItemBody::Reasoning { text, made: Some(made) });
+        }
+        let text = block.thinking.clone().filter(|text| !text.is_empty())?;
+        Some(ItemBody::Reasoning { text, made: None })
+    }
+
+    /// Gives the effort that holds from here on, where the message says one. What changes it is said where it stands,
+    /// so that the prompt in front of it stays.
+    fn system(&mut self, message: &InputMessage, is_over: bool, path: &str) -> Result<Option<String>, Reject> {
+        let effort = message.output_config.as_ref().and_then(|config| config.effort.as_deref());
+        let effort = checked(effort, &format!("{path}.output_config.effort"))?.map(str::to_owned);
+        let mut said = match &message.content {
+            None => String::new(),
+            Some(content) => texts(content, &format!("{path}.content"), |block, path| match block.kind.as_str() {
+                "text" => text::text(block, path),
+                _ => Err(unknown(block, path, "the system")),
+            })?,
+        };
+        if said.is_empty() && message.output_config.is_none() {
+            return Err(invalid(path, format!("{path}: a system message has content, or an output_config")));
+        }
+        if is_over {
+            said.clear();
+        }
+        if effort.is_some() && effort != self.effort {
+            let word = effort.clone().unwrap_or_default();
+            said = joined(&[said, format!("From here on, the effort is {word}.")]);
+            self.effort.clone_from(&effort);
+        }
+        if !said.is_empty() {
+            self.say(Role::System, said);
+        }
+        Ok(effort)
+    }
+}
+
+fn unknown(block: &InputBlock, path: &str, who: &str) -> Reject {
+    let at = format!("{path}.type");
+    let text = format!("{at}: {:?} is no type of a block that {who} can say; leave it out", block.kind);
+    invalid(at, text)
+}

@@ -1,0 +1,216 @@
+//! What `/v1/messages` takes in: the same prompt whatever the spelling, and refusals that name the message.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::messages::{PATH, ask, tools};
+use crate::support::{Answer, Server};
+
+/// How many tokens the prompt has.
+async fn count(server: &Server, body: Value) -> u64 {
+    let counted = server.post("/v1/messages/count_tokens", body).await;
+    counted.body["input_tokens"].as_u64().unwrap_or_else(|| panic!("{}", counted.body))
+}
+
+fn with(messages: Value) -> Value {
+    let mut body = ask("");
+    body["messages"] = messages;
+    body
+}
+
+async fn refused(server: &Server, body: Value) -> String {
+    let answer = server.post(PATH, body).await;
+    assert_eq!(
+        (answer.status, &answer.body["error"]["type"]),
+        (400, &json!("invalid_request_error")),
+        "{}",
+        answer.body
+    );
+    answer.body["error"]["message"].as_str().unwrap().to_owned()
+}
+
+fn call(id: &str) -> Value {
+    json!({"role": "assistant", "content": [
+        {"type": "text", "text": "Let me see."},
+        {"type": "tool_use", "id": id, "name": "weather", "input": {"city": "Oslo"}},
+    ]})
+}
+
+fn result(id: &str, content: &Value) -> Value {
+    json!({"type": "tool_result", "tool_use_id": id, "content": content})
+}
+
+#[tokio::test]
+async fn the_spelling_of_a_request_does_not_change_its_prompt() {
+    let server = Server::start().await;
+    let plain = json!({"system": "Be kind.", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8});
+    let expected = count(&server, plain).await;
+    let mark = json!({"type": "ephemeral", "ttl": "1h"});
+    let billing =
+        |more: &str| format!("x-anthropic-billing-header: cc_version=2.1.332.0b8; cc_entrypoint=sdk-cli;{more}");
+    let kind = json!({"type": "text", "text": "Be kind.", "cache_control": mark});
+    for system in [
+        json!([kind]),
+        json!([{"type": "text", "text": billing("")}, kind]),
+        json!([{"type": "text", "text": billing(" cch=a1b2c;")}, kind]),
+        json!(billing("\nBe kind.")),
+        json!(billing(" cch=00000;Be kind.")),
+    ] {
+        for content in [json!("hi"), json!([{"type": "text", "text": "hi", "cache_control": mark}])] {
+            let message = json!({"role": "user", "content": content});
+            let body = json!({"system": system, "messages": [message], "max_tokens": 8, "cache_control": mark});
+            assert_eq!(count(&server, body.clone()).await, expected, "{body}");
+        }
+    }
+    let kept = json!({"system": billing("\nBe kind."), "messages": [{"role": "user", "content": "hi"}],
+        "strip_preamble": false});
+    assert!(count(&server, kept).await > expected);
+}
+
+#[tokio::test]
+async fn results_are_taken_in_every_form_and_stand_behind_their_calls() {
+    let server = Server::start().await;
+    let turn = |results: Vec<Value>| {
+        let mut body = with(json!([{"role": "user", "content": "weather"}, call("toolu1")]));
+        body["messages"].as_array_mut().unwrap().push(json!({"role": "user", "content": results}));
+        body["tools"] = tools();
+        body
+    };
+    let text = count(&server, turn(vec![result("toolu1", &json!("rain"))])).await;
+    let blocks = json!([{"type": "text", "text": "rain"}]);
+    assert_eq!(count(&server, turn(vec![result("toolu1", &blocks)])).await, text);
+    let empty = count(&server, turn(vec![result("toolu1", &Value::Null)])).await;
+    assert_eq!(empty, text - "rain".len() as u64);
+    let image = json!([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}]);
+    assert!(count(&server, turn(vec![result("toolu1", &image)])).await > empty);
+    let mut failed = result("toolu1", &json!("rain"));
+    failed["is_error"] = true.into();
+    assert!(count(&server, turn(vec![failed])).await > text, "the model is told that the tool failed");
+    // What the user said meanwhile is said behind the result, wherever it stands.
+    let said = json!({"type": "text", "text": "rain"});
+    for blocks in [vec![result("toolu1", &json!("ok")), said.clone()], vec![said, result("toolu1", &json!("ok"))]] {
+        let answer = server.post(PATH, turn(blocks)).await;
+        assert_eq!(answer.body["content"][0]["text"], "Take an umbrella.", "{}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn calls_without_a_result_are_closed_and_results_without_a_call_refused() {
+    let server = Server::start().await;
+    let asked = json!({"role": "user", "content": "weather"});
+    let unanswered = with(json!([asked, call("toolu1"), {"role": "user", "content": "rain"}]));
+    assert_eq!(server.post(PATH, unanswered).await.body["content"][0]["text"], "Take an umbrella.");
+    let last = with(json!([asked, call("toolu1")]));
+    assert_eq!(server.post(PATH, last).await.status, 200);
+    let twice = json!({"role": "user", "content": [result("toolu1", &json!("a")), result("toolu1", &json!("b"))]});
+    let said = refused(&server, with(json!([asked, call("toolu1"), twice]))).await;
+    assert!(said.starts_with("messages.2.content.1: the call toolu1 has two results"), "{said}");
+    let foreign = json!({"role": "user", "content": [result("toolu2", &json!("a"))]});
+    let said = refused(&server, with(json!([asked, call("toolu1"), foreign]))).await;
+    assert!(said.starts_with("messages.2.content.0: unexpected `tool_use_id` found in `tool_result` blocks"), "{said}");
+    let late = json!([asked, call("toolu1"), {"role": "user", "content": "no"}, {"role": "user", "content":
+        [result("toolu1", &json!("a"))]}]);
+    assert!(refused(&server, with(late)).await.starts_with("messages.3.content.0: unexpected"));
+}
+
+#[tokio::test]
+async fn a_system_message_stands_where_it_is_and_changes_nothing_before_it() {
+    let server = Server::start().await;
+    let rendered = async |messages: Value| count(&server, with(messages)).await;
+    let user = json!({"role": "user", "content": "hi"});
+    let plain = rendered(json!([user])).await;
+    let told = rendered(json!([user, {"role": "system", "content": "Be brief."}])).await;
+    assert!(told > plain);
+    let blocks = json!([{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]);
+    assert_eq!(rendered(json!([user, {"role": "system", "content": blocks}])).await, told);
+    // Effort is told where it changes, and only there.
+    let effort = |word: &str| json!({"role": "system", "content": [], "output_config": {"effort": word}});
+    let once = rendered(json!([user, effort("low")])).await;
+    assert!(once > plain);
+    assert_eq!(rendered(json!([user, effort("low"), effort("low")])).await, once);
+    assert!(rendered(json!([user, effort("low"), effort("high")])).await > once);
+    // What holds for one turn is not shown behind it.
+    let briefly = json!({"role": "system", "content": "Be brief.", "clear_at": "next_user_message"});
+    assert_eq!(rendered(json!([user, briefly])).await, told);
+    assert_eq!(rendered(json!([user, briefly, user])).await, rendered(json!([user, user])).await);
+    let nothing = refused(&server, with(json!([user, {"role": "system", "content": []}]))).await;
+    assert!(nothing.starts_with("messages.1"), "{nothing}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_refused_by_its_place() {
+    let server = Server::start().await;
+    let user = |content: Value| json!([{"role": "user", "content": content}]);
+    for (messages, at) in [
+        (json!([]), "messages"),
+        (json!([{"role": "robot", "content": "a"}]), "messages.0.role"),
+        (json!([{"role": "user"}]), "messages.0.content"),
+        (user(json!("")), "messages.0"),
+        (user(json!([{"type": "text", "text": ""}])), "messages.0"),
+        (user(json!([{"type": "text"}])), "messages.0.content.0.text"),
+        (user(json!([{"type": "riddle"}])), "messages.0.content.0.type"),
+        (user(json!([{"type": "image", "source": {}}])), "messages.0.content.0.type"),
+        (json!([{"role": "assistant", "content": [{"type": "tool_use", "name": "a"}]}]), "messages.0.content.0.id"),
+    ] {
+        let said = refused(&server, with(messages.clone())).await;
+        assert!(said.starts_with(at), "{messages}: {said}");
+    }
+    for (name, value, at) in [
+        ("max_tokens", Value::Null, "max_tokens"),
+        ("thinking", json!({"type": "enabled", "budget_tokens": 5000}), "`max_tokens` must be greater"),
+        ("tool_choice", json!({"type": "tool", "name": "nobody"}), "tool_choice"),
+        ("tools", json!([{"type": "bash_20250124", "name": "bash"}]), "tools.0.type"),
+        ("container", json!("container_1"), "container"),
+        ("mcp_servers", json!([{"type": "url"}]), "mcp_servers"),
+        ("stop_sequences", json!([""]), "an empty stop string"),
+        (
+            "output_config",
+            json!({"format": {"type": "json_schema", "schema": {"type": "object"}}}),
+            "output_config.format",
+        ),
+        ("temperature", json!(7), "temperature"),
+    ] {
+        let mut body = ask("hi");
+        body[name] = value;
+        let said = refused(&server, body).await;
+        assert!(said.starts_with(at), "{name}: {said}");
+    }
+    // Nothing is wrong with an empty block beside others, nor with an empty answer.
+    let messages = json!([{"role": "user", "content": [{"type": "text", "text": ""}, {"type": "text", "text": "hi"}]},
+        {"role": "assistant", "content": []}, {"role": "user", "content": "rain"}]);
+    assert_eq!(server.post(PATH, with(messages)).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_newer_version_is_stricter() {
+    let server = Server::start().await;
+    let post = async |version: &str, body: &Value| {
+        let request = server.request(Method::POST, PATH).header("anthropic-version", version).json(body);
+        Answer::read(request.send().await.unwrap()).await.status
+    };
+    let sampled = |name: &str| {
+        let mut body = ask("hi");
+        body[name] = 1.into();
+        body
+    };
+    let source = json!({"type": "text", "media_type": "text/plain", "data": "a"});
+    let document = json!({"type": "document", "source": source});
+    let shown = with(json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": [document]},
+        {"role": "user", "content": "hi"}]));
+    let cited = with(json!([{"role": "user", "content": [{"type": "text", "text": "hi", "citations": [{}]}]}]));
+    for body in [sampled("temperature"), sampled("top_p"), sampled("top_k"), shown, cited] {
+        assert_eq!(post("2023-06-01", &body).await, 200, "{body}");
+        assert_eq!(post("2026-10-21", &body).await, 400, "{body}");
+    }
+    assert_eq!(post("2026-10-21", &ask("hi")).await, 200);
+}
+
+#[tokio::test]
+async fn either_credential_and_any_beta_is_taken() {
+    let server = Server::start().await;
+    for (name, value) in [("x-api-key", "sk-ant-fake"), ("authorization", "Bearer sk-ant-fake")] {
+        let request = server.request(Method::POST, PATH).header(name, value).header("anthropic-beta", "any-2026-01-01");
+        let answer = Answer::read(request.json(&ask("hi")).send().await.unwrap()).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+}
