@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::offload::offload;
 use super::prompt::HeldPrompt;
@@ -16,15 +16,23 @@ use crate::conversation::State;
 use crate::engine::{AbortHandle, BLOCK_TOKENS, Engine, EngineEvent, GenerationRequest, Standing};
 use crate::ids::ResponseId;
 
-/// Behind whatever somebody waits for.
-const PRIORITY: i8 = i8::MIN;
+/// Most prompts that are computed ahead at once; what comes then is not.
+const AHEAD_MAX: usize = 2;
 
 /// The prompts that are computed ahead.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Foresight {
     running: Arc<Mutex<Vec<Ahead>>>,
     /// How many are being rendered or computed.
     count: watch::Sender<usize>,
+    room: Arc<Semaphore>,
+}
+
+impl Default for Foresight {
+    fn default() -> Self {
+        let room = Arc::new(Semaphore::new(AHEAD_MAX));
+        Self { running: Arc::default(), count: watch::Sender::new(0), room }
+    }
 }
 
 #[derive(Debug)]
@@ -52,13 +60,15 @@ impl Foresight {
     }
 }
 
-/// Counts one until it is dropped.
-struct Counted(watch::Sender<usize>);
+/// One that is computed ahead, until it is dropped.
+struct Counted(watch::Sender<usize>, #[expect(dead_code, reason = "it is held")] OwnedSemaphorePermit);
 
 impl Counted {
-    fn one_more(count: &watch::Sender<usize>) -> Self {
-        count.send_modify(|count| *count += 1);
-        Self(count.clone())
+    /// None where there is no room.
+    fn one_more(foresight: &Foresight) -> Option<Self> {
+        let permit = Arc::clone(&foresight.room).try_acquire_owned().ok()?;
+        foresight.count.send_modify(|count| *count += 1);
+        Some(Self(foresight.count.clone(), permit))
     }
 }
 
@@ -73,7 +83,7 @@ pub(super) fn start(parts: &Parts, state: State, id: ResponseId, held: Arc<HeldP
     if !parts.config.speculative_prefill {
         return;
     }
-    let counted = Counted::one_more(&parts.foresight.count);
+    let Some(counted) = Counted::one_more(&parts.foresight) else { return };
     let parts = parts.clone();
     tokio::spawn(async move {
         // Nothing comes of what cannot be rendered or is not taken by the engine.
@@ -87,12 +97,7 @@ async fn run(parts: &Parts, state: State, id: ResponseId, held: Arc<HeldPrompt>,
     let engine = parts.catalog.get(Some(&config.model))?.clone();
     let (salt, model) = (salt(config), engine.model().clone());
     let settings = parts.config.as_ref().into();
-    let permit = parts.running.render_permit().await;
-    let tokens = offload(move || {
-        let _permit = permit;
-        held.certain(&state, id, &model, settings)
-    });
-    let mut tokens = tokens.await.ok()?.ok()?;
+    let mut tokens = offload(move || held.certain(&state, id, &model, settings)).await.ok()?.ok()?;
     // Only whole blocks are found again, and a token behind them, which does not matter, for them all to be.
     let whole = tokens.len() / BLOCK_TOKENS * BLOCK_TOKENS;
     let behind: Arc<[u32]> = tokens[..whole].iter().chain(&[0]).copied().collect();
@@ -115,7 +120,7 @@ async fn compute(
 ) -> Option<()> {
     let request = GenerationRequest {
         cache_salt: salt,
-        standing: Standing { priority: PRIORITY, ..Standing::default() },
+        standing: Standing { priority: Standing::UNAWAITED, ..Standing::default() },
         ..GenerationRequest::greedy(Arc::clone(&tokens), 1)
     };
     let mut sequence = engine.submit(request).ok()?;

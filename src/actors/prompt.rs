@@ -152,17 +152,23 @@ impl HeldPrompt {
         let (state, next) = followed(state.clone(), id, said);
         let turns: Vec<&Response> = turns(&state, next).collect();
         let Some((turn, before)) = turns.split_last() else { return Ok(Vec::new()) };
-        if turn.config.store || turn.config.seal.is_some() {
+        if turn.config.store {
             return Ok(self.build(&state, turn, before, model, settings)?.tokens);
         }
         // Its client keeps the conversation and sends it again as text: with its reasoning or without, with our ids.
         let mut messages = messages_within(&state, turn, settings.reasoning_cleared_after_ms);
         let asked = before.last().map_or(0, |turn| messages_within(&state, turn, 0).len());
         for message in messages.iter_mut().skip(asked) {
-            message.reasoning_content.take_if(|_| !reasons);
+            message.reasoning_content.take_if(|_| !reasons && turn.config.seal.is_none());
             message.tool_calls.iter_mut().for_each(|call| call.native_id = None);
         }
-        Ok(build_messages(&state, turn, model, settings, &messages, None)?.tokens)
+        let mut runs = known_runs(&state, turn, &model.fingerprint);
+        let answer = before.last().filter(|answer| answer.config.seal.is_some());
+        let reasoning = answer.into_iter().flat_map(|answer| &answer.output);
+        // What it sealed comes back as it was, reasoning and all.
+        let reasoning = reasoning.filter(|output| matches!(output.item.body, ItemBody::Reasoning { .. }));
+        runs.extend(reasoning.map(|output| output.tokens.as_slice()));
+        Ok(build_messages(&state, turn, model, settings, &messages, &Known { held: None, runs: &runs })?.tokens)
     }
 
     /// The tokens of the turn that was built last, with its answer.
@@ -257,7 +263,8 @@ fn build_turn(
     held: Option<&[u32]>,
 ) -> Result<(Vec<Message>, Built), Unrendered> {
     let messages = messages_within(state, turn, settings.reasoning_cleared_after_ms);
-    let built = build_messages(state, turn, model, settings, &messages, held)?;
+    let runs = known_runs(state, turn, &model.fingerprint);
+    let built = build_messages(state, turn, model, settings, &messages, &Known { held, runs: &runs })?;
     Ok((messages, built))
 }
 
@@ -267,7 +274,7 @@ fn build_messages(
     model: &ModelInfo,
     settings: PromptSettings,
     messages: &[Message],
-    held: Option<&[u32]>,
+    known: &Known<'_>,
 ) -> Result<Built, Unrendered> {
     refuse_hopeless(messages, model)?;
     let rendering = Rendering {
@@ -280,13 +287,10 @@ fn build_messages(
         strip_preamble: settings.strip_preamble && turn.config.strip_preamble,
     };
     let context = model.context_length as usize;
-    let runs = known_runs(state, turn, &model.fingerprint);
-    build_within(&model.template, &model.tokenizer, &rendering, &Known { held, runs: &runs }, context).map_err(
-        |error| match error {
-            TemplateError::TooLong { .. } => Unrendered::TooLong(error.to_string()),
-            error => Unrendered::Template(error.to_string()),
-        },
-    )
+    build_within(&model.template, &model.tokenizer, &rendering, known, context).map_err(|error| match error {
+        TemplateError::TooLong { .. } => Unrendered::TooLong(error.to_string()),
+        error => Unrendered::Template(error.to_string()),
+    })
 }
 
 /// The messages and the prompt that a request would be given behind this state's last turn, by a generation's way.
@@ -305,7 +309,8 @@ pub(super) fn preview(
     state.apply(&created);
     let turn = state.response(id).ok_or_else(|| Unrendered::Template(format!("no response {id}")))?;
     let messages = messages_within(&state, turn, settings.reasoning_cleared_after_ms);
-    let built = build_messages(&state, turn, model, settings, &messages, None)?;
+    let runs = known_runs(&state, turn, &model.fingerprint);
+    let built = build_messages(&state, turn, model, settings, &messages, &Known { held: None, runs: &runs })?;
     Ok((messages, built))
 }
 

@@ -45,7 +45,12 @@ pub(crate) fn constraint(
         let text = format!("{field}: the engine of {} cannot hold its answers to a form; leave it out", model.id);
         return Err(invalid(field, text));
     }
-    if constraint.calls.is_some() && model.tool_format == ToolFormat::NONE {
+    if let Some(calls) = constraint.calls.as_ref().filter(|_| model.tool_format == ToolFormat::NONE) {
+        let is_held = |tool: &Callable| tool.by_schema || tool.input.is_some();
+        // Nothing but the wish for one call at a time, of a model that makes none.
+        if constraint.text == TextRule::Any && !calls.tools.iter().any(is_held) {
+            return Ok(None);
+        }
         let field = field(params);
         let text = format!("{field}: the answers of {} are not searched for calls", model.id);
         return Err(invalid(field, text));

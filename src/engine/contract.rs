@@ -26,6 +26,11 @@ pub struct Standing {
     pub priority: i8,
 }
 
+impl Standing {
+    /// The priority of what nobody waits for: it comes behind everything else.
+    pub const UNAWAITED: i8 = i8::MIN;
+}
+
 /// One sequence to generate.
 #[derive(Clone, Debug)]
 pub struct GenerationRequest {

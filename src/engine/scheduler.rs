@@ -99,6 +99,7 @@ pub(crate) struct TooLong;
 struct Sequence {
     id: SequenceId,
     owner: u64,
+    priority: i8,
     salt: u64,
     tokens: Vec<u32>,
     /// Tokens whose keys and values lie in `blocks`.
@@ -207,6 +208,7 @@ impl Scheduler {
         let sequence = Sequence {
             id,
             owner,
+            priority,
             salt,
             tokens,
             computed: 0,
@@ -320,7 +322,9 @@ impl Scheduler {
             give(first, half);
         }
         let mut shortest = prompts.to_vec();
-        shortest.sort_by_key(|turn| self.sequences[turn].pending());
+        // What nobody waits for gets what no other prompt takes.
+        let is_unawaited = |sequence: &Sequence| sequence.priority == Standing::UNAWAITED;
+        shortest.sort_by_key(|turn| (is_unawaited(&self.sequences[turn]), self.sequences[turn].pending()));
         for turn in &shortest {
             give(turn, usize::MAX);
         }

@@ -129,6 +129,9 @@ async fn a_socket_has_so_many_lanes_and_responses_and_no_more() {
     let refused = |frame: &Value| frame["type"] == "error";
     let error = socket.until(refused).await.pop().unwrap();
     assert_eq!((&error["error"]["code"], &error["stream_id"]), (&json!(limit), &json!("lane 0")));
+    // What was refused named no lane.
+    socket.send(json!({"type": "response.cancel", "response_id": "resp_nobody", "stream_id": "lane 0"})).await;
+    assert_eq!(socket.until(refused).await.pop().unwrap()["error"]["code"], "response_not_found");
     let mut socket = server.responses_socket().await;
     for number in 0..32 {
         let mut frame = create(&format!("lane {number}"), "hi");

@@ -20,9 +20,10 @@ struct Api {
     posts: &'static str,
 }
 
-const APIS: [Api; 2] = [
+const APIS: [Api; 3] = [
     Api { adapter: "@ai-sdk/openai-compatible", posts: "POST /v1/chat/completions " },
     Api { adapter: "@ai-sdk/openai", posts: "POST /v1/responses " },
+    Api { adapter: "@ai-sdk/anthropic", posts: "POST /v1/messages " },
 ];
 
 /// What the scripted model says to what opencode is asked here.

@@ -75,6 +75,7 @@ pub(crate) fn prepare(
         priority: input::priority(body)?,
         purpose,
         seal: seal.map(|seal| seal.key(response_id)),
+        extras: input::extras(body)?,
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     Ok(Prepared { create: Create::new(response_id, items, config), params, mark })

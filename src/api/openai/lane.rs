@@ -53,8 +53,9 @@ pub(super) struct Lane {
 struct Place {
     /// Requests for responses so far.
     asked_for: u64,
-    /// Those of them that wait for their turn, by the numbers they were given when they were read.
-    line: VecDeque<u64>,
+    /// Those of them that wait for their turn, by the numbers they were given when they were read, with the room that
+    /// each was given.
+    line: VecDeque<(u64, OwnedSemaphorePermit)>,
     /// A request for a response is worked on.
     begins: bool,
     /// Responses that are shown and have not ended: one, and for a moment its successor.
@@ -74,14 +75,12 @@ impl Place {
         !self.begins && self.live.is_empty()
     }
 
-    /// Whether it is this request's turn, which it then has.
-    fn takes(&mut self, ticket: u64) -> bool {
-        let is_next = self.is_free() && self.line.front() == Some(&ticket);
-        if is_next {
-            self.line.pop_front();
-            self.begins = true;
-        }
-        is_next
+    /// Gives this request its turn and its room, if it is the next.
+    fn takes(&mut self, ticket: u64) -> Option<OwnedSemaphorePermit> {
+        let is_free = self.is_free();
+        let (_, permit) = self.line.pop_front_if(|(next, _)| is_free && *next == ticket)?;
+        self.begins = true;
+        Some(permit)
     }
 }
 
@@ -112,21 +111,21 @@ impl Lane {
     }
 
     /// Takes a request for a response in, behind those before it. It has its turn under the number that this gives.
-    pub(super) fn line_up(&self) -> u64 {
+    pub(super) fn line_up(&self, permit: OwnedSemaphorePermit) -> u64 {
         let mut place = self.place();
         place.asked_for += 1;
         let ticket = place.asked_for;
-        place.line.push_back(ticket);
+        place.line.push_back((ticket, permit));
         ticket
     }
 
     /// Returns when the requests in front of it and their responses have ended.
-    async fn turn(&self, ticket: u64) {
+    async fn turn(&self, ticket: u64) -> OwnedSemaphorePermit {
         loop {
             // Registered before the place is looked at: an end in between is not missed.
             let free = self.free.notified();
-            if self.place().takes(ticket) {
-                return;
+            if let Some(permit) = self.place().takes(ticket) {
+                return permit;
             }
             free.await;
         }
@@ -179,8 +178,8 @@ impl Lane {
         ticket: u64,
         homes: impl FnOnce() -> Vec<ConversationHandle>,
     ) -> Result<(), Reject> {
-        self.turn(ticket).await;
-        let created = self.create_now(frame, event_id, homes).await;
+        let permit = self.turn(ticket).await;
+        let created = self.create_now(frame, event_id, permit, homes).await;
         self.give_back();
         created
     }
@@ -189,6 +188,7 @@ impl Lane {
         self: &Arc<Self>,
         frame: &Value,
         event_id: Option<&str>,
+        permit: OwnedSemaphorePermit,
         homes: impl FnOnce() -> Vec<ConversationHandle>,
     ) -> Result<(), Reject> {
         refuse_unserved(frame)?;
@@ -196,7 +196,6 @@ impl Lane {
             return Err(reject);
         }
         let request: CreateResponse = decode(frame)?;
-        let permit = self.app.admit()?;
         let _deciding = self.deciding.lock().await;
         if let Some((id, handle, reader)) = self.continue_unstored(&request, frame, homes()).await? {
             self.place().asked = event_id.map(|event_id| (id, event_id.to_owned()));

@@ -61,13 +61,14 @@ impl Speaker for Session {
         if frame["type"] != "response.create" {
             return Ok(None);
         }
-        let lane = self.lane(frame)?;
         let in_flight: usize = self.lanes().iter().map(|(_, lane)| lane.in_flight()).sum();
         if in_flight >= IN_FLIGHT_MAX {
             let text = format!("{IN_FLIGHT_MAX} responses of this socket run or wait; let some end, or use another");
             return Err(Reject::new(Code::WebsocketStreamLimitReached, text));
         }
-        Ok(Some(lane.line_up()))
+        // One that waits has been read whole: it counts as one that runs.
+        let permit = self.app.admit()?;
+        Ok(Some(self.lane(frame)?.line_up(permit)))
     }
 
     async fn perform(
@@ -100,8 +101,8 @@ impl Speaker for Session {
             (Some("response.cancel"), _) => {
                 let names_response = frame.get("response_id").is_some_and(|id| !id.is_null());
                 let lane = if names_response { self.lane_of(&frame["response_id"]).await } else { self.lane(frame)? };
-                let told = lane.cancel(frame, event_id).await?;
-                (lane, told)
+                let told = lane.cancel(frame, event_id).await;
+                (lane, told.unwrap_or_else(|reject| Some(errors::frame(reject, event_id))))
             }
             (kind, _) => return Err(errors::unknown_frame(kind)),
         };

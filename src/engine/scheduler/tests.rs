@@ -578,3 +578,15 @@ proptest! {
         prop_assert_eq!(run.scheduler.pool.available(), blocks, "at idle every block is free or cached");
     }
 }
+
+#[test]
+fn a_prompt_that_nobody_waits_for_gets_what_the_others_leave_however_short_it_is() {
+    let mut scheduler = scheduler(256);
+    let unawaited = Standing { priority: Standing::UNAWAITED, ..Standing::default() };
+    scheduler.add(SequenceId(1), prompt(1, 20), 0, unawaited).unwrap();
+    for id in [2, 3] {
+        scheduler.add(SequenceId(id), prompt(id as u32, 100), 0, of(id, 0)).unwrap();
+    }
+    assert_eq!(shape(&step(&mut scheduler, 7)), [(2, 0, 64, false)]);
+    assert_eq!(shape(&step(&mut scheduler, 7)), [(2, 64, 36, true), (3, 0, 28, false)]);
+}
