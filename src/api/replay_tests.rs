@@ -160,3 +160,19 @@ async fn keys_and_values_are_shared_by_those_who_name_one_cache_only() {
         assert!(cached(salt).await >= BLOCK);
     }
 }
+
+#[tokio::test]
+async fn a_billing_line_that_varies_and_a_mark_that_moves_cost_nothing() {
+    let folder = TempDir::new().unwrap();
+    let app = app(&folder).await;
+    let recorded = include_str!("../../tests/golden/clients/claude_code_tool.json");
+    let mut body = serde_json::from_str::<Value>(recorded).unwrap()["requests"][0].clone();
+    let (first, _) = answered(&app, "/v1/messages", &body).await;
+    body["system"][0]["text"] = "x-anthropic-billing-header: cc_version=2.1.180.fff; cch=0a1b2;".into();
+    let last = &mut body["messages"][1]["content"];
+    *last = last[0]["text"].clone();
+    let (second, response) = answered(&app, "/v1/messages", &body).await;
+    assert_eq!(first, second);
+    // The last token is always run: the answer's first one follows from it.
+    assert_eq!(response.usage.cached_tokens as usize, (second.len() - 1) / BLOCK * BLOCK);
+}
