@@ -110,6 +110,7 @@ pub(crate) struct Server {
     address: SocketAddr,
     parts: Parts,
     root: RootHandle,
+    api: App,
     phase: watch::Sender<Phase>,
     close: watch::Sender<bool>,
     sockets: JoinHandle<io::Result<()>>,
@@ -158,10 +159,10 @@ impl Server {
             phases,
         );
         let (close, closed) = watch::channel(false);
-        let sockets = tokio::spawn(api::serve(listener, api::router(app), wait_for(closed)));
+        let sockets = tokio::spawn(api::serve(listener, api::router(app.clone()), wait_for(closed)));
         let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;
         phase.send_replace(Phase::Ready);
-        Ok(Self { address, parts, root, phase, close, sockets, recovered })
+        Ok(Self { address, parts, root, api: app, phase, close, sockets, recovered })
     }
 
     /// Where it listens.
@@ -178,7 +179,8 @@ impl Server {
         }
         self.close.send_replace(true);
         // Sockets that never read would hold the process for ever.
-        let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), self.sockets).await;
+        let closed = async { tokio::join!(self.sockets, self.api.deserted()) };
+        let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), closed).await;
         self.parts.writer.stop().await;
     }
 }
@@ -200,7 +202,7 @@ async fn drain(parts: &Parts, root: &RootHandle) {
         let time = Duration::from_millis(config.shutdown_drain_ms);
         tracing::info!(count, at_most = ?time, "waiting for running responses; told again, the server stops at once");
         if tokio::time::timeout(time, parts.running.idle()).await.is_err() {
-            tracing::info!(count = parts.running.count(), "time is up; these go on after the restart");
+            tracing::info!(count = parts.running.count(), "time is up; those that are stored go on after the restart");
         }
     }
     root.stop().await;

@@ -213,13 +213,17 @@ impl ConversationHandle {
     async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> ConversationMsg) -> Result<T, Reject> {
         let (reply, answer) = oneshot::channel();
         if let Err(MessagingErr::SendErr(message)) = self.actor.cast(message(reply)) {
+            if !self.stored && self.directory.parts.running.is_stopping() {
+                return Err(stopped());
+            }
             if !self.stored {
                 return Err(Reject::new(Code::ConversationNotFound, "the conversation was not stored and is over"));
             }
             let actor = self.directory.wake(self.id).await?;
             actor.cast(message).map_err(|_| gone())?;
         }
-        answer.await.map_err(|_| gone())
+        let is_lost = !self.stored && self.directory.parts.running.is_stopping();
+        answer.await.map_err(|_| if is_lost { stopped() } else { gone() })
     }
 }
 
@@ -256,6 +260,12 @@ pub struct AnsweredCall {
     pub successor_id: Option<ResponseId>,
     /// The result had been given before.
     pub replayed: bool,
+}
+
+/// What is not stored ends with the server.
+fn stopped() -> Reject {
+    let text = "the server stopped before the answer was whole; send the request again when it is back";
+    Reject::new(Code::Draining, text)
 }
 
 fn gone() -> Reject {

@@ -86,6 +86,7 @@ impl RootHandle {
 
     /// Stops all conversations, then the tree. What is running stays in the journal.
     pub async fn stop(&self) {
+        self.directory.parts.running.stop();
         self.directory.stop_all().await;
         self.root.stop(Some("the server stops".to_owned()));
     }

@@ -1,6 +1,7 @@
 //! What every actor is given: the journal, the engines, the clock, the bounds.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ractor::ActorRef;
@@ -91,11 +92,14 @@ const RENDERS_MAX: usize = 4;
 pub struct Running {
     count: watch::Sender<usize>,
     renders: Arc<Semaphore>,
+    /// Set when the server stops its conversations.
+    stopping: Arc<AtomicBool>,
 }
 
 impl Default for Running {
     fn default() -> Self {
-        Self { count: watch::Sender::new(0), renders: Arc::new(Semaphore::new(RENDERS_MAX)) }
+        let renders = Arc::new(Semaphore::new(RENDERS_MAX));
+        Self { count: watch::Sender::new(0), renders, stopping: Arc::default() }
     }
 }
 
@@ -110,6 +114,15 @@ impl Running {
     pub(super) async fn render_permit(&self) -> Option<OwnedSemaphorePermit> {
         // The semaphore is never closed; if it were, nothing would be bounded, and nothing lost.
         self.renders.clone().acquire_owned().await.ok()
+    }
+
+    /// From here on whatever ends has been ended by the server.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
     }
 
     /// How many are under way.

@@ -190,6 +190,13 @@ impl App {
         seats.try_acquire_owned().map_err(|_| Reject::new(Code::Overloaded, text))
     }
 
+    /// Returns once no stream and no socket is open that took a seat.
+    pub async fn deserted(&self) {
+        let all = u32::try_from(self.limits.readers_max).unwrap_or(u32::MAX);
+        // The semaphore is never closed; if it were, nobody would be waited for.
+        let _ = self.seats.acquire_many(all).await;
+    }
+
     /// Takes room for a request; it is given back when the permit is dropped, at the end of the stream.
     fn admit(&self) -> Result<OwnedSemaphorePermit, Reject> {
         let text = "the server works on as many requests as it may; try again soon";

@@ -75,7 +75,8 @@ fn cut(state: &State) -> Value {
 
 /// The reader was dropped: it was too slow, or the server stops.
 pub(crate) fn interrupted() -> Reject {
-    let text = "the stream was cut: its reader was too slow, or the server is stopping; resume it at the last event";
+    let text = "the stream was cut, since its reader was too slow or the server stops; resume it at the last event, or \
+                send the request again if it was not stored";
     Reject::new(Code::Overloaded, text)
 }
 

@@ -286,3 +286,11 @@ async fn models_are_listed_and_found_by_id() {
     assert_eq!(model, list["data"][0]);
     server.get("/v1/models/an/unknown/model").await.assert_error(404, "model_not_found");
 }
+
+#[tokio::test]
+async fn a_result_without_its_call_is_a_mistake_in_the_messages() {
+    let server = Server::start().await;
+    let messages = json!([{"role": "user", "content": "hi"}, {"role": "tool", "tool_call_id": "x", "content": "r"}]);
+    let answer = server.post("/v1/chat/completions", json!({"messages": messages})).await;
+    assert_eq!(answer.assert_error(400, "invalid_input")["param"], "messages");
+}

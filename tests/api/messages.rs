@@ -336,3 +336,38 @@ async fn whoever_greets_is_answered() {
         assert_eq!(server.request(method, path).send().await.unwrap().status(), 200, "{path}");
     }
 }
+
+#[tokio::test]
+async fn a_call_that_was_cut_off_is_none_and_one_that_is_no_json_says_so() {
+    let cut = "hi <tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Os";
+    let broken = "hi <tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": Oslo}}</tool_call>";
+    let script = json!([
+        {"match": "cut", "deltas": [cut], "finish": "length"},
+        {"match": "broken", "deltas": [broken]},
+    ]);
+    let server = Server::start_with(Setup { script: Some(script), ..Setup::default() }).await;
+    let whole = |text: &str| {
+        let mut body = ask(text);
+        body["tools"] = tools();
+        server.post(PATH, body)
+    };
+    let cut = whole("cut").await.body;
+    let kinds: Vec<_> = cut["content"].as_array().unwrap().iter().map(|block| block["type"].clone()).collect();
+    assert_eq!(kinds, ["text"], "{cut}");
+    let broken = whole("broken").await.body;
+    let calls = broken["content"].as_array().unwrap().iter().filter(|block| block["type"] == "tool_use");
+    for call in calls {
+        assert!(call["input"]["INVALID_JSON"].as_str().is_some_and(|said| said.contains("Oslo")), "{broken}");
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_only_computed_is_counted_and_found_again() {
+    let server = Server::start().await;
+    let mut body = ask("hi");
+    body["max_tokens"] = json!(0);
+    let computed = server.post(PATH, body).await.body;
+    let counted = server.post("/v1/messages/count_tokens", ask("hi")).await.body;
+    assert_eq!(computed["usage"]["input_tokens"], counted["input_tokens"]);
+    assert_eq!((&computed["content"], &computed["stop_reason"]), (&json!([]), &json!("max_tokens")));
+}

@@ -171,3 +171,33 @@ async fn text_of_answer(server: &Server) -> String {
     let answer = server.post("/v1/responses", json!({"input": "hi"})).await;
     answer.body["output"][0]["content"][0]["text"].as_str().unwrap().to_owned()
 }
+
+#[tokio::test]
+async fn a_cancel_means_what_was_asked_for_in_front_of_it_in_its_lane() {
+    let server = Server::start().await;
+    for lane in [Value::Null, json!("a")] {
+        let mut socket = server.responses_socket().await;
+        socket.send(json!({"type": "response.create", "stream_id": lane, "input": "endless", "store": false})).await;
+        socket.send(json!({"type": "response.cancel", "stream_id": lane})).await;
+        let (frames, _) = ended(&mut socket, &lane).await;
+        assert_eq!(
+            (&frames[0]["type"], frames.last().unwrap()["response"]["status"].as_str()),
+            (&json!("response.created"), Some("cancelled"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn results_that_are_injected_are_gone_on_with_in_the_lane_that_made_the_calls() {
+    let server = Server::start().await;
+    let mut socket = server.responses_socket().await;
+    let tool = json!({"type": "function", "name": "weather", "parameters": {"type": "object"}});
+    socket.send(json!({"type": "response.create", "stream_id": "a", "input": "weather", "tools": [tool]})).await;
+    let (frames, _) = ended(&mut socket, &json!("a")).await;
+    let response = &frames.last().unwrap()["response"];
+    let call = response["output"].as_array().unwrap().iter().find(|item| item["type"] == "function_call").unwrap();
+    let result = json!({"type": "function_call_output", "call_id": call["call_id"], "output": "rain"});
+    socket.send(json!({"type": "response.inject", "response_id": response["id"], "input": [result]})).await;
+    let (own, others) = ended(&mut socket, &json!("a")).await;
+    assert_eq!((text_of(&own).as_str(), others), ("Take an umbrella.", Vec::new()));
+}

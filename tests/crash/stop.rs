@@ -1,6 +1,8 @@
 //! Stopped politely: running answers get their time, and what is not done goes on later.
 
+use futures_util::{SinkExt, StreamExt};
 use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
 
 use crate::support::{Site, shown_text};
 
@@ -75,4 +77,57 @@ async fn a_dump_loaded_into_another_folder_serves_the_same_conversations() {
     assert_eq!(crate::support::journaled(&loaded), crate::support::journaled(&frames));
     // The key came along: the same request is the same response.
     assert_eq!(server.begin("one", json!({"input": "tell"})).await, (response, conversation));
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_stored_is_told_to_come_back_when_the_server_stops() {
+    let site = impatient(&json!([{"match": "hi", "deltas": ["Hi"]}, {"deltas": ["late"], "delay_ms": 600_000}]));
+    let server = std::sync::Arc::new(site.start().await);
+    let asked = [
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "wait"}]}), 503),
+        ("/v1/responses", json!({"input": "wait", "store": false}), 503),
+        (
+            "/v1/messages",
+            json!({"model": "scripted", "max_tokens": 9, "messages": [{"role": "user", "content": "w"}]}),
+            529,
+        ),
+    ];
+    let client = reqwest::Client::new();
+    let waiting = asked.map(|(path, body, status)| {
+        let request = client.post(format!("{}{path}", server.base)).json(&body);
+        (path, status, tokio::spawn(request.send()))
+    });
+    // Whoever is answered now came behind them, or they are refused for the same reason.
+    server.get("/v1/models").await;
+    let server = std::sync::Arc::into_inner(server).unwrap();
+    assert_eq!(server.terminate().await, Some(0));
+    for (path, status, answer) in waiting {
+        let answer = answer.await.unwrap().unwrap();
+        assert_eq!(answer.status().as_u16(), status, "{path}");
+        assert!(answer.headers().contains_key("retry-after"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_socket_on_which_a_response_runs_is_closed_for_a_restart() {
+    let words: Vec<String> = (0..3000).map(|index| format!("w{index} ")).collect();
+    let site = impatient(&json!([{"deltas": words, "delay_ms": 10}]));
+    for store in [true, false] {
+        let server = site.start().await;
+        let url = format!("{}/v1/responses", server.base.replacen("http", "ws", 1));
+        let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+        let create = json!({"type": "response.create", "input": "tell", "store": store}).to_string();
+        socket.send(Message::text(create)).await.unwrap();
+        let running = |message: &Message| message.to_text().is_ok_and(|text| text.contains("output_text.delta"));
+        while !running(&socket.next().await.unwrap().unwrap()) {}
+        let stopping = tokio::spawn(server.terminate());
+        let code = loop {
+            match socket.next().await {
+                Some(Ok(Message::Close(Some(frame)))) => break u16::from(frame.code),
+                Some(Ok(_)) => {}
+                end => panic!("store {store}: no close frame but {end:?}"),
+            }
+        };
+        assert_eq!((code, stopping.await.unwrap()), (1012, Some(0)), "store {store}");
+    }
 }

@@ -1,6 +1,6 @@
 //! A response as a message: its blocks in the order in which they were generated, why it ended, and its tokens.
 
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 
 use crate::api::object::seal;
 use crate::conversation::{Ending, Item, ItemBody, ItemStatus, OutputItem, Purpose, Response, ResponseStatus};
@@ -61,6 +61,8 @@ fn block(response: &Response, output: &OutputItem, shown: &Shown) -> Option<Bloc
             let thinking = if shown.omits_thinking { String::new() } else { text };
             Some(Block::Thinking { thinking, signature })
         }
+        // One that was cut off is no call: nobody may run it.
+        ItemBody::FunctionCall { .. } if output.item.status != ItemStatus::Completed => None,
         ItemBody::FunctionCall { .. } => call(&output.item, input(&text)),
         _ => (!text.is_empty()).then_some(Block::Text { text, citations: None }),
     }
@@ -72,11 +74,12 @@ pub(super) fn call(item: &Item, input: Value) -> Option<Block> {
     Some(Block::ToolUse { id: call_id.to_string(), name: name.clone(), input })
 }
 
-/// What a tool is called with: an object always. One that was cut off is empty, and the message's end says why.
+/// What a tool is called with: an object always. What a model wrote that is none stands in one, marked as Anthropic's
+/// clients mark it when they give it back.
 pub(super) fn input(arguments: &str) -> Value {
     match serde_json::from_str(arguments) {
         Ok(Value::Object(fields)) => fields.into(),
-        _ => Map::new().into(),
+        _ => json!({"INVALID_JSON": arguments}),
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) async fn create(
     let (created, marked) = join(creating, edits::count_marked(&app, engine, &counted, mark)).await;
     let (handle, reader) = created?;
     let edits = edited.map(|edited| edited.applied);
-    let shown = Shown { edits, marked: marked.unwrap_or_default(), ..shown(&request, app.surface.dispatch) };
+    let shown = Shown { edits, marked: marked.unwrap_or_default(), ..shown(&app, &request) };
     answer(&app, &handle, reader, id, (&request, shown), permit).await
 }
 
@@ -84,10 +84,11 @@ async fn answer(
 }
 
 /// What the client wants of the answer besides.
-fn shown(request: &MessagesRequest, dispatch: bool) -> Shown {
+fn shown(app: &App, request: &MessagesRequest) -> Shown {
     let display = request.thinking.as_ref().and_then(|thinking| thinking.display.as_deref());
     let dispatches = request.stream_options.and_then(|options| options.include_dispatch);
-    Shown { omits_thinking: display == Some("omitted"), dispatches: dispatches.unwrap_or(dispatch), ..Shown::default() }
+    let dispatches = dispatches.unwrap_or(app.surface.dispatch);
+    Shown { omits_thinking: display == Some("omitted"), dispatches, ..Shown::default() }
 }
 
 /// Gives the first answer to a key again, as long as its conversation lives.
@@ -108,7 +109,7 @@ async fn replay(
         return Err(in_progress(Some(response)).into());
     }
     let reader = handle.attach_response(response).await?;
-    self::answer(app, &handle, reader, response, (request, shown(request, app.surface.dispatch)), permit)
+    self::answer(app, &handle, reader, response, (request, shown(app, request)), permit)
         .await
         .map(idempotency::replayed)
 }

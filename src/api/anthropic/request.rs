@@ -71,7 +71,7 @@ pub(crate) fn prepare(
         strip_preamble: request.strip_preamble != Some(false),
         formats: Some(input::formats(model, constraint.as_ref())),
         constraint,
-        prompt_end: prompt_end(request, &items, purpose),
+        prompt_end: prompt_end(request, &items),
         priority: input::priority(body)?,
         purpose,
         seal: seal.map(|seal| seal.key(response_id)),
@@ -143,12 +143,10 @@ fn stops(request: &MessagesRequest) -> Result<Vec<String>, Reject> {
 }
 
 /// A text of the assistant at the end is the beginning of the answer.
-fn prompt_end(request: &MessagesRequest, items: &[Item], purpose: Purpose) -> PromptEnd {
+fn prompt_end(request: &MessagesRequest, items: &[Item]) -> PromptEnd {
     let last = request.messages.iter().flatten().last();
     let says = |item: &Item| matches!(item.body, ItemBody::Message { role: Role::Assistant, .. });
-    if purpose == Purpose::Prefill {
-        PromptEnd::Nothing
-    } else if last.is_some_and(|last| last.role == "assistant") && items.last().is_some_and(says) {
+    if last.is_some_and(|last| last.role == "assistant") && items.last().is_some_and(says) {
         PromptEnd::Message
     } else {
         PromptEnd::Answer

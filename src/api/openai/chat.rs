@@ -24,6 +24,7 @@ use crate::config::ReasoningField;
 use crate::conversation::ResponseStatus;
 use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig};
 use crate::engine::ModelInfo;
+use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
     AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
@@ -88,8 +89,16 @@ pub(crate) async fn create(
     let create = core_request(app.engine(request.model.as_deref())?.model(), &request, &body)?;
     create::check_constraint(&app, &create, &body).await?;
     let creates = choices::of_one(create, request.n.unwrap_or(1));
-    let asked = choices::ask(&app, &principal, creates, claim, &mut permit).await?;
+    let asked = choices::ask(&app, &principal, creates, claim, &mut permit).await.map_err(of_messages)?;
     choices::answer(&app, asked, form, permit).await
+}
+
+/// What the core says of its input is about the messages here. A result that answers no call is a mistake in them: who
+/// reads that something was not found looks for the model.
+fn of_messages(reject: Reject) -> Reject {
+    let code = if reject.code == Code::ToolCallNotFound { Code::InvalidInput } else { reject.code };
+    let param = reject.param.map(|param| if param == "input" { "messages".to_owned() } else { param });
+    Reject { code, param, ..reject }
 }
 
 /// What is asked for must be text.

@@ -62,6 +62,8 @@ struct Place {
     live: Vec<ResponseId>,
     /// The conversation whose events are read.
     followed: Option<ConversationId>,
+    /// The one whose events were read last.
+    last: Option<ConversationId>,
     /// That conversation, if it is not stored: it ends when nobody reads it.
     unstored: Option<ConversationHandle>,
     /// The response that was asked for last, and what its `response.created` echoes.
@@ -157,6 +159,25 @@ impl Lane {
     /// Whether the events of this conversation are read here.
     pub(super) fn follows(&self, id: ConversationId) -> bool {
         self.place().followed == Some(id)
+    }
+
+    /// Whether the last response that was shown here is of this conversation.
+    pub(super) fn was_last_in(&self, id: ConversationId) -> bool {
+        self.place().last == Some(id)
+    }
+
+    /// Returns when what was asked for before runs or is refused.
+    async fn settled(&self) {
+        loop {
+            let free = self.free.notified();
+            {
+                let place = self.place();
+                if !place.begins && (place.line.is_empty() || !place.live.is_empty()) {
+                    return;
+                }
+            }
+            free.await;
+        }
     }
 
     /// The conversation that it follows, if that is not stored.
@@ -266,6 +287,7 @@ impl Lane {
             let mut place = self.place();
             place.live.clone_from(&shown);
             place.followed = Some(handle.id());
+            place.last = place.followed;
             place.unstored = (!stored).then(|| handle.clone());
             place.permit = permit;
         }
@@ -444,6 +466,10 @@ impl Lane {
     /// A cancel that ends its response is answered by the last event of the response.
     pub(super) async fn cancel(&self, frame: &Value, event_id: Option<&str>) -> Result<Option<Value>, Reject> {
         let request: Cancel = decode(frame)?;
+        if request.response_id.is_none() {
+            // It means what was asked for in front of it.
+            self.settled().await;
+        }
         let running = self.place().live.last().copied();
         let id = request.response_id.as_deref().map(create::response_id).transpose()?.or(running);
         let id = id.ok_or_else(|| {

@@ -20,7 +20,7 @@ use crate::api::errors::{self, OpenAiError, invalid};
 use crate::api::socket::{self, Outbox, Speaker};
 use crate::conversation::Reject;
 use crate::error::Code;
-use crate::ids::ResponseId;
+use crate::ids::{ConversationId, ResponseId};
 
 /// Most lanes of one socket that have names.
 const NAMED_LANES_MAX: usize = 32;
@@ -161,7 +161,8 @@ impl Session {
         lane
     }
 
-    /// The lane that shows the response, else the one that follows its conversation, else the one without a name.
+    /// The lane that shows the response, else the one that follows its conversation or did last, else the one without a
+    /// name.
     async fn lane_of(&self, id: &Value) -> Arc<Lane> {
         let lanes: Vec<_> = self.lanes().iter().map(|(_, lane)| Arc::clone(lane)).collect();
         if let Some(id) = id.as_str().and_then(|id| id.parse::<ResponseId>().ok()) {
@@ -169,7 +170,10 @@ impl Session {
                 return Arc::clone(lane);
             }
             let home = self.app.directory.of_response(id, &self.principal).await.ok().map(|handle| handle.id());
-            if let Some(lane) = home.and_then(|home| lanes.iter().find(|lane| lane.follows(home))) {
+            let by = |is_home: fn(&Lane, ConversationId) -> bool| {
+                home.and_then(|home| lanes.iter().find(|lane| is_home(lane, home)))
+            };
+            if let Some(lane) = by(Lane::follows).or_else(|| by(Lane::was_last_in)) {
                 return Arc::clone(lane);
             }
         }
