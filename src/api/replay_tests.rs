@@ -129,6 +129,7 @@ async fn what_was_only_prefilled_is_not_run_again() {
     while !is_end_of(&reader.next().await.unwrap(), id) {}
     let prefilled = reader.state().response(id).unwrap().usage;
     assert_eq!((prefilled.cached_tokens, prefilled.output_tokens), (0, 0));
+    assert!(prefilled.input_tokens as usize > BLOCK, "else nothing is proven: {prefilled:?}");
     let mut turn = requests[1].clone();
     turn.as_object_mut().unwrap().shift_remove("previous_response_id");
     turn["max_output_tokens"] = 2.into();

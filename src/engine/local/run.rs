@@ -120,7 +120,9 @@ impl<B: Backend> Runner<B> {
         } else if tokens.is_empty() {
             Some(FinishReason::Failed("the prompt is empty".to_owned()))
         } else {
-            request.resumed.last().and_then(|last| live.end_behind(*last)).or_else(|| live.end_at_limit(usize::MAX))
+            // A prompt without an answer is run all the same: that is what is asked for.
+            let last = request.resumed.last();
+            last.and_then(|last| live.end_behind(*last).or_else(|| live.end_at_limit(usize::MAX)))
         };
         // What is recalled is run again, one token behind the other.
         let tokens = if live.recalled.is_empty() { tokens } else { request.prompt.to_vec() };
