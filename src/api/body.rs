@@ -96,7 +96,13 @@ pub(crate) fn object(bytes: &[u8]) -> Result<Value, Reject> {
         return Ok(Value::Object(Map::new()));
     }
     let value: Value = serde_json::from_slice(bytes).map_err(|error| {
-        Reject::new(Code::InvalidInput, format!("the request is not valid JSON: {error}; send one JSON object"))
+        let text = match error.to_string() {
+            deep if deep.starts_with("recursion limit") => {
+                "the request is nested too deeply: 128 levels at most are read; send it with fewer".to_owned()
+            }
+            error => format!("the request is not valid JSON: {error}; send one JSON object"),
+        };
+        Reject::new(Code::InvalidInput, text)
     })?;
     if value.is_object() {
         Ok(value)

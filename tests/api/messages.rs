@@ -40,6 +40,8 @@ fn gathered(events: &[Value]) -> Value {
         match event["type"].as_str().unwrap() {
             "content_block_start" => {
                 assert!(!is_open, "one block at a time: {event}");
+                let input = event["content_block"].get("input");
+                assert!(input.is_none_or(|input| *input == json!({})), "what is told is added to this: {event}");
                 assert_eq!(event["index"], blocks.len());
                 is_open = true;
                 blocks.push((event["content_block"].clone(), String::new()));

@@ -138,6 +138,9 @@ async fn calls_without_a_result_are_closed_and_results_without_a_call_refused() 
     let foreign = json!({"role": "user", "content": [result("toolu2", &json!("a"))]});
     let said = refused(&server, with(json!([asked, call("toolu1"), foreign]))).await;
     assert!(said.starts_with("messages.2.content.0: unexpected `tool_use_id` found in `tool_result` blocks"), "{said}");
+    let one = |id: &str| json!({"role": "user", "content": [result(id, &json!("rain"))]});
+    let apart = json!([asked, call("toolu1"), call("toolu2"), one("toolu1"), one("toolu2")]);
+    assert_eq!(server.post(PATH, with(apart)).await.status, 200, "results of one turn may come in several messages");
     let late = json!([asked, call("toolu1"), {"role": "user", "content": "no"}, {"role": "user", "content":
         [result("toolu1", &json!("a"))]}]);
     assert!(refused(&server, with(late)).await.starts_with("messages.3.content.0: unexpected"));

@@ -38,7 +38,7 @@ fn replies() -> Value {
         {"match": "use a tool", "deltas": ["<think>", "I should ", "look.", "</think>", "Let me look. ", bash]},
         {"match": "Structured output provided", "deltas": ["Done."]},
         {"match": "give json", "deltas": [given]},
-        {"match": "count", "deltas": counted(), "delay_ms": 40},
+        {"match": "count to thirty", "deltas": counted(), "delay_ms": 40},
         {"deltas": ["Hello ", "there."]},
     ])
 }
@@ -217,7 +217,7 @@ fn what_is_said_while_a_tool_runs_goes_with_its_result() {
 fn an_interrupt_ends_the_answer_and_the_next_prompt_goes_on() {
     let claude = Claude::new();
     let mut session = claude.session();
-    session.say("count");
+    session.say("count to thirty");
     session.until(|line| line["event"]["delta"]["type"] == "text_delta");
     session.send(&json!({"type": "control_request", "request_id": "r1", "request": {"subtype": "interrupt"}}));
     session.until(|line| line["type"] == "control_response");
@@ -232,7 +232,7 @@ fn an_interrupt_ends_the_answer_and_the_next_prompt_goes_on() {
 fn claude_code_finishes_its_turn_though_the_server_is_killed_in_the_middle_of_the_stream() {
     let mut claude = Claude::new();
     let hears = claude.proxy.hears("\"text_delta\"");
-    let run = claude.command(&["count", "--output-format", "json"]).spawn().unwrap();
+    let run = claude.command(&["count to thirty", "--output-format", "json"]).spawn().unwrap();
     hears.recv_timeout(Duration::from_secs(PATIENCE_S.parse().unwrap())).unwrap();
     claude.restart();
     let run = result(&run.wait_with_output().unwrap());

@@ -74,10 +74,11 @@ pub(super) fn call(item: &Item, input: Value) -> Option<Block> {
     Some(Block::ToolUse { id: call_id.to_string(), name: name.clone(), input })
 }
 
-/// What a tool is called with: an object always. What a model wrote that is none stands in one, marked as Anthropic's
-/// clients mark it when they give it back.
+/// What a tool is called with: an object always, and an empty one where nothing is said yet. What a model wrote that is
+/// none stands in one, marked as Anthropic's clients mark it when they give it back.
 pub(super) fn input(arguments: &str) -> Value {
     match serde_json::from_str(arguments) {
+        _ if arguments.trim().is_empty() => json!({}),
         Ok(Value::Object(fields)) => fields.into(),
         _ => json!({"INVALID_JSON": arguments}),
     }

@@ -171,10 +171,11 @@ impl Reader<'_> {
         let is_system = |item: &Item| matches!(item.body, ItemBody::Message { role: Role::System, .. });
         let place = self.items.iter().rposition(|item| !is_system(item)).map_or(0, |place| place + 1);
         self.items.splice(place..place, results);
+        // Results may come in several messages, one behind the other. Behind a text the calls are closed.
         if !text.is_empty() {
             self.say(Role::User, text);
+            self.open.clear();
         }
-        self.open.clear();
         Ok(())
     }
 
@@ -257,6 +258,10 @@ impl Reader<'_> {
     }
 
     fn assistant(&mut self, message: &InputMessage, path: &str) -> Result<(), Reject> {
+        // Behind results the model went on: who has none by then gets none.
+        if self.items.last().is_some_and(|item| item.answers().is_some()) {
+            self.open.clear();
+        }
         match &message.content {
             None => return Err(missing(path, "content")),
             Some(TextOr::Text(text)) if text.is_empty() => {}
