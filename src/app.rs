@@ -92,10 +92,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
     let server = Server::start(config, listener, journal, writer, catalog).await?;
     greet(server.address, &server.parts.catalog, server.recovered);
 
-    let failure = tokio::select! {
-        failure = stops.stop_or_failure(&server.root, &server.parts.writer) => failure,
-        () = refuse_when_unwritable(&server.parts.writer, &server.phase) => None,
-    };
+    let failure = stops.stop_or_failure(&server.root, &server.parts.writer).await;
     // Everything acknowledged is on disk: nothing is lost by not waiting.
     let hurry = async {
         let signal = stops.told().await;
@@ -183,15 +180,6 @@ impl Server {
         let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), closed).await;
         self.parts.writer.stop().await;
     }
-}
-
-/// Once a write failed, requests are refused; what was acknowledged stays readable after a restart.
-async fn refuse_when_unwritable(writer: &WriterHandle, phase: &watch::Sender<Phase>) {
-    let mut status = writer.watch();
-    if status.wait_for(|status| matches!(status, WriterStatus::Failed(_))).await.is_ok() {
-        phase.send_replace(Phase::StorageUnavailable);
-    }
-    std::future::pending::<()>().await;
 }
 
 /// Running responses get their time to end; what then still runs goes on after the restart.

@@ -213,7 +213,7 @@ impl Lane {
         homes: impl FnOnce() -> Vec<ConversationHandle>,
     ) -> Result<(), Reject> {
         refuse_unserved(frame)?;
-        if let Some(reject) = operations::refusal(*self.app.phase.borrow()) {
+        if let Some(reject) = operations::refusal(self.app.phase()) {
             return Err(reject);
         }
         let request: CreateResponse = decode(frame)?;
