@@ -5,6 +5,7 @@
 
 mod checkpoints;
 mod conversation;
+mod courier;
 mod directory;
 mod effects;
 mod foresight;

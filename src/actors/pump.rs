@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use ractor::ActorRef;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use super::conversation::ConversationMsg;
+use super::courier::Courier;
 use super::kv::{CACHE_SALT, ConversationKv, Recorder};
 use super::offload::offload;
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
@@ -28,10 +29,17 @@ use crate::error::Code;
 use crate::ids::{ConversationId, ResponseId};
 use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, closes_reasoning, control_markers};
 use crate::prompt::ToolDefinition;
+use crate::telemetry::GenerationMeter;
 
 /// Tokens that may wait in the pump for a busy conversation; then the engine's channel fills, and the sequence
 /// pauses.
 const GATHERED_TOKENS_MAX: usize = 256;
+
+/// How reasoning ends where it may be stopped a little early.
+const RESTS: [char; 7] = ['\n', '.', '!', '?', '。', '！', '？'];
+/// The last of so many parts of a budget of reasoning is that part, and the most tokens of it.
+const REST_PART: u64 = 8;
+const REST_TOKENS_MAX: u64 = 64;
 
 /// What one generation needs.
 pub(super) struct Job {
@@ -115,7 +123,7 @@ pub(super) fn start(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
         if pumped.is_err() {
             let message = "the server failed while it generated; the log says where".to_owned();
             let end = GenerationEnd::Failed { code: Code::Internal, message };
-            let mut courier = Courier { generation, to, outstanding: None, gone: false };
+            let mut courier = Courier::new(generation, to);
             let (outputs, tail_tokens) = (Vec::new(), Vec::new());
             courier.send(Input::GenerationEnded { generation, outputs, tail_tokens, end }).await;
         }
@@ -124,11 +132,14 @@ pub(super) fn start(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
 
 async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
     let Job { generation, response_id, state, held, kv, control, running } = job;
-    let mut courier = Courier { generation, to, outstanding: None, gone: false };
+    let mut courier = Courier::new(generation, to);
+    let model = state.response(response_id).map(|response| response.config.model.clone());
+    let mut meter = GenerationMeter::begin(&model.unwrap_or_default());
     let end = match begin(&parts, state, response_id, held, &kv, &control).await {
-        Ok(Begun { pump, prompt }) => pump.carry(&mut courier, prompt).await,
+        Ok(Begun { pump, prompt }) => pump.carry(&mut courier, prompt, &mut meter).await,
         Err(end) => Some(Ended { outputs: Vec::new(), tail_tokens: Vec::new(), end }),
     };
+    meter.ended(end.as_ref().map_or(&GenerationEnd::Aborted, |ended| &ended.end));
     if let Some(Ended { outputs, tail_tokens, end }) = end {
         let last = Input::GenerationEnded { generation, outputs, tail_tokens, end };
         courier.send_with(last, Some(running)).await;
@@ -313,6 +324,8 @@ impl Source {
 struct Parsed {
     pipeline: Pipeline,
     thought: u64,
+    /// What it thought last ends a sentence or a line.
+    rests: bool,
     /// The tokens that close reasoning.
     closing: Vec<u32>,
 }
@@ -332,7 +345,7 @@ impl Parsed {
             control: control_markers(tool_format, reasoning, model.tokenizer.control_texts()),
         });
         let closing = closes_reasoning(reasoning).map(|text| model.tokenizer.encode(text, true));
-        let mut parsed = Self { pipeline, thought: 0, closing: closing.unwrap_or_default() };
+        let mut parsed = Self { pipeline, thought: 0, rests: false, closing: closing.unwrap_or_default() };
         let mut shown = Vec::new();
         for &token in resumed {
             parsed.push(model, token, &mut shown);
@@ -347,6 +360,9 @@ impl Parsed {
             None => self.pipeline.push(model.tokenizer.token_bytes(token), pieces),
         }
         self.thought += u64::from(self.pipeline.in_reasoning());
+        if let Some(Piece::Reasoning(text)) = pieces.last() {
+            self.rests = text.ends_with(RESTS);
+        }
     }
 
     /// The end of a generation whose stop string was found.
@@ -355,9 +371,12 @@ impl Parsed {
         GenerationEnd::StopString(found.to_owned())
     }
 
-    /// Whether the model has thought as long as it may, and still thinks.
+    /// Whether the model has thought as long as it may, and still thinks. It is stopped where it rests, if it does so
+    /// in the last part of its budget; it depends on the tokens alone, so that a restart stops it in the same place.
     fn is_over(&self, budget_tokens: u64) -> bool {
-        self.pipeline.in_reasoning() && self.thought >= budget_tokens && !self.closing.is_empty()
+        let part = (budget_tokens / REST_PART).min(REST_TOKENS_MAX);
+        let is_over = self.thought >= budget_tokens || self.rests && self.thought >= budget_tokens - part;
+        self.pipeline.in_reasoning() && is_over && !self.closing.is_empty()
     }
 }
 
@@ -462,7 +481,7 @@ impl Pump {
     }
 
     /// Carries tokens until the sequence has ended. `None`: the conversation takes no news any more.
-    async fn carry(mut self, courier: &mut Courier, prompt: Prompt) -> Option<Ended> {
+    async fn carry(mut self, courier: &mut Courier, prompt: Prompt, meter: &mut GenerationMeter) -> Option<Ended> {
         let Prompt { tokens: prompt_tokens, record: mut prompt } = prompt;
         loop {
             let may_gather = self.gathered.count < GATHERED_TOKENS_MAX;
@@ -472,12 +491,13 @@ impl Pump {
                 event = self.sequence.events.recv(), if may_gather => match event {
                     Some(EngineEvent::Started { cached_tokens }) => {
                         crash::point("prefill_started");
+                        meter.started(prompt_tokens, cached_tokens);
                         let (generation, prompt) = (courier.generation, prompt.take());
                         let started = Input::GenerationStarted { generation, prompt_tokens, cached_tokens, prompt };
                         courier.send(started).await;
                     }
-                    Some(EngineEvent::Token(token)) => self.take(token, None),
-                    Some(EngineEvent::Weighed(token, weighed)) => self.take(token, Some(&weighed)),
+                    Some(EngineEvent::Token(token)) => self.take(token, None, meter),
+                    Some(EngineEvent::Weighed(token, weighed)) => self.take(token, Some(&weighed), meter),
                     Some(EngineEvent::Finished(reason)) => if let Err(end) = self.finished(reason) {
                         return self.end(courier, end).await;
                     },
@@ -499,10 +519,11 @@ impl Pump {
         }
     }
 
-    fn take(&mut self, token: u32, weighed: Option<&TokenLogprobs>) {
+    fn take(&mut self, token: u32, weighed: Option<&TokenLogprobs>, meter: &mut GenerationMeter) {
         if self.dropping.is_some() {
             return;
         }
+        meter.token();
         crash::point("token_sampled");
         self.gathered.read(token, weighed);
         if self.gathered.parsed.pipeline.stopped() {
@@ -551,41 +572,5 @@ impl Pump {
             }
             FinishReason::Failed(message) => GenerationEnd::Failed { code: Code::EngineFailed, message },
         })
-    }
-}
-
-/// Brings news to the conversation, one at a time.
-struct Courier {
-    generation: u64,
-    to: ActorRef<ConversationMsg>,
-    /// The last news, until it is taken.
-    outstanding: Option<oneshot::Receiver<()>>,
-    /// The conversation takes no news any more.
-    gone: bool,
-}
-
-impl Courier {
-    async fn send(&mut self, input: Input) {
-        self.send_with(input, None).await;
-    }
-
-    async fn send_with(&mut self, input: Input, running: Option<RunningGuard>) {
-        self.taken().await;
-        if self.gone {
-            return;
-        }
-        let (taken, outstanding) = oneshot::channel();
-        let message = ConversationMsg::Generation { generation: self.generation, input, running, taken };
-        // A conversation that is gone drops the message, and its receipt says so.
-        let _ = self.to.cast(message);
-        self.outstanding = Some(outstanding);
-    }
-
-    /// Waits until the last news was taken, or never will be.
-    async fn taken(&mut self) {
-        if let Some(outstanding) = &mut self.outstanding {
-            self.gone = outstanding.await.is_err();
-            self.outstanding = None;
-        }
     }
 }

@@ -232,6 +232,28 @@ pub enum KvRefused {
     Shape(&'static str),
 }
 
+/// What an engine has to do, as it stood behind its last step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Sequences in the batch.
+    pub running: usize,
+    /// Sequences in the queue.
+    pub waiting: usize,
+    /// Blocks of the KV cache that sequences hold.
+    pub kv_blocks_held: usize,
+    /// All blocks of the KV cache.
+    pub kv_blocks: usize,
+    /// How often a sequence gave its blocks back to an older one, since the start.
+    pub preemptions: u64,
+}
+
+impl Load {
+    /// The share of the KV cache that sequences hold, from 0 to 1.
+    pub fn kv_usage(&self) -> f64 {
+        if self.kv_blocks == 0 { 0.0 } else { self.kv_blocks_held as f64 / self.kv_blocks as f64 }
+    }
+}
+
 /// Turns prompts into tokens. `submit` only queues: it never blocks and never computes.
 pub trait Engine: Send + Sync + 'static {
     /// The model this engine serves.
@@ -242,6 +264,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Whether requests can be served now; the text says why not.
     fn health(&self) -> Result<(), String>;
+
+    /// What it has to do now; nothing where an engine does not count.
+    fn load(&self) -> Load {
+        Load::default()
+    }
 
     /// How many of these tokens a sequence that began with them would not have to run now. Like the two below it
     /// only queues; a receiver that closes without an answer means that the engine keeps no KV, or cannot now.

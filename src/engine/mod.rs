@@ -37,7 +37,7 @@ pub use catalog::Catalog;
 #[cfg(feature = "server")]
 pub use contract::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, KvImage, KvRefused,
-    ModelInfo, SequenceId, Standing,
+    Load, ModelInfo, SequenceId, Standing,
 };
 #[cfg(feature = "server")]
 pub use grammar::{Compiled, Grammars, Guide, Lost, Refused, Surroundings, TokenSet, Uncompilable, may_be_unmarked};

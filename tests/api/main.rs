@@ -17,6 +17,7 @@ mod load;
 mod messages;
 mod messages_edits;
 mod messages_input;
+mod metrics;
 mod models;
 mod oracle;
 mod prompts;
