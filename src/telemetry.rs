@@ -224,3 +224,47 @@ pub fn published(event: &Event) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 23] = [
+        TIME_TO_FIRST_TOKEN,
+        INTER_TOKEN,
+        END_TO_END,
+        QUEUE_TIME,
+        PROMPT_TOKENS,
+        GENERATION_TOKENS,
+        PREFIX_QUERIES,
+        PREFIX_HITS,
+        FINISHED,
+        RUNNING,
+        WAITING,
+        KV_USAGE,
+        PREEMPTIONS,
+        COMMIT_TIME,
+        COMMITTED,
+        INTERVENTIONS,
+        RESPONSES,
+        RESUMES,
+        TOOL_CALLS,
+        CURSORS_EXPIRED,
+        REQUESTS,
+        IN_FLIGHT,
+        READERS,
+    ];
+
+    #[test]
+    fn every_name_is_documented_and_the_dashboard_uses_no_other() {
+        let documents = include_str!("../docs/metrics.md");
+        for name in NAMES {
+            assert!(documents.contains(&format!("| `{name}` |")), "{name}");
+        }
+        let is_of_name = |byte: char| byte.is_ascii_alphanumeric() || byte == '_' || byte == ':';
+        let words = include_str!("../docs/grafana.json").split(|byte| !is_of_name(byte));
+        for word in words.filter(|word| word.starts_with("vllm:") || word.starts_with("midstream_")) {
+            assert!(NAMES.contains(&word.strip_suffix("_bucket").unwrap_or(word)), "{word}");
+        }
+    }
+}
