@@ -38,3 +38,5 @@ pub mod ids;
 pub mod models;
 #[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "server")]
+pub mod upstream;

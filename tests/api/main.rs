@@ -31,4 +31,5 @@ mod support;
 mod tool_calls;
 mod tool_kinds;
 mod trimming;
+mod upstreams;
 mod waiting;
