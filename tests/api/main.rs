@@ -30,6 +30,7 @@ mod subscriptions;
 mod support;
 mod tool_calls;
 mod tool_kinds;
+mod transcripts;
 mod trimming;
 mod upstreams;
 mod waiting;
