@@ -40,3 +40,5 @@ pub mod models;
 pub mod store;
 #[cfg(feature = "server")]
 pub mod telemetry;
+#[cfg(feature = "server")]
+pub mod upstream;

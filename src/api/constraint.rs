@@ -7,7 +7,7 @@ use super::custom_tools;
 use super::errors::invalid;
 use crate::conversation::{Reject, ResponseConfig, Toolbox};
 use crate::engine::settings::{CallRule, Callable, Constraint, TextRule};
-use crate::engine::{ModelInfo, Refused, Surroundings, Uncompilable, may_be_unmarked};
+use crate::engine::{Medium, ModelInfo, Refused, Surroundings, Uncompilable, may_be_unmarked};
 use crate::error::Code;
 use crate::parse::ToolFormat;
 use crate::protocol::sampling::GenerationParams;
@@ -35,6 +35,10 @@ pub(crate) fn constraint(
             Constraint { text, calls, at: Some(calls_field(params)) }
         }
     };
+    if model.medium == Medium::Messages {
+        // Whoever answers holds to it as far as it can.
+        return Ok(Some(constraint));
+    }
     if model.grammars.is_none() {
         // Of strict tools an engine that cannot be held to anything does what it can, as it does of all tools.
         if constraint.text == TextRule::Any {

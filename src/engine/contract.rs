@@ -5,13 +5,15 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use super::grammar::{Compiled, Grammars, Lost};
 use super::sampling::TokenLogprobs;
-use super::settings::{Sampling, SamplingDefaults};
+use super::settings::{Constraint, Sampling, SamplingDefaults};
 use super::tokenizer::Tokenizer;
-use crate::prompt::{ChatTemplate, Efforts, Message};
+use crate::parse::Piece;
+use crate::prompt::{ChatTemplate, Efforts, Message, ToolDefinition};
 
 /// Names one sequence inside one engine; unique for the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,6 +31,34 @@ pub struct Standing {
 impl Standing {
     /// The priority of what nobody waits for: it comes behind everything else.
     pub const UNAWAITED: i8 = i8::MIN;
+}
+
+/// In which form an engine takes a prompt and gives an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Medium {
+    /// Tokens: our template writes the prompt, our parsers read the answer.
+    #[default]
+    Tokens,
+    /// Messages in, pieces out: the engine has a template and parsers of its own.
+    Messages,
+}
+
+/// What an engine that takes messages is told besides them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Chat {
+    /// The last message is the assistant's, and the answer goes on with it: it is the answer so far, or a beginning
+    /// that the client gave. One with whole calls is the whole answer.
+    pub continues: bool,
+    /// Tools that may be called.
+    pub tools: Vec<ToolDefinition>,
+    /// Texts that end the answer.
+    pub stop: Vec<String>,
+    /// What the answer must look like.
+    pub constraint: Option<Constraint>,
+    /// How hard to think, in the client's word.
+    pub effort: Option<String>,
+    /// Variables for the chat template.
+    pub template_kwargs: Map<String, Value>,
 }
 
 /// One sequence to generate.
@@ -52,6 +82,8 @@ pub struct GenerationRequest {
     /// The conversation as the prompt was rendered from it. Engines that work on text or messages (scripted,
     /// upstream) read this; the local engine ignores it.
     pub messages: Arc<[Message]>,
+    /// What belongs to the messages; for engines of [`Medium::Messages`].
+    pub chat: Arc<Chat>,
     /// KV is shared between sequences of equal salt only.
     pub cache_salt: u64,
     /// When its turn is.
@@ -72,6 +104,7 @@ impl GenerationRequest {
             max_tokens,
             stop_tokens: Arc::default(),
             messages: Arc::default(),
+            chat: Arc::default(),
             cache_salt: 0,
             standing: Standing::default(),
             channel_capacity: 1024,
@@ -91,8 +124,36 @@ pub enum EngineEvent {
     Token(u32),
     /// One sampled token, and how likely it was: where [`GenerationRequest::logprobs`] asks for it.
     Weighed(u32, Box<TokenLogprobs>),
+    /// The next piece of an answer that the engine has read itself: [`Medium::Messages`].
+    Piece(Piece),
+    /// What the engine counted of such an answer, where it says: at most once, behind the last piece.
+    Counted(Counted),
     /// The sequence is out of the scheduler and holds no KV block.
     Finished(FinishReason),
+}
+
+/// Tokens as an engine counted them that nobody else can count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Tokens of the prompt.
+    pub input_tokens: u32,
+    /// Prompt tokens that did not have to be run forward.
+    pub cached_tokens: u32,
+    /// Tokens of the answer.
+    pub output_tokens: u32,
+    /// Those of them that were reasoning.
+    pub reasoning_tokens: u32,
+}
+
+/// What kind of refusal an engine gave once it had taken a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Something of the request cannot be done.
+    Input,
+    /// Prompt and answer do not fit.
+    ContextLength,
+    /// There is no room now.
+    Overloaded,
 }
 
 /// Why a sequence ended.
@@ -106,6 +167,8 @@ pub enum FinishReason {
     Aborted,
     /// What the request says of the answer's form cannot be followed on.
     Lost(Lost),
+    /// The engine does not answer this request; the text is fit to be shown to a client.
+    Refused(Refusal, String),
     /// The engine failed; the text is fit to be shown to a client.
     Failed(String),
 }
@@ -150,6 +213,8 @@ pub struct ModelInfo {
     pub aliases: Vec<String>,
     /// Who answers: `local`, `scripted`, …
     pub owned_by: String,
+    /// In which form it takes prompts and gives answers.
+    pub medium: Medium,
     /// Seconds since the Unix epoch when the model was loaded.
     pub created: u64,
     /// Most tokens that prompt and answer may have together.

@@ -33,4 +33,5 @@ mod tool_calls;
 mod tool_kinds;
 mod transcripts;
 mod trimming;
+mod upstreams;
 mod waiting;

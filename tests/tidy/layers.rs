@@ -65,6 +65,19 @@ pub(crate) const LAYERS: &[Layer] = &[
         ],
         pure: false,
     },
+    Layer {
+        path: "src/upstream/", modules: &["clock", "config", "engine", "ids", "parse", "prompt"],
+        crates: &[
+            "futures_util", "httpdate", "hyper", "hyper_util", "rustls", "rustls_native_certs", "serde", "serde_json",
+            "thiserror", "tokio", "tokio_rustls", "tracing",
+        ],
+        pure: false,
+    },
+    Layer {
+        path: "src/upstream/chat", modules: &["config", "engine", "parse", "prompt", "upstream"],
+        crates: &["serde", "serde_json"], pure: true,
+    },
+    Layer { path: "src/upstream/sse.rs", modules: &[], crates: &["thiserror"], pure: true },
     Layer { path: "src/engine/settings", modules: &[], crates: &["serde", "serde_json"], pure: true },
     Layer { path: "src/engine/sampling", modules: &["engine"], crates: &["thiserror"], pure: true },
     Layer { path: "src/engine/scheduler", modules: &["engine"], crates: &["thiserror"], pure: true },

@@ -141,7 +141,7 @@ impl Talk {
 
     fn ended(&mut self, end: GenerationEnd) -> Vec<Event> {
         let generation = self.generation();
-        self.say(Input::GenerationEnded { generation, outputs: vec![], tail_tokens: vec![], end }).unwrap()
+        self.say(Input::GenerationEnded { generation, outputs: vec![], tail_tokens: vec![], usage: None, end }).unwrap()
     }
 }
 
