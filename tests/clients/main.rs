@@ -7,6 +7,7 @@ mod anthropic;
 mod claude;
 mod codex;
 mod codex_app;
+mod confined;
 mod install;
 mod opencode;
 mod proxy;

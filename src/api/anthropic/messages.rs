@@ -1,9 +1,9 @@
 //! `/v1/messages`: every request brings its whole transcript, and its conversation lives as long as it does.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures_util::future::join;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -16,7 +16,7 @@ use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create::{self, Claimed, Key};
-use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
+use crate::api::errors::{OpenAiError, RequestId, failed, in_progress, invalid, wrong_operation};
 use crate::api::idempotency;
 use crate::api::stream::finish;
 use crate::conversation::{Ending, Reject, ResponseStatus};
@@ -29,15 +29,17 @@ pub(crate) async fn create(
     State(app): State<App>,
     Principal(principal): Principal,
     Admitted(permit): Admitted,
+    Extension(RequestId(request_id)): Extension<RequestId>,
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Result<Response, OpenAiError> {
     let request: MessagesRequest = decode(&body)?;
+    let shown = shown(&app, &request, request_id);
     let fingerprint = idempotency::fingerprint(&body, Some("messages"));
     let key = Key::new(&principal, None, Operation::Create, idempotency::key(&headers)?, fingerprint);
     let claim = match create::claim(&app, key.as_ref())? {
         Claimed::Fresh(claim) => claim,
-        Claimed::Replay(answer) => return replay(&app, &principal, answer, &request, permit).await,
+        Claimed::Replay(answer) => return replay(&app, &principal, answer, (&request, shown), permit).await,
     };
     if request.max_tokens.is_none() {
         return Err(invalid("max_tokens", "max_tokens is missing; it says how many tokens the answer may have").into());
@@ -45,16 +47,16 @@ pub(crate) async fn create(
     let engine = app.engine(request.model.as_deref())?;
     let strict = request::is_strict(version(&headers));
     let prepared = request::prepare(engine.model(), Some(&app.seal), &request, &body, strict)?;
-    let Prepared { mut create, params, mark } = prepared;
+    let Prepared { mut create, params, marks } = prepared;
     create::check_constraint(&app, &create, &params).await.map_err(request::in_own_words)?;
     let edited = edits::apply(&app, engine, &request, &mut create).await?;
     let (id, counted) = (create.response_id, create.clone());
     let creating = app.directory.ephemeral(create::open(&principal, Vec::new()), create, claim);
     // Nobody waits for the count: the prompt is being computed meanwhile. What cannot be rendered says so there.
-    let (created, marked) = join(creating, edits::count_marked(&app, engine, &counted, mark)).await;
+    let (created, marked) = join(creating, marks.keep(&app, engine, &counted)).await;
     let (handle, reader) = created?;
     let edits = edited.map(|edited| edited.applied);
-    let shown = Shown { edits, marked: marked.unwrap_or_default(), ..shown(&app, &request) };
+    let shown = Shown { edits, marked: marked.unwrap_or_default(), ..shown };
     answer(&app, &handle, reader, id, (&request, shown), permit).await
 }
 
@@ -84,11 +86,11 @@ async fn answer(
 }
 
 /// What the client wants of the answer besides.
-fn shown(app: &App, request: &MessagesRequest) -> Shown {
+fn shown(app: &App, request: &MessagesRequest, request_id: String) -> Shown {
     let display = request.thinking.as_ref().and_then(|thinking| thinking.display.as_deref());
     let dispatches = request.stream_options.and_then(|options| options.include_dispatch);
     let dispatches = dispatches.unwrap_or(app.surface.dispatch);
-    Shown { omits_thinking: display == Some("omitted"), dispatches, ..Shown::default() }
+    Shown { omits_thinking: display == Some("omitted"), dispatches, request_id, ..Shown::default() }
 }
 
 /// Gives the first answer to a key again, as long as its conversation lives.
@@ -96,7 +98,7 @@ async fn replay(
     app: &App,
     principal: &str,
     answer: KeyedAnswer,
-    request: &MessagesRequest,
+    (request, shown): (&MessagesRequest, Shown),
     permit: OwnedSemaphorePermit,
 ) -> Result<Response, OpenAiError> {
     let KeyedAnswer::Created { conversation, response } = answer else {
@@ -109,7 +111,5 @@ async fn replay(
         return Err(in_progress(Some(response)).into());
     }
     let reader = handle.attach_response(response).await?;
-    self::answer(app, &handle, reader, response, (request, shown(app, request)), permit)
-        .await
-        .map(idempotency::replayed)
+    self::answer(app, &handle, reader, response, (request, shown), permit).await.map(idempotency::replayed)
 }

@@ -64,7 +64,8 @@ impl MessageStream {
 
     fn break_off(&mut self, reject: Reject) {
         self.ended = true;
-        self.waiting.push_back(StreamEvent::Error { error: object(reject.clone()) });
+        let (error, request_id) = (object(reject.clone()), self.encoder.shown.request_id.clone());
+        self.waiting.push_back(StreamEvent::Error { error, request_id });
         self.failure = Some(reject);
     }
 
