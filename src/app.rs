@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -41,11 +42,22 @@ const LISTEN_PAUSE_MS: u64 = 50;
 /// Serves until the process is told to stop.
 pub fn run(prepared: Prepared) -> anyhow::Result<()> {
     start_log();
+    raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     let outcome = runtime.block_on(serve(prepared));
     // Handlers that wait for a client must not hold the process.
     runtime.shutdown_timeout(Duration::from_millis(SOCKETS_CLOSE_MS));
     outcome
+}
+
+/// Lets the process open as many files as the system allows: every connection is one, and shells start their programs
+/// with room for few.
+fn raise_open_files() {
+    let files = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: files.maximum, ..files };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::info!(%error, open_files_max = files.current, "no more files may be open at once");
+    }
 }
 
 /// Logs to standard error, as `MIDSTREAM_LOG` says.
@@ -92,10 +104,7 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
     let server = Server::start(config, listener, journal, writer, catalog).await?;
     greet(server.address, &server.parts.catalog, server.recovered);
 
-    let failure = tokio::select! {
-        failure = stops.stop_or_failure(&server.root, &server.parts.writer) => failure,
-        () = refuse_when_unwritable(&server.parts.writer, &server.phase) => None,
-    };
+    let failure = stops.stop_or_failure(&server.root, &server.parts.writer).await;
     // Everything acknowledged is on disk: nothing is lost by not waiting.
     let hurry = async {
         let signal = stops.told().await;
@@ -183,15 +192,6 @@ impl Server {
         let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), closed).await;
         self.parts.writer.stop().await;
     }
-}
-
-/// Once a write failed, requests are refused; what was acknowledged stays readable after a restart.
-async fn refuse_when_unwritable(writer: &WriterHandle, phase: &watch::Sender<Phase>) {
-    let mut status = writer.watch();
-    if status.wait_for(|status| matches!(status, WriterStatus::Failed(_))).await.is_ok() {
-        phase.send_replace(Phase::StorageUnavailable);
-    }
-    std::future::pending::<()>().await;
 }
 
 /// Running responses get their time to end; what then still runs goes on after the restart.

@@ -19,7 +19,7 @@ use crate::conversation::{Create, Ending, Fork, Input, Item, Policies, Reject, R
 use crate::crash;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
-use crate::store::{Batch, Expired};
+use crate::store::{Batch, Expired, WriterStatus};
 
 type Woken = Result<ActorRef<ConversationMsg>, Reject>;
 
@@ -268,6 +268,11 @@ pub struct DirectoryHandle {
 }
 
 impl DirectoryHandle {
+    /// Whether the journal takes writes; once it has refused one, only another start mends it.
+    pub fn is_writable(&self) -> bool {
+        !matches!(self.parts.writer.status(), WriterStatus::Failed(_) | WriterStatus::Fatal(_))
+    }
+
     /// Opens a stored conversation.
     pub async fn open(&self, open: Open, key: Option<KeyClaim>) -> Result<ConversationHandle, Reject> {
         let handle = self.fresh(true).await?;

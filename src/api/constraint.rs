@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::custom_tools::input_rules;
+use super::custom_tools::{Declarations, input_rules};
 use super::errors::invalid;
 use crate::conversation::{Reject, ResponseConfig};
 use crate::engine::settings::{CallRule, Callable, Constraint, TextRule};
@@ -19,14 +19,16 @@ struct Said {
     at: String,
 }
 
-/// What the request says of the answer's form. `tools` are those that the model sees.
+/// What the request says of the answer's form. `brought` are tools that its input declares; `tools` are those that the
+/// model sees.
 pub(crate) fn constraint(
     params: &GenerationParams,
+    brought: &[Declarations<'_>],
     tools: &[ToolDefinition],
     model: &ModelInfo,
 ) -> Result<Option<Constraint>, Reject> {
     let said = text_rule(params)?;
-    let (calls, must) = calls(params, tools, said.is_some())?;
+    let (calls, must) = calls(params, brought, tools, said.is_some())?;
     let constraint = match (said, calls) {
         (None, None) => return Ok(None),
         // Where a tool must be called there is no text to be bound.
@@ -221,13 +223,15 @@ fn checked_choice(rule: &TextRule, at: &str) -> Result<(), Reject> {
 /// `is_bound` says that the text has a rule.
 fn calls(
     params: &GenerationParams,
+    brought: &[Declarations<'_>],
     tools: &[ToolDefinition],
     is_bound: bool,
 ) -> Result<(Option<CallRule>, bool), Reject> {
-    let declared = params.tools.as_deref().unwrap_or_default();
-    let rules = input_rules(declared)?;
+    let own = Declarations { at: "tools".to_owned(), tools: params.tools.as_deref().unwrap_or_default() };
+    let declared = [&[own], brought].concat();
+    let rules = input_rules(&declared)?;
     let input = |name: &String| rules.iter().find(|(tool, _)| tool == name).map(|(_, rule)| rule.clone());
-    let mut strict = strict_names(declared);
+    let mut strict = strict_names(declared.iter().flat_map(|declared| declared.tools));
     // A grammar is held to wherever the tool is called.
     strict.extend(tools.iter().map(|tool| &tool.name).filter(|name| input(name).is_some()).cloned());
     let several = params.parallel_tool_calls != Some(false);
@@ -293,8 +297,8 @@ fn chosen(choice: &Value, all: Vec<String>) -> Result<(Vec<String>, bool), Rejec
 }
 
 /// The names of the tools whose arguments must follow their schemas.
-fn strict_names(tools: &[Value]) -> Vec<String> {
-    let functions = tools.iter().map(|tool| (tool, tool.get("function").unwrap_or(tool)));
+fn strict_names<'a>(tools: impl Iterator<Item = &'a Value>) -> Vec<String> {
+    let functions = tools.map(|tool| (tool, tool.get("function").unwrap_or(tool)));
     let strict = functions.filter(|(tool, function)| {
         function.get("strict").or_else(|| tool.get("strict")).and_then(Value::as_bool) == Some(true)
     });
@@ -313,6 +317,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::api::create;
     use crate::engine::settings::InputRule;
     use crate::engine::{Engine, Grammars, ScriptedEngine};
 
@@ -331,7 +336,7 @@ mod tests {
             ToolDefinition { name, description: None, parameters: said["parameters"].clone() }
         });
         let tools: Vec<ToolDefinition> = declared.collect();
-        let constraint = constraint(&params, &tools, model)?;
+        let constraint = constraint(&params, &[], &tools, model)?;
         if let Some(constraint) = &constraint {
             let surroundings =
                 Surroundings { tools: &tools, tool_format: model.tool_format, reasoning: model.reasoning };
@@ -362,6 +367,38 @@ mod tests {
             assert_eq!(tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), names);
             assert_eq!(tools[0].input, Some(InputRule::Regex { pattern: "[a-c]+".to_owned() }), "{choice}");
         }
+    }
+
+    #[test]
+    fn a_tool_that_the_input_brings_is_held_to_as_one_that_is_declared() {
+        let format = json!({"type": "grammar", "syntax": "regex", "definition": "[a-c]+"});
+        let patch = json!({"type": "custom", "name": "patch", "format": format});
+        let look = json!({"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": true});
+        let files = json!([{"type": "namespace", "name": "files", "tools": [patch]}, look]);
+        let brought = json!({"type": "additional_tools", "tools": files});
+        let found = json!({"type": "tool_search_output", "call_id": "c", "tools": files});
+        let call = json!({"type": "tool_search_call", "call_id": "c", "arguments": {}});
+        let named = json!({"type": "custom", "namespace": "files", "name": "patch"});
+        for (items, choice, names) in [
+            (json!([brought]), json!("auto"), &["files__patch", "look"][..]),
+            (json!([brought]), json!("required"), &["files__patch", "look"]),
+            (json!([brought]), named.clone(), &["files__patch"]),
+            (json!([call, found]), named, &["files__patch"]),
+        ] {
+            let body = json!({"input": items, "tool_choice": choice});
+            let request = serde_json::from_value(body.clone()).unwrap();
+            let mut create = create::create(&model(), None, &request, &body).unwrap();
+            create.config.take_tools(create.input.iter());
+            let calls = create.config.constraint.as_ref().unwrap().calls.as_ref().unwrap();
+            assert_eq!(calls.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), names);
+            assert_eq!(calls.tools[0].input, Some(InputRule::Regex { pattern: "[a-c]+".to_owned() }), "{choice}");
+            check(&model(), &create.config, &GenerationParams::default()).unwrap();
+        }
+        let wrong = json!({"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "ebnf"}});
+        let body = json!({"input": [{"type": "additional_tools", "tools": [look, wrong]}]});
+        let request = serde_json::from_value(body.clone()).unwrap();
+        let refused = create::create(&model(), None, &request, &body).unwrap_err();
+        assert_eq!(refused.param.as_deref(), Some("input[0].tools[1].format.definition"));
     }
 
     #[test]

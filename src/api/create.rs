@@ -12,7 +12,7 @@ use super::tools::{self, Declared, Noted};
 use super::unserved;
 use super::{constraint, sampling};
 use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader, offload};
-use crate::conversation::{Create, Item, Purpose, Reject, ResponseConfig, State, Toolbox, ToolsAllowed};
+use crate::conversation::{Create, Item, ItemBody, Purpose, Reject, ResponseConfig, State, Toolbox, ToolsAllowed};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
@@ -114,8 +114,10 @@ pub(crate) fn create(
     let fresh = &mut FreshIds::random();
     let response_id = ResponseId::draw(fresh);
     let mut params: GenerationParams = decode(body)?;
-    let Declared { mut toolbox, ignored, .. } = tools::declared(request.tools.as_deref())?;
-    params.tool_choice = params.tool_choice.map(|choice| tools::visible_choice(&choice, &toolbox));
+    let Declared { mut toolbox, ignored, policies, .. } = tools::declared(request.tools.as_deref())?;
+    let input = input::items(request.input.as_ref(), "input", seal, fresh)?;
+    let callable = with_brought(&toolbox, &input);
+    params.tool_choice = params.tool_choice.map(|choice| tools::visible_choice(&choice, &callable));
     let tools_allowed = tools::allowed(params.tool_choice.as_ref());
     if tools_allowed == ToolsAllowed::None {
         toolbox = Toolbox::default();
@@ -130,7 +132,8 @@ pub(crate) fn create(
         _ => Purpose::Answer,
     };
     let compacts = purpose == Purpose::Summary;
-    let constraint = if compacts { None } else { constraint::constraint(&params, &toolbox.tools, model)? };
+    let brought = input::brought_tools(request.input.as_ref());
+    let constraint = if compacts { None } else { constraint::constraint(&params, &brought, &callable.tools, model)? };
     let config = ResponseConfig {
         instructions: request.instructions.clone(),
         tools: toolbox.tools,
@@ -143,7 +146,7 @@ pub(crate) fn create(
         store: request.store.unwrap_or(true),
         metadata: noted(request, ignored),
         echo,
-        tool_policies: tools::tool_policies(request.tools.as_deref())?,
+        tool_policies: policies,
         max_parallel_tool_calls: input::parallel_limit(body)?,
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
@@ -158,12 +161,28 @@ pub(crate) fn create(
         extras: input::extras(body)?,
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
-    let input = input::items(request.input.as_ref(), "input", seal, fresh)?;
     Ok(Create {
         policies: input::policies(body)?,
         in_conversation: request.conversation.is_some(),
         ..Create::new(response_id, input, config)
     })
+}
+
+/// The tools that can be called: those declared, and those that the request's own input brings.
+fn with_brought(declared: &Toolbox, input: &[Item]) -> Toolbox {
+    let mut all = declared.clone();
+    for item in input {
+        let ItemBody::AdditionalTools { toolbox, .. } = &item.body else { continue };
+        for tool in &toolbox.tools {
+            if all.tools.iter().any(|known| known.name == tool.name) {
+                continue;
+            }
+            all.tools.push(tool.clone());
+            all.shapes
+                .extend(toolbox.shapes.get_key_value(&tool.name).map(|(name, shape)| (name.clone(), shape.clone())));
+        }
+    }
+    all
 }
 
 /// What the response object repeats of the request.
@@ -226,7 +245,8 @@ pub(crate) async fn check_constraint(app: &App, create: &Create, body: &Value) -
         return Ok(());
     }
     let model = app.engine(Some(&create.config.model))?.model().clone();
-    let (config, params) = (create.config.clone(), decode::<GenerationParams>(body)?);
+    let (mut config, params) = (create.config.clone(), decode::<GenerationParams>(body)?);
+    config.take_tools(create.input.iter());
     let checked = offload(move || constraint::check(&model, &config, &params)).await;
     checked.unwrap_or_else(|_| Err(Reject::new(Code::Internal, "checking the answer's form failed")))
 }

@@ -7,11 +7,19 @@ use super::errors::invalid;
 use crate::conversation::{Reject, visible_name};
 use crate::engine::settings::InputRule;
 
-/// The names that the model sees of those custom tools of a request, in either API's shape, whose text must follow a
-/// rule.
-pub(crate) fn input_rules(tools: &[Value]) -> Result<Vec<(String, InputRule)>, Reject> {
+/// Tools as a request declares them, and where.
+#[derive(Clone, Debug)]
+pub(crate) struct Declarations<'a> {
+    /// The field.
+    pub(crate) at: String,
+    /// In either API's shape.
+    pub(crate) tools: &'a [Value],
+}
+
+/// The names that the model sees of those custom tools of a request whose text must follow a rule.
+pub(crate) fn input_rules(declared: &[Declarations<'_>]) -> Result<Vec<(String, InputRule)>, Reject> {
     let mut rules = Vec::new();
-    add_rules(tools, None, "tools", &mut rules)?;
+    declared.iter().try_for_each(|declared| add_rules(declared.tools, None, &declared.at, &mut rules))?;
     Ok(rules)
 }
 
@@ -78,6 +86,10 @@ mod tests {
 
     use super::*;
 
+    fn rules_of(tools: &Value) -> Result<Vec<(String, InputRule)>, Reject> {
+        input_rules(&[Declarations { at: "tools".to_owned(), tools: tools.as_array().unwrap() }])
+    }
+
     #[test]
     fn either_api_s_shape_says_the_same_rule() {
         let responses = json!([
@@ -93,7 +105,7 @@ mod tests {
         ]);
         let expected = vec![("patch".to_owned(), InputRule::Lark { grammar: "start: \"a\"".to_owned() })];
         for tools in [responses, chat] {
-            assert_eq!(input_rules(tools.as_array().unwrap()).unwrap(), expected);
+            assert_eq!(rules_of(&tools).unwrap(), expected);
         }
     }
 
@@ -102,7 +114,7 @@ mod tests {
         let custom = json!({"type": "custom", "name": "patch", "format":
             {"type": "grammar", "syntax": "regex", "definition": "a"}});
         let tools = json!([{"type": "namespace", "name": "files", "tools": [custom]}]);
-        assert_eq!(input_rules(tools.as_array().unwrap()).unwrap()[0].0, "files__patch");
+        assert_eq!(rules_of(&tools).unwrap()[0].0, "files__patch");
     }
 
     #[test]
@@ -122,7 +134,7 @@ mod tests {
                 "tools[0].custom.format.grammar.definition",
             ),
         ] {
-            assert_eq!(input_rules(&[tool]).unwrap_err().param.as_deref(), Some(param));
+            assert_eq!(rules_of(&json!([tool])).unwrap_err().param.as_deref(), Some(param));
         }
     }
 }

@@ -14,7 +14,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const KEY_BYTES_MAX: usize = 256;
 
 /// Fields of a request that say how it is delivered or what already scopes the key, not what it does.
-const DELIVERY: [&str; 6] = ["type", "event_id", "stream", "conversation", "response_id", "wait"];
+const DELIVERY: [&str; 7] = ["type", "event_id", "stream", "stream_id", "conversation", "response_id", "wait"];
 
 /// The key in the request's headers.
 pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Reject> {
@@ -105,7 +105,8 @@ mod tests {
     #[test]
     fn order_and_space_and_delivery_make_no_difference() {
         let over_http = json!({"input": "a", "temperature": 0.5, "stream": true, "conversation": "conv_1"});
-        let on_a_socket = json!({"type": "response.create", "event_id": "k", "temperature": 0.5, "input": "a"});
+        let on_a_socket =
+            json!({"type": "response.create", "event_id": "k", "stream_id": "s", "temperature": 0.5, "input": "a"});
         assert_eq!(fingerprint(&over_http, None), fingerprint(&on_a_socket, None));
     }
 

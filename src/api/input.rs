@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::body::decode;
 use super::constraint;
+use super::custom_tools::Declarations;
 use super::errors::invalid;
 pub(crate) use super::hints::{extras, priority};
 use super::seal::{Kept, Seal};
@@ -60,6 +61,15 @@ pub(crate) fn item_list(
         }
     }
     Ok(items)
+}
+
+/// Tools that items bring, as they are declared there.
+pub(crate) fn brought_tools(input: Option<&TextOr<InputItem>>) -> Vec<Declarations<'_>> {
+    let Some(TextOr::List(list)) = input else { return Vec::new() };
+    let brings = |item: &InputItem| matches!(item.kind.as_deref(), Some("additional_tools" | "tool_search_output"));
+    let brought = list.iter().enumerate().filter(|(_, item)| brings(item));
+    let tools = brought.filter_map(|(position, item)| Some((position, item.tools.as_ref()?.as_array()?)));
+    tools.map(|(position, tools)| Declarations { at: format!("input[{position}].tools"), tools }).collect()
 }
 
 /// The kinds of items that mean nothing here.

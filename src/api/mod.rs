@@ -139,8 +139,8 @@ pub struct App {
     pub limits: Limits,
     /// How the APIs look.
     pub surface: Surface,
-    /// Whether requests can be served.
-    pub phase: watch::Receiver<Phase>,
+    /// How far the process is.
+    phases: watch::Receiver<Phase>,
     /// What this process is called, see [`TURN_STATE`].
     name: HeaderValue,
     /// Room for requests that generate.
@@ -157,7 +157,7 @@ impl App {
         keys: Keys,
         seal: Seal,
         (limits, surface): (Limits, Surface),
-        phase: watch::Receiver<Phase>,
+        phases: watch::Receiver<Phase>,
     ) -> Self {
         Self {
             directory,
@@ -166,12 +166,19 @@ impl App {
             seal,
             limits,
             surface,
-            phase,
+            phases,
             name: HeaderValue::from_str(&ItemId::draw(&mut FreshIds::random()).wire("srv"))
                 .unwrap_or(HeaderValue::from_static("srv")),
             admission: Arc::new(Semaphore::new(limits.requests_in_flight_max)),
             seats: Arc::new(Semaphore::new(limits.readers_max)),
         }
+    }
+
+    /// Whether requests can be served now. The journal's writer is asked itself: once one client was refused because
+    /// nothing can be written, no route may say otherwise. What was acknowledged is there again after a restart.
+    pub fn phase(&self) -> Phase {
+        let phase = *self.phases.borrow();
+        if phase == Phase::Ready && !self.directory.is_writable() { Phase::StorageUnavailable } else { phase }
     }
 
     /// The engine of this model; without a name, the default.
@@ -284,12 +291,11 @@ pub async fn serve(
 
 async fn refuse_unless_ready(State(app): State<App>, request: Request, next: Next) -> Response {
     // Reading the journal takes moments: a client that comes back right after a restart waits rather than retries.
-    let mut phases = app.phase.clone();
+    let mut phases = app.phases.clone();
     let recovered = phases.wait_for(|phase| *phase != Phase::Recovering);
     // Whether the time ran out or not, the phase now decides.
     let _ = tokio::time::timeout(RECOVERY_WAIT, recovered).await.map(drop);
-    let phase = *app.phase.borrow();
-    match operations::refusal(phase) {
+    match operations::refusal(app.phase()) {
         None => next.run(request).await,
         Some(reject) => OpenAiError(reject).into_response(),
     }

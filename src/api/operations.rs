@@ -21,8 +21,7 @@ pub(crate) async fn hello() -> Json<Value> {
 
 /// Requests can be served.
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Value>, NativeError> {
-    let phase = *app.phase.borrow();
-    if let Some(reject) = refusal(phase) {
+    if let Some(reject) = refusal(app.phase()) {
         return Err(reject.into());
     }
     for engine in app.catalog.list() {

@@ -230,7 +230,7 @@ async fn write(
     speaker: &impl Speaker,
 ) {
     let mut events = Followed::default();
-    let mut phase = app.phase.clone();
+    let mut phase = app.phases.clone();
     let grown_old = old(speaker.life());
     tokio::pin!(grown_old);
     loop {
@@ -262,7 +262,7 @@ async fn write(
                 first
             }
             Out::Close(code) => {
-                let stops = *app.phase.borrow() == Phase::Draining && code == close_code::AGAIN;
+                let stops = app.phase() == Phase::Draining && code == close_code::AGAIN;
                 let code = if stops { close_code::RESTART } else { code };
                 // The socket is over, whether the client takes the frame or not.
                 let _ = sink.send(Message::Close(Some(CloseFrame { code, reason: "".into() }))).await;

@@ -41,6 +41,8 @@ pub(crate) struct Declared {
     pub(crate) toolbox: Toolbox,
     /// Kinds that are not run here.
     pub(crate) ignored: Noted,
+    /// How the calls of each are watched over: the tools' `x_midstream`, by the names that the model sees.
+    pub(crate) policies: BTreeMap<String, ToolPolicy>,
     /// The names that the model sees.
     names: HashSet<String>,
 }
@@ -97,6 +99,7 @@ impl Declared {
             let text = format!("{path}: another tool is called {name:?} as well; give each a name of its own");
             return Err(invalid(path, text));
         }
+        self.policies.extend(policy(tool, path)?.map(|policy| (name.clone(), policy)));
         self.names.insert(name);
         Ok(())
     }
@@ -271,21 +274,15 @@ fn wire_tool(tool: &ToolDefinition, shape: Option<&ToolShape>) -> Value {
     }
 }
 
-/// How the calls of each tool are watched over: the tools' `x_midstream`.
-pub(crate) fn tool_policies(tools: Option<&[Value]>) -> Result<BTreeMap<String, ToolPolicy>, Reject> {
-    let mut policies = BTreeMap::new();
-    for (position, tool) in tools.unwrap_or_default().iter().enumerate() {
-        let function = tool.get("function").unwrap_or(tool);
-        let asked = tool.get("x_midstream").or_else(|| function.get("x_midstream"));
-        let (Some(asked), Some(name)) = (asked, function.get("name").and_then(Value::as_str)) else { continue };
-        let policy = decode::<ToolPolicy>(asked).map_err(|reject| {
-            let at = format!("tools[{position}].x_midstream");
-            invalid(at.clone(), format!("{at}: {}", reject.message))
-        })?;
-        within_a_month(policy.timeout_ms, &format!("tools[{position}].x_midstream.timeout_ms"))?;
-        policies.insert(name.to_owned(), policy);
-    }
-    Ok(policies)
+/// How the calls of a tool are watched over, where it says so.
+fn policy(tool: &Value, path: &str) -> Result<Option<ToolPolicy>, Reject> {
+    let asked = tool.get("x_midstream").or_else(|| tool.get("function")?.get("x_midstream"));
+    let Some(asked) = asked else { return Ok(None) };
+    let at = format!("{path}.x_midstream");
+    let policy: ToolPolicy =
+        decode(asked).map_err(|reject| invalid(at.clone(), format!("{at}: {}", reject.message)))?;
+    within_a_month(policy.timeout_ms, &format!("{at}.timeout_ms"))?;
+    Ok(Some(policy))
 }
 
 #[cfg(test)]
@@ -311,6 +308,21 @@ mod tests {
             {"type": "nobody knows"},
             {"type": "web_search"},
         ]))
+    }
+
+    #[test]
+    fn a_policy_is_of_the_tool_that_has_it_in_a_namespace_too_and_is_refused_by_its_place() {
+        let watched = |timeout_ms: i64| {
+            json!([{"type": "namespace", "name": "agents", "tools": [
+                {"type": "function", "name": "wait", "x_midstream": {"timeout_ms": timeout_ms}},
+                {"type": "function", "name": "spawn"},
+            ]}])
+        };
+        let policies = box_of(&watched(5)).policies;
+        assert_eq!(policies.keys().collect::<Vec<_>>(), ["agents__wait"]);
+        assert_eq!(policies["agents__wait"].timeout_ms, Some(5));
+        let refused = declared(watched(-1).as_array().map(Vec::as_slice)).unwrap_err();
+        assert_eq!(refused.param.as_deref(), Some("tools[0].tools[0].x_midstream"));
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl State {
             let response = self.response_even_deleted(*response_id);
             let name = response.and_then(|response| response.calls().find(|(id, _)| *id == call_id));
             let name = name.map(|(_, name)| name.to_owned()).unwrap_or_default();
-            let policy = response.and_then(|response| response.config.tool_policies.get(&name));
+            let policy = response.and_then(|it| it.config.tool_policies.get(&it.visible_name_of(call_id)?));
             let policy = policy.copied().unwrap_or_default();
             self.calls.push(Call {
                 response_id: *response_id,

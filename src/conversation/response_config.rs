@@ -55,7 +55,7 @@ pub struct ResponseConfig {
     /// What disconnects, restarts and flushes mean for it.
     #[serde(default, skip_serializing_if = "Policy::is_default")]
     pub policy: Policy,
-    /// How calls of a tool are watched over, by the tool's name.
+    /// How calls of a tool are watched over, by the name that the model sees.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tool_policies: BTreeMap<String, ToolPolicy>,
     /// The most calls that may be claimed at once.

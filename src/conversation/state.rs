@@ -11,7 +11,7 @@ use super::item::{Item, ItemBody, ItemStatus};
 use super::policy::{FlushPolicy, OnDisconnect, Policies, Thinking, ToolPolicy, ToolsOnSteer, When};
 use super::prompts::RecordedPrompt;
 use super::response_config::ResponseConfig;
-use super::tools::CallKind;
+use super::tools::{CallKind, visible_name};
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 
 /// A conversation. Cheap to clone: responses are shared until they change.
@@ -476,6 +476,16 @@ impl Response {
     /// The output item with this id and its index.
     pub fn output_item(&self, id: ItemId) -> Option<(usize, &OutputItem)> {
         self.output.iter().enumerate().rev().find(|(_, output)| output.item.id == id)
+    }
+
+    /// The name by which the model knows the tool that this call is of.
+    pub(super) fn visible_name_of(&self, call: &CallId) -> Option<String> {
+        self.output.iter().find_map(|output| match &output.item.body {
+            ItemBody::FunctionCall { call_id, name, namespace, .. } if call_id == call => {
+                Some(visible_name(namespace.as_deref(), name))
+            }
+            _ => None,
+        })
     }
 
     /// The tools it called, whole calls only.

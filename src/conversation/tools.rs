@@ -117,6 +117,8 @@ impl ResponseConfig {
         }
         let mut known: HashSet<String> = self.tools.iter().map(|tool| tool.name.clone()).collect();
         let mut calls = self.constraint.as_mut().and_then(|constraint| constraint.calls.as_mut());
+        // Those of the request's own items are held to what they were declared with.
+        let held: HashSet<String> = calls.iter().flat_map(|calls| &calls.tools).map(|tool| tool.name.clone()).collect();
         calls = calls.filter(|_| self.tools_allowed == ToolsAllowed::All);
         for item in items {
             let ItemBody::AdditionalTools { toolbox, found } = &item.body else { continue };
@@ -124,11 +126,12 @@ impl ResponseConfig {
                 if !known.insert(tool.name.clone()) {
                     continue;
                 }
+                let is_held = held.contains(&tool.name);
                 // What was found is shown by its result; but calls are held to tools that are declared.
-                if !found || calls.is_some() {
+                if !found || is_held || calls.is_some() {
                     self.tools.push(tool.clone());
                 }
-                if let Some(calls) = &mut calls {
+                if let Some(calls) = calls.as_mut().filter(|_| !is_held) {
                     calls.tools.push(Callable { name: tool.name.clone(), by_schema: false, input: None });
                 }
                 if let Some(shape) = toolbox.shapes.get(&tool.name) {

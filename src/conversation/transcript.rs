@@ -1,7 +1,9 @@
 //! The transcript as a chat template sees it.
 
+use super::event::Ending;
 use super::item::{Item, ItemBody};
-use super::state::{Response, State};
+use super::purpose::Purpose;
+use super::state::{Response, ResponseStatus, State};
 use super::tools::{CallKind, found_tools, visible_name};
 use crate::ids::ResponseId;
 use crate::prompt::{Message, PromptEnd, Role, ToolCall};
@@ -52,22 +54,45 @@ fn gather(state: &State, response: &Response, rest_ms: u64, with_answer: bool) -
         messages.push(Message::text(Role::System, instructions));
     }
     let forgotten = forgotten(state, response, rest_ms);
-    for (place, turn) in turns(state, response.id).enumerate() {
-        let kept = |item: &Item| place >= forgotten || !matches!(item.body, ItemBody::Reasoning { .. });
+    let answered = |turn: &Response| turn.id != response.id || with_answer;
+    let turns: Vec<_> = turns(state, response.id).collect();
+    let summary = turns.iter().rposition(|turn| answered(turn) && is_summary(turn));
+    for (place, turn) in turns.into_iter().enumerate() {
+        let is_summed_up = summary.is_some_and(|summary| place <= summary);
+        let kept = |item: &Item| {
+            let is_known = place >= forgotten || !matches!(item.body, ItemBody::Reasoning { .. });
+            is_known && (!is_summed_up || stays(turn, item))
+        };
         let mut builder = Builder { messages: &mut messages, open: None };
         turn.input.iter().filter(|item| kept(item)).for_each(|item| builder.add(item));
         // An answer that goes on with the last message is one with it.
         if turn.config.prompt_end != PromptEnd::Message {
             builder.close();
         }
-        if turn.id != response.id || with_answer {
+        if answered(turn) {
             let output = turn.output.iter().filter(|output| output.is_kept()).map(|output| &output.item);
-            output.filter(|item| kept(item)).for_each(|item| builder.add(item));
+            let sums_up = |item: &Item| summary == Some(place) && matches!(item.body, ItemBody::Compaction { .. });
+            output.filter(|item| kept(item) || sums_up(item)).for_each(|item| builder.add(item));
         }
         builder.close();
     }
     name_tool_results(&mut messages);
     messages
+}
+
+/// Whether a turn's answer is a whole summary: it stands for what was before it.
+fn is_summary(turn: &Response) -> bool {
+    turn.config.purpose == Purpose::Summary && turn.status == ResponseStatus::Ended(Ending::Completed)
+}
+
+/// What stays of a turn that a summary stands for, as a client has it that keeps its transcript itself: what users and
+/// applications said, but for the words that ask for a summary, which come last.
+fn stays(turn: &Response, item: &Item) -> bool {
+    let asks = || turn.config.purpose == Purpose::Summary && turn.input.last().is_some_and(|last| last.id == item.id);
+    match &item.body {
+        ItemBody::Message { role, .. } => *role != Role::Assistant && !asks(),
+        _ => false,
+    }
 }
 
 /// How many turns from the first lie before the last long rest.

@@ -215,6 +215,28 @@ async fn a_chat_dispatches_whole_reasoning_and_each_choice_its_own() {
 }
 
 #[tokio::test]
+async fn openais_socket_dispatches_whole_calls_once_for_the_responses_that_ask_for_it() {
+    let server = Server::start().await;
+    let mut socket = server.responses_socket().await;
+    let tools = json!([{"type": "function", "name": "weather", "parameters": {"type": "object"}}]);
+    for asks in [true, false] {
+        let options = json!({"include_dispatch": asks});
+        socket
+            .send(json!({"type": "response.create", "stream_id": "a", "input": "weather", "tools": tools,
+                "stream_options": options}))
+            .await;
+        let events = socket.until(|frame| frame["type"] == "response.completed").await;
+        let dispatched = events.iter().enumerate().filter(|(_, event)| event["type"] == "tool_call_dispatch");
+        let places: Vec<usize> = dispatched.map(|(place, _)| place).collect();
+        assert_eq!(places.len(), usize::from(asks));
+        for place in places {
+            let item = &events[place - 1]["item"];
+            assert_eq!((&item["call_id"], &events[place]["stream_id"]), (&events[place]["call_id"], &json!("a")));
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_response_dispatches_behind_what_it_repeats_and_a_resumed_one_what_it_has_not_shown() {
     let server = Server::start().await;
     let tools = json!([{"type": "function", "name": "weather", "parameters": {"type": "object"}}]);

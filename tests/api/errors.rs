@@ -143,6 +143,19 @@ async fn readiness_follows_the_phase_and_requests_wait_for_it() {
 }
 
 #[tokio::test]
+async fn once_one_client_was_told_that_nothing_can_be_written_every_route_says_so() {
+    let server = Server::start().await;
+    server.fill_the_disk();
+    let request = server.request(Method::POST, "/v1/conversations").json(&json!({}));
+    Answer::read(request.send().await.unwrap()).await.assert_error(503, "storage_unavailable");
+    // Nothing happens in between that the server could still hear of.
+    for path in ["/readyz", "/v1/models"] {
+        server.get(path).await.assert_error(503, "storage_unavailable");
+    }
+    assert_eq!(server.get("/healthz").await.status, 200);
+}
+
+#[tokio::test]
 async fn a_page_of_another_site_cannot_use_the_server() {
     let server = Server::start().await;
     for (origin, status) in [("https://example.com", 403), ("null", 403), ("http://localhost:3000", 200)] {

@@ -30,5 +30,6 @@ mod subscriptions;
 mod support;
 mod tool_calls;
 mod tool_kinds;
+mod transcripts;
 mod trimming;
 mod waiting;

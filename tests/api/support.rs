@@ -10,7 +10,7 @@ use midstream::clock::Clock;
 use midstream::config::Config;
 use midstream::engine::{Catalog, Engine, ScriptedEngine};
 use midstream::prompt::Effort;
-use midstream::store::{Journal, MemoryJournal, Writer, WriterHandle};
+use midstream::store::{Failure, MemoryJournal, Writer, WriterHandle};
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -63,6 +63,7 @@ pub(crate) struct Server {
     pub(crate) root: RootHandle,
     pub(crate) running: Running,
     writer: WriterHandle,
+    journal: Arc<MemoryJournal>,
 }
 
 /// Settings that tests change.
@@ -101,7 +102,7 @@ impl Server {
     }
 
     pub(crate) async fn start_with(setup: Setup) -> Self {
-        let journal: Arc<dyn Journal> = Arc::new(MemoryJournal::new());
+        let journal = Arc::new(MemoryJournal::new());
         let config = Config { silence_ms: setup.silence.as_millis() as u64, ..Config::default() };
         let writer = Writer::start(journal.clone(), config.journal_queue_batches).unwrap();
         let engine = ScriptedEngine::from_json(&setup.script.unwrap_or_else(script).to_string()).unwrap();
@@ -123,7 +124,7 @@ impl Server {
         };
         let running = Running::default();
         let parts = Parts {
-            journal,
+            journal: journal.clone(),
             writer: writer.clone(),
             catalog: catalog.clone(),
             clock: Clock::System,
@@ -140,7 +141,7 @@ impl Server {
         let address = listener.local_addr().unwrap().to_string();
         tokio::spawn(api::serve(listener, api::router(app), std::future::pending()));
         let client = Client::builder().no_proxy().build().unwrap();
-        Self { address, client, phase, root, running, writer }
+        Self { address, client, phase, root, running, writer, journal }
     }
 
     /// Trims the events in front of this response's first, as the journal's keeper does; gives the oldest seq.
@@ -150,6 +151,11 @@ impl Server {
         let oldest_seq = home.state().await.unwrap().response(id).unwrap().created_seq;
         self.writer.trim(home.id(), oldest_seq).await.unwrap();
         oldest_seq
+    }
+
+    /// Lets no write reach the journal any more.
+    pub(crate) fn fill_the_disk(&self) {
+        self.journal.fail(Failure::Append);
     }
 
     pub(crate) fn enter(&self, phase: Phase) {

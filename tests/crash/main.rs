@@ -5,6 +5,7 @@
 #[path = "../support/audit/mod.rs"]
 mod audit;
 mod constrained;
+mod crowd;
 mod disk;
 mod kills;
 mod kv;

@@ -60,7 +60,7 @@ pub(crate) fn prepare(
     let (read, tools) = (decode::<GenerationParams>(&params)?, shown(request, declared));
     // What was removed stands at the head of the prompt as before, and is not called.
     let callable: Vec<_> = tools.iter().filter(|tool| !removed.contains(&tool.name)).cloned().collect();
-    let constraint = constraint::constraint(&read, &callable, model).map_err(in_own_words)?.map(blamed);
+    let constraint = constraint::constraint(&read, &[], &callable, model).map_err(in_own_words)?.map(blamed);
     let purpose = if request.max_tokens == Some(0) { Purpose::Prefill } else { Purpose::Answer };
     let config = ResponseConfig {
         tools,

@@ -109,7 +109,7 @@ async fn create(
     subscribes: bool,
 ) -> Result<Option<Value>, Reject> {
     let request: CreateResponse = decode(frame)?;
-    if let Some(reject) = operations::refusal(*session.app.phase.borrow()) {
+    if let Some(reject) = operations::refusal(session.app.phase()) {
         return Err(reject);
     }
     // Room is asked for and not kept: on its own socket a conversation runs one response at a time.

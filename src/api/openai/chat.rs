@@ -51,12 +51,12 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    fn of(app: &App, request: &ChatRequest, body: &Value) -> Self {
+    fn of(app: &App, request: &ChatRequest, functions: bool) -> Self {
         let options = request.stream_options.clone().unwrap_or_default();
         Self {
             streams: request.stream == Some(true),
             usage: options.include_usage == Some(true),
-            functions: functions::declared(body),
+            functions,
             dispatch: options.include_dispatch.unwrap_or(app.surface.dispatch),
             reasoning: app.surface.reasoning,
         }
@@ -71,16 +71,17 @@ pub(crate) async fn create(
     headers: HeaderMap,
     JsonBody(asked): JsonBody,
 ) -> Result<Response, OpenAiError> {
-    let body = functions::with_tools(asked.clone())?;
+    let fingerprint = idempotency::fingerprint(&asked, Some("chat.completions"));
+    let has_functions = functions::declared(&asked);
+    let body = functions::with_tools(asked)?;
     let request: ChatRequest = decode(&body)?;
     unserved::refuse(&body)?;
-    let form = ChatForm::new(Shown::of(&app, &request, &asked));
+    let form = ChatForm::new(Shown::of(&app, &request, has_functions));
     let key = idempotency::key(&headers)?;
     if key.is_some() && request.n.is_some_and(|n| n > 1) {
         let text = "a request with an Idempotency-Key is given one choice: leave the key out, or set n to 1";
         return Err(invalid("n", text).into());
     }
-    let fingerprint = idempotency::fingerprint(&asked, Some("chat.completions"));
     let key = Key::new(&principal, None, Operation::Create, key, fingerprint);
     let claim = match create::claim(&app, key.as_ref())? {
         Claimed::Fresh(claim) => claim,
@@ -150,7 +151,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
     let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
     let tools = tools::functions(request.tools.as_deref(), request.tool_choice.as_ref())?;
-    let constraint = constraint::constraint(&params, &tools, model)?;
+    let constraint = constraint::constraint(&params, &[], &tools, model)?;
     let config = ResponseConfig {
         tools,
         sampling: sampling::sampling(&params, model, fresh)?,

@@ -230,7 +230,7 @@ fn config(
         formats: Some(Formats { tool, reasoning, bare_calls: false }),
         prompt_end: PromptEnd::Nothing,
         logprobs: sampling::logprobs(&params)?,
-        constraint: constraint::constraint(&params, &[], model)?,
+        constraint: constraint::constraint(&params, &[], &[], model)?,
         priority: input::priority(body)?,
         tools_allowed: ToolsAllowed::None,
         extras: input::extras(body)?,

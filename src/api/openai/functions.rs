@@ -54,6 +54,11 @@ fn translate(messages: &mut [Value]) -> Result<(), Reject> {
     for (place, message) in messages.iter_mut().enumerate() {
         let Some(fields) = message.as_object_mut() else { continue };
         if let Some(call) = fields.shift_remove("function_call").filter(|call| !call.is_null()) {
+            if fields.get("tool_calls").is_some_and(|calls| !calls.is_null()) {
+                let at = format!("messages[{place}].function_call");
+                let text = format!("{at}: the message has tool_calls as well, which says the same; leave it out");
+                return Err(invalid(at, text));
+            }
             let id = format!("function{place}");
             open.push((id.clone(), call["name"].clone()));
             fields.insert("tool_calls".to_owned(), json!([{"id": id, "type": "function", "function": call}]));
@@ -117,6 +122,10 @@ mod tests {
             (json!({"functions": {}}), "functions"),
             (json!({"functions": [{"parameters": {}}]}), "functions[0].name"),
             (json!({"functions": [{"name": "f"}], "function_call": {"id": 1}}), "function_call"),
+            (
+                json!({"messages": [{"tool_calls": [{"id": "a"}], "function_call": {"name": "f"}}]}),
+                "messages[0].function_call",
+            ),
         ] {
             assert_eq!(with_tools(body).unwrap_err().param.as_deref(), Some(param));
         }

@@ -18,7 +18,7 @@ use crate::api::body::decode;
 use crate::api::create::{self, Done, Key};
 use crate::api::dialect::{self, Dialect, Hears, Request};
 use crate::api::errors::{invalid, wrong_operation};
-use crate::api::frame::{frame, openai};
+use crate::api::frame::{dispatch, frame, openai};
 use crate::api::idempotency::{echo, fingerprint};
 use crate::api::inject;
 use crate::api::socket::{Out, Outbox};
@@ -68,6 +68,8 @@ struct Place {
     unstored: Option<ConversationHandle>,
     /// The response that was asked for last, and what its `response.created` echoes.
     asked: Option<(ResponseId, String)>,
+    /// Whole calls and whole reasoning are shown beside the events.
+    dispatches: bool,
     /// Room for the response that runs.
     permit: Option<OwnedSemaphorePermit>,
 }
@@ -213,11 +215,13 @@ impl Lane {
         homes: impl FnOnce() -> Vec<ConversationHandle>,
     ) -> Result<(), Reject> {
         refuse_unserved(frame)?;
-        if let Some(reject) = operations::refusal(*self.app.phase.borrow()) {
+        if let Some(reject) = operations::refusal(self.app.phase()) {
             return Err(reject);
         }
         let request: CreateResponse = decode(frame)?;
+        let dispatches = request.stream_options.as_ref().and_then(|options| options.include_dispatch);
         let _deciding = self.deciding.lock().await;
+        self.place().dispatches = dispatches.unwrap_or(self.app.surface.dispatch);
         if let Some((id, handle, reader)) = self.continue_unstored(&request, frame, homes()).await? {
             self.place().asked = event_id.map(|event_id| (id, event_id.to_owned()));
             self.follow(&handle, reader, Some(id), Some(permit), false).await;
@@ -325,8 +329,12 @@ impl Lane {
         }
         let is_shown = event.response_id().is_some_and(|id| shown.contains(&id));
         let own = if is_shown { self.own_frame(state, recorded) } else { None };
-        let frames = self.dialect.frames(state, recorded, own).into_iter().map(|frame| self.labelled(frame)).collect();
+        let mut frames = self.dialect.frames(state, recorded, own);
         let mut place = self.place();
+        if is_shown && place.dispatches {
+            frames.extend(dispatch(state, event));
+        }
+        let frames = frames.into_iter().map(|frame| self.labelled(frame)).collect();
         if let Event::ResponseEnded { response_id, .. } = event {
             place.live.retain(|id| id != response_id);
         }

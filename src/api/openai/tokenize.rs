@@ -120,8 +120,8 @@ pub(super) fn refuse_hopeless(model: &ModelInfo, bytes: usize) -> Result<(), Rej
         return Ok(());
     }
     let text = format!(
-        "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {}; count it in \
-         parts",
+        "the prompt has {bytes} bytes, at least {tokens_min} tokens, but the model's context holds {}; give a \
+         shorter one, or parts of it",
         model.context_length
     );
     Err(Reject::new(Code::ContextLengthExceeded, text).param("prompt"))

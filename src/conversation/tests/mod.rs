@@ -18,7 +18,7 @@ use serde_json::Map;
 use super::*;
 use crate::ids::{ConversationId, FreshIds, InterventionId, ItemId, ResponseId};
 use crate::parse::Piece;
-use crate::prompt::{PromptEnd, Role};
+use crate::prompt::{Message, PromptEnd, Role};
 
 /// A conversation under test: decides, records, applies, as the shell does.
 #[derive(Clone)]
@@ -250,6 +250,37 @@ fn an_answer_that_goes_on_with_the_last_message_is_one_with_it_and_its_successor
     assert_eq!(successor.config.prompt_end, PromptEnd::Answer);
     let expected = [(Role::User, "a"), (Role::Assistant, "So it is"), (Role::User, "no")];
     assert_eq!(said(&talk), expected.map(|(role, text)| (role, text.to_owned())));
+}
+
+#[test]
+fn behind_a_whole_summary_stands_what_was_said_and_the_summary_and_nothing_that_it_stands_for() {
+    let mut talk = Talk::new(1);
+    let mut answer = |input: &str, purpose: Purpose, text: &str, end: GenerationEnd| {
+        let item = Item::message(ItemId::draw(&mut talk.fresh), Role::User, input);
+        talk.create_from(vec![item], |create| create.config.purpose = purpose).unwrap();
+        let generation = talk.generation();
+        talk.say(Input::GenerationStarted { generation, prompt_tokens: 1, cached_tokens: 0, prompt: None }).unwrap();
+        talk.generated(vec![output(1, Piece::Reasoning("hm".into())), output(2, Piece::Text(text.into()))]);
+        talk.ended(end);
+        let last = talk.state.responses.last().unwrap();
+        let texts = |messages: Vec<Message>| messages.into_iter().map(|message| message.content).collect::<Vec<_>>();
+        (texts(messages(&talk.state, last)), texts(messages_with_answer(&talk.state, last, 0)))
+    };
+    answer("a", Purpose::Answer, "A", GenerationEnd::Stop);
+    let (asked, told) = answer("sum up", Purpose::Summary, "short", GenerationEnd::Stop);
+    assert_eq!(asked, ["a", "A", "sum up"], "it is written of the whole");
+    let summary = told.last().unwrap();
+    assert!(summary.ends_with("\n\nshort"), "{summary}");
+    assert_eq!(told, ["a", summary]);
+    let (asked, _) = answer("b", Purpose::Answer, "B", GenerationEnd::Stop);
+    assert_eq!(asked, ["a", summary, "b"]);
+    // What is cut stands for nothing.
+    answer("again", Purpose::Summary, "sho", GenerationEnd::Length);
+    let (asked, _) = answer("c", Purpose::Answer, "C", GenerationEnd::Stop);
+    assert_eq!(asked[..5], ["a", summary, "b", "B", "again"]);
+    let (_, told) = answer("at last", Purpose::Summary, "shorter", GenerationEnd::Stop);
+    assert_eq!(told[..3], ["a", "b", "c"], "who asked for a summary in vain has asked all the same");
+    assert!(told.len() == 4 && told[3].ends_with("\n\nshorter"));
 }
 
 #[test]

@@ -1,0 +1,1 @@
+{"type":"error","status":422,"error":{"message":"this idempotency key was used with another request; use a new key","type":"invalid_request_error","param":null,"code":"idempotency_key_reused"},"event_id":"mine"}

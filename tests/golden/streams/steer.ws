@@ -1,0 +1,17 @@
+{"type":"response.created","status":"queued"}
+{"type":"response.in_progress","status":"in_progress"}
+{"type":"response.output_item.added","status":null}
+{"type":"response.content_part.added","status":null}
+{"type":"response.steer.accepted","status":null}
+{"type":"response.output_text.done","status":null}
+{"type":"response.content_part.done","status":null}
+{"type":"response.output_item.done","status":null}
+{"type":"response.completed","status":"completed"}
+{"type":"response.created","status":"queued"}
+{"type":"response.in_progress","status":"in_progress"}
+{"type":"response.output_item.added","status":null}
+{"type":"response.content_part.added","status":null}
+{"type":"response.output_text.done","status":null}
+{"type":"response.content_part.done","status":null}
+{"type":"response.output_item.done","status":null}
+{"type":"response.completed","status":"completed"}
