@@ -36,7 +36,7 @@ mod unserved;
 #[cfg(test)]
 mod frame_tests;
 #[cfg(test)]
-mod pin_tests;
+mod messages_tests;
 #[cfg(test)]
 mod replay_tests;
 

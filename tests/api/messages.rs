@@ -235,9 +235,9 @@ async fn an_answer_that_somebody_else_cut_is_paused_and_can_be_gone_on_with() {
     let begun = stream.until("message_start").await;
     stream.until("content_block_delta").await;
     let id = begun["message"]["id"].as_str().unwrap().replacen("msg_", "resp_", 1);
-    let steered =
-        server.post_keyed(&format!("/v1/responses/{id}/interventions"), "k", json!({"input": "rain", "when": "now"}));
-    assert_eq!(steered.await.status, 202);
+    let path = format!("/v1/responses/{id}/interventions");
+    let steered = server.post_keyed(&path, "k", json!({"input": "rain", "when": "now"})).await;
+    assert_eq!(steered.status, 202, "{}", steered.body);
     assert_eq!(stream.until("message_delta").await["delta"]["stop_reason"], "pause_turn");
     assert_eq!(stream.next().await.unwrap().json()["type"], "message_stop");
 }

@@ -9,6 +9,7 @@ mod codex;
 mod codex_app;
 mod confined;
 mod install;
+mod openclaw;
 mod opencode;
 mod proxy;
 mod sdks;

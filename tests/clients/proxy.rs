@@ -5,6 +5,8 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
+use serde_json::Value;
+
 /// Passes connections on, and keeps what goes through.
 pub(crate) struct Proxy {
     pub(crate) address: String,
@@ -66,6 +68,14 @@ impl Proxy {
     /// How often the client said this.
     pub(crate) fn asked(&self, text: &str) -> usize {
         String::from_utf8_lossy(&self.shared.asked.lock().unwrap()).matches(text).count()
+    }
+
+    /// What the client sent in its requests that begin like this, as JSON.
+    pub(crate) fn bodies(&self, head: &str) -> Vec<Value> {
+        let asked = self.shared.asked.lock().unwrap();
+        let asked = String::from_utf8_lossy(&asked);
+        let begins = asked.match_indices(head).filter_map(|(place, _)| asked[place..].split_once("\r\n\r\n"));
+        begins.map(|(_, rest)| serde_json::Deserializer::from_str(rest).into_iter().next().unwrap().unwrap()).collect()
     }
 
     /// How often the server said this.

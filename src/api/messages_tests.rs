@@ -1,4 +1,5 @@
-//! What `cache_control` keeps on a model that runs, as its client sees it: counted in tokens of `usage`.
+//! Messages on a model that runs, as its client sees them: what `cache_control` keeps, counted in tokens of `usage`, and
+//! a call that must be and is cut off.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +13,13 @@ use super::replay_tests::{BLOCK, app};
 use super::{router, serve};
 use crate::clock::Clock;
 use crate::engine::LoadOptions;
+use crate::prompt::builtin_template;
 
 /// Blocks that the cache has room for, of which half can be pinned; and the bytes of one of the tiny model's.
 const BLOCKS: usize = 40;
 const BLOCK_BYTES: usize = BLOCK * 1024;
 
-/// A server over a cache that is soon full, and the hands of its clock.
+/// A server, and the hands of its clock.
 struct Served {
     address: String,
     client: reqwest::Client,
@@ -26,14 +28,15 @@ struct Served {
 }
 
 impl Served {
-    async fn start() -> Self {
+    /// A cache that is soon full.
+    async fn small() -> Self {
+        let (kv_bytes, kv_pinned_bytes_max) = (BLOCKS * BLOCK_BYTES, BLOCKS / 2 * BLOCK_BYTES);
+        Self::start(LoadOptions { kv_bytes, kv_pinned_bytes_max, ..LoadOptions::default() }).await
+    }
+
+    async fn start(options: LoadOptions) -> Self {
         let (folder, now_ms) = (TempDir::new().unwrap(), Arc::new(AtomicU64::new(1_000_000)));
-        let options = LoadOptions {
-            kv_bytes: BLOCKS * BLOCK_BYTES,
-            kv_pinned_bytes_max: BLOCKS / 2 * BLOCK_BYTES,
-            clock: Clock::Manual(Arc::clone(&now_ms)),
-            ..LoadOptions::default()
-        };
+        let options = LoadOptions { clock: Clock::Manual(Arc::clone(&now_ms)), ..options };
         let router = router(app(&folder, options).await);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -52,10 +55,14 @@ impl Served {
         let mut blocks = [text];
         blocks[0]["cache_control"] = mark;
         let body = json!({"max_tokens": 2, "messages": [{"role": "user", "content": blocks}]});
-        let post = self.client.post(format!("{}/v1/messages", self.address)).json(&body);
+        self.post(&body).await["usage"].clone()
+    }
+
+    async fn post(&self, body: &Value) -> Value {
+        let post = self.client.post(format!("{}/v1/messages", self.address)).json(body);
         let answer: Value = post.send().await.unwrap().json().await.unwrap();
         assert_eq!(answer["type"], "message", "{answer}");
-        answer["usage"].clone()
+        answer
     }
 
     /// Tokens of this text that were in the cache.
@@ -77,7 +84,7 @@ fn mark(ttl: &str) -> Value {
 
 #[tokio::test]
 async fn what_is_marked_outlives_pressure_that_evicts_everything_else_until_its_time_is_over() {
-    let served = Served::start().await;
+    let served = Served::small().await;
     let usage = served.ask("kept", mark("5m")).await;
     let created = usage["cache_creation"]["ephemeral_5m_input_tokens"].as_u64().unwrap();
     let whole = created / BLOCK as u64 * BLOCK as u64;
@@ -95,7 +102,7 @@ async fn what_is_marked_outlives_pressure_that_evicts_everything_else_until_its_
 
 #[tokio::test]
 async fn a_mark_for_an_hour_keeps_for_an_hour_and_asking_with_it_again_for_another() {
-    let served = Served::start().await;
+    let served = Served::small().await;
     let first = served.ask("kept", mark("1h")).await;
     let created = first["cache_creation"]["ephemeral_1h_input_tokens"].as_u64().unwrap();
     let whole = created / BLOCK as u64 * BLOCK as u64;
@@ -118,11 +125,27 @@ async fn a_mark_for_an_hour_keeps_for_an_hour_and_asking_with_it_again_for_anoth
 
 #[tokio::test]
 async fn where_too_much_is_marked_the_oldest_makes_way() {
-    let served = Served::start().await;
+    let served = Served::small().await;
     for name in ["first", "second"] {
         served.ask(name, mark("1h")).await;
     }
     served.press("a").await;
     let (second, first) = (served.cached("second").await, served.cached("first").await);
     assert!(second > 100 && first < second, "{first} {second}");
+}
+
+#[tokio::test]
+async fn a_call_that_must_be_and_is_cut_before_it_is_one_shows_nothing_of_its_marker() {
+    let template = builtin_template("hermes").map(str::to_owned);
+    let served = Served::start(LoadOptions { template, ..LoadOptions::default() }).await;
+    let tools = json!([{"name": "look", "input_schema": {"type": "object"}}]);
+    // A byte is a token: some of `<tool_call>`, and some more.
+    for most in [1, 4, 12] {
+        let messages = json!([{"role": "user", "content": "hi"}]);
+        let choice = json!({"type": "any"});
+        let body = json!({"max_tokens": most, "messages": messages, "tools": tools, "tool_choice": choice});
+        let message = served.post(&body).await;
+        assert_eq!((&message["content"], &message["stop_reason"]), (&json!([]), &json!("max_tokens")), "{message}");
+        assert_eq!(message["usage"]["output_tokens"], most);
+    }
 }
