@@ -1,5 +1,5 @@
-//! Messages on a model that runs, as its client sees them: what `cache_control` keeps, counted in tokens of `usage`, and
-//! a call that must be and is cut off.
+//! Messages on a model that runs, as its client sees them: what `cache_control` keeps, counted in tokens of `usage`,
+//! and a call that must be and is cut off.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
