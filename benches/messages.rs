@@ -73,7 +73,8 @@ async fn main() -> Outcome<()> {
 fn asked(billing: &str, text: &str, question: &str) -> Value {
     let billing = format!("x-anthropic-billing-header: cc_version=2.1.332.{billing}; cc_entrypoint=sdk-cli;");
     let system = [json!({"type": "text", "text": billing}), json!({"type": "text", "text": text})];
-    request(json!(system), json!([{"role": "user", "content": format!("How many boats on day {question}?")}]))
+    let messages = json!([{"role": "user", "content": format!("How many boats on day {question}?")}]);
+    request(&json!(system), &messages)
 }
 
 /// A question behind a long result of a tool, in front of which the model thought.
@@ -86,10 +87,10 @@ fn thought(thinking: &str, text: &str, question: &str) -> Value {
         {"role": "assistant", "content": [thinking, call]},
         {"role": "user", "content": [result, {"type": "text", "text": format!("How many boats on day {question}?")}]},
     ]);
-    request(json!("You keep the harbour's log."), messages)
+    request(&json!("You keep the harbour's log."), &messages)
 }
 
-fn request(system: Value, messages: Value) -> Value {
+fn request(system: &Value, messages: &Value) -> Value {
     json!({"system": system, "messages": messages, "max_tokens": 4, "temperature": 0, "stream": true})
 }
 

@@ -14,8 +14,8 @@ use crate::server::{Server, Site};
 const VERSION: &str = "2026.9.6";
 /// It needs a newer Node.js than the oldest one that is still maintained.
 const NODE_VERSION: &str = "24.22.3";
-/// Seconds after which a run hangs: it takes twenty of one core to start.
-const PATIENCE_S: &str = "300";
+/// Seconds after which a run hangs: it takes twenty of one core to start, beside whatever else runs.
+const PATIENCE_S: &str = "600";
 
 /// An API, by `OpenClaw`'s name for it: what stands behind the server's address, the head of a request, and the field
 /// of its messages.

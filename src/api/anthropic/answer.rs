@@ -98,12 +98,7 @@ pub(super) fn end(response: &Response) -> MessageEnd {
             let reached = most.is_none_or(|most| response.usage.output_tokens >= most);
             if reached { "max_tokens" } else { "model_context_window_exceeded" }
         }
-        // Somebody else or a policy ended it: what there is of it can be gone on with.
-        ResponseStatus::Ended(Ending::Incomplete { reason }) => match reason.as_str() {
-            "max_conversation_tokens" => "max_tokens",
-            "content_filter" => "refusal",
-            _ => "pause_turn",
-        },
+        ResponseStatus::Ended(Ending::Incomplete { reason }) => cut(reason),
         _ if response.config.purpose == Purpose::Prefill => "max_tokens",
         ResponseStatus::Ended(Ending::Completed) if response.output.iter().any(calls) => "tool_use",
         ResponseStatus::Ended(Ending::Completed) if response.stop_string.is_some() => "stop_sequence",
@@ -111,6 +106,16 @@ pub(super) fn end(response: &Response) -> MessageEnd {
     };
     let stop_sequence = response.stop_string.clone().filter(|_| stop_reason == "stop_sequence");
     MessageEnd { stop_reason, stop_sequence }
+}
+
+/// Why a message ended that was cut for another reason than its own bound.
+fn cut(reason: &str) -> &'static str {
+    match reason {
+        "max_conversation_tokens" => "max_tokens",
+        "content_filter" => "refusal",
+        // Somebody else or a policy ended it: what there is of it can be gone on with.
+        _ => "pause_turn",
+    }
 }
 
 /// Tokens so far.
@@ -126,5 +131,24 @@ pub(super) fn usage(response: &Response, shown: &Shown) -> Usage {
         output_tokens: usage.output_tokens,
         output_tokens_details: OutputTokensDetails { thinking_tokens: usage.reasoning_tokens },
         service_tier: "standard",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_gone_on_with_is_not_called_a_pause() {
+        for (reason, word) in [
+            ("max_conversation_tokens", "max_tokens"),
+            ("content_filter", "refusal"),
+            ("steered", "pause_turn"),
+            ("interrupted", "pause_turn"),
+            ("disconnected", "pause_turn"),
+            ("max_unattended_tokens", "pause_turn"),
+        ] {
+            assert_eq!(cut(reason), word, "{reason}");
+        }
     }
 }
