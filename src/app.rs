@@ -329,6 +329,7 @@ pub(crate) fn load_options(config: &Config, id: &str) -> anyhow::Result<LoadOpti
         id: Some(id.to_owned()),
         threads,
         kv_bytes: config.kv_bytes,
+        kv_pinned_bytes_max: config.kv_pinned_bytes_max,
         kv_format: match config.kv_type {
             KvType::F16 => KvFormat::F16,
             KvType::Q8 => KvFormat::Q8,

@@ -10,8 +10,8 @@ use super::chat::{as_messages, estimated_tokens};
 use super::reading::Reading;
 use crate::config::Config;
 use crate::conversation::{
-    Create, Event, HeldTokens, Item, ItemBody, ItemStatus, NewResponse, RecordedPrompt, Response, State, held_tokens,
-    known_runs, messages_with_answer, messages_within, recorded_prompt, turns,
+    self, Create, Event, HeldTokens, Item, ItemBody, ItemStatus, NewResponse, Now, RecordedPrompt, Response, State,
+    held_tokens, known_runs, messages_with_answer, messages_within, recorded_prompt, turns,
 };
 use crate::engine::{Medium, ModelInfo};
 use crate::ids::{FreshIds, ItemId, ResponseId};
@@ -313,20 +313,18 @@ fn build_messages(
     })
 }
 
-/// The messages and the prompt that a request would be given behind this state's last turn, by a generation's way.
+/// The messages and the prompt that a request would be given behind this state's last turn, by a generation's way. Of
+/// one that is not `whole`, something may follow.
 pub(super) fn preview(
-    mut state: State,
+    state: State,
     create: Create,
+    whole: bool,
     now_ms: u64,
     model: &ModelInfo,
     settings: PromptSettings,
 ) -> Result<(Vec<Message>, Built), Unrendered> {
     let id = create.response_id;
-    let mut new = NewResponse { id, previous: None, input: create.input, config: create.config, enqueued: false };
-    let earlier = state.responses.iter().flat_map(|response| &response.input);
-    new.config.take_tools(earlier.chain(&state.staged).chain(&new.input.clone()));
-    let created = state.number(Event::ResponseCreated(Box::new(new)), now_ms);
-    state.apply(&created);
+    let state = conversation::imagined(state, create, whole, Now { unix_ms: now_ms, fresh: FreshIds::random() });
     let turn = state.response(id).ok_or_else(|| Unrendered::Template(format!("no response {id}")))?;
     let messages = messages_within(&state, turn, settings.reasoning_cleared_after_ms);
     let runs = known_runs(&state, turn, &model.fingerprint);

@@ -23,6 +23,7 @@ use super::reading::Reading;
 use super::shared::{Parts, RunningGuard};
 use crate::conversation::{GenerationEnd, Input, Output, RecordedPrompt, ResponseConfig, State, TokenLogprob, Usage};
 use crate::crash;
+use crate::engine::settings::TextRule;
 use crate::engine::{
     AbortHandle, Compiled, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, Medium,
     ModelInfo, Refusal, Sampling, Standing, Surroundings, TokenLogprobs,
@@ -237,7 +238,8 @@ async fn begin(
     let unfinished = rendered.is_in_call.then(unfinished_call);
     let request = request(&config, owner, rendered, constraint, engine.model(), limits);
     let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
-    let source = Source { engine, request, form_at, tokens: resumed, control: control.clone() };
+    let says_text = config.constraint.as_ref().is_none_or(|constraint| constraint.text != TextRule::Nothing);
+    let source = Source { engine, request, form_at, says_text, tokens: resumed, control: control.clone() };
     let mut pump = Pump::begin(source, parsed, recorder)?;
     pump.gathered.groups.extend(unfinished);
     Ok(Begun { pump, prompt })
@@ -311,6 +313,8 @@ struct Source {
     request: GenerationRequest,
     /// The field that says what the answer must look like.
     form_at: Option<String>,
+    /// Whether the answer may have text: not where a tool must be called.
+    says_text: bool,
     /// The answer's tokens so far.
     tokens: Vec<u32>,
     control: Arc<PumpControl>,
@@ -496,6 +500,10 @@ impl Pump {
         let gathered = &mut self.gathered;
         if end != GenerationEnd::Aborted {
             gathered.parsed.pipeline.finish(&mut gathered.pieces, !end.is_whole());
+            if !gathered.source.says_text {
+                // It was to become a call: the beginning of a marker that was cut off is no text.
+                gathered.pieces.retain(|piece| !matches!(piece, Piece::Text(_)));
+            }
         }
         if !gathered.pieces.is_empty() {
             gathered.close_group();

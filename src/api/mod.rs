@@ -36,6 +36,8 @@ mod unserved;
 #[cfg(test)]
 mod frame_tests;
 #[cfg(test)]
+mod messages_tests;
+#[cfg(test)]
 mod replay_tests;
 
 use std::future::Future;

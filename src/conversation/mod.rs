@@ -40,6 +40,7 @@ mod trim;
 #[cfg(test)]
 mod tests;
 
+pub use create::imagined;
 pub use decide::decide;
 pub use effect::{Effect, Step};
 pub use event::{Cut, EVENT_VERSION, Ending, Event, NewResponse, Recorded, ResponseError, TokenLogprob, Usage};

@@ -4,6 +4,7 @@
 //! channel is full is left out of the next step, never its batch-mates.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
@@ -335,11 +336,17 @@ pub trait Engine: Send + Sync + 'static {
         Load::default()
     }
 
-    /// How many of these tokens a sequence that began with them would not have to run now. Like the two below it
+    /// How many of these tokens a sequence that began with them would not have to run now. Like those below it
     /// only queues; a receiver that closes without an answer means that the engine keeps no KV, or cannot now.
     fn cached_kv(&self, tokens: Arc<[u32]>, salt: u64) -> oneshot::Receiver<usize> {
         let _ = (tokens, salt);
         oneshot::channel().1
+    }
+
+    /// Has the KV of these tokens kept for so long, whether it is computed yet or not, in front of what nobody asked to
+    /// keep and as far as there is room for such. It only queues; an engine that keeps no KV does nothing.
+    fn keep_kv(&self, tokens: Arc<[u32]>, salt: u64, ttl: Duration) {
+        let _ = (tokens, salt, ttl);
     }
 
     /// A copy of what the KV cache holds of these tokens, from the first on; closes without an answer when that is

@@ -36,8 +36,8 @@ use super::contract::{
     SequenceId,
 };
 use super::scheduler::Scheduler;
-use crate::clock;
-use kv::{KV_ORDERS_MAX, KvOrder, KvWork};
+use crate::clock::{self, Clock};
+use kv::{KV_ORDERS_WAITING_MAX, KvOrder, KvWork};
 pub(super) use load::open;
 pub use load::{FileFacts, LoadError, LoadOptions, read_file_facts, read_model_info};
 pub use memory::{Needs, Shortage};
@@ -92,16 +92,18 @@ struct Submission {
 }
 
 impl LocalEngine {
-    /// Starts the thread that runs `backend` as `scheduler` plans. At most `sequences_max` wait or run.
+    /// Starts the thread that runs `backend` as `scheduler` plans. At most `sequences_max` wait or run. `clock` tells
+    /// when what is kept for a time is kept no longer.
     fn start(
         model: ModelInfo,
         scheduler: Scheduler,
         backend: impl Backend,
         sequences_max: usize,
+        clock: Clock,
     ) -> std::io::Result<Self> {
         // Never the limit: each submission in it is one of `sequences_max`.
         let (submissions, submitted) = mpsc::channel(sequences_max.max(1));
-        let (kv, kv_orders) = mpsc::channel(KV_ORDERS_MAX);
+        let (kv, kv_orders) = mpsc::channel(KV_ORDERS_WAITING_MAX);
         let shared = Arc::new(Shared {
             counters: Counters::default(),
             load: Mutex::default(),
@@ -113,7 +115,7 @@ impl LocalEngine {
         });
         // Only to wait for several channels at once; it drives no I/O and no timers.
         let waiting = tokio::runtime::Builder::new_current_thread().build()?;
-        let kv_work = KvWork::new(model.fingerprint.clone(), kv_orders);
+        let kv_work = KvWork::new(model.fingerprint.clone(), kv_orders, clock);
         let runner =
             Runner::new(scheduler, backend, submitted, kv_work, Arc::clone(&shared), Arc::clone(&model.tokenizer));
         let name = "local-engine".to_owned();
@@ -199,6 +201,13 @@ impl Engine for LocalEngine {
 
     fn cached_kv(&self, tokens: Arc<[u32]>, salt: u64) -> oneshot::Receiver<usize> {
         self.order_kv(|reply| KvOrder::Cached { tokens, salt, reply })
+    }
+
+    fn keep_kv(&self, tokens: Arc<[u32]>, salt: u64, ttl: Duration) {
+        let ttl_ms = ttl.as_millis() as u64;
+        if let Some(inbox) = &self.inbox {
+            let _ = inbox.kv.try_send(KvOrder::Keep { tokens, salt, ttl_ms });
+        }
     }
 
     fn save_kv(&self, tokens: Arc<[u32]>, salt: u64) -> oneshot::Receiver<KvImage> {
