@@ -180,7 +180,7 @@ pub fn occupancy(in_flight: usize, readers: usize) {
     gauge!(READERS).set(readers as f64);
 }
 
-/// So many batches became durable together, or were refused, in this time.
+/// So many batches became durable together, in this time.
 pub fn committed(batches: usize, took: Duration) {
     histogram!(COMMIT_TIME).record(took);
     counter!(COMMITTED).increment(batches as u64);

@@ -545,9 +545,9 @@ fn way(events: &[Recorded]) -> Way {
     special.unwrap_or(way!("other"))
 }
 
-/// Time until a timer is tried again whose decision the journal refused.
 /// How often is looked in the time that may pass in silence: the first look after something was said does not count.
 const SILENCE_LOOKS: u32 = 5;
+/// Time until a timer is tried again whose decision the journal refused.
 const TIMER_RETRY: Duration = Duration::from_secs(1);
 
 /// A timer that is set; dropped, it never ends.

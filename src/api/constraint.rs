@@ -402,8 +402,9 @@ mod tests {
             let body = json!({"input": "go on", "tool_choice": choice});
             let request = serde_json::from_value(body.clone()).unwrap();
             let create = create::create(&model(), None, &request, &body, &before).unwrap();
-            let calls = create.config.constraint.unwrap().calls.unwrap();
+            let calls = create.config.constraint.as_ref().unwrap().calls.as_ref().unwrap();
             assert_eq!((calls.tools.len(), calls.tools[0].input.is_some()), (1, true), "{choice}");
+            check(&model(), &create::as_begun(&create, &before), &GenerationParams::default()).unwrap();
         }
         let wrong = json!({"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "ebnf"}});
         let body = json!({"input": [{"type": "additional_tools", "tools": [look, wrong]}]});

@@ -225,16 +225,26 @@ pub(crate) fn open(principal: &str, items: Vec<Item>) -> Open {
     Open { principal: principal.to_owned(), items, ..Open::default() }
 }
 
-/// Refuses what its answer cannot be held to, away from the async threads.
-pub(crate) async fn check_constraint(app: &App, create: &Create, body: &Value) -> Result<(), Reject> {
+/// Refuses what its answer cannot be held to, away from the async threads. `before` are the tools that items of earlier
+/// turns brought.
+pub(crate) async fn check_constraint(app: &App, create: &Create, body: &Value, before: &Toolbox) -> Result<(), Reject> {
     if create.config.constraint.is_none() {
         return Ok(());
     }
     let model = app.engine(Some(&create.config.model))?.model().clone();
-    let (mut config, params) = (create.config.clone(), decode::<GenerationParams>(body)?);
-    config.take_tools(create.input.iter());
+    let params = decode::<GenerationParams>(body)?;
+    let config = as_begun(create, before);
     let checked = offload(move || constraint::check(&model, &config, &params)).await;
     checked.unwrap_or_else(|_| Err(Reject::new(Code::Internal, "checking the answer's form failed")))
+}
+
+/// The settings of a response as the core will have them, as far as tools go.
+pub(crate) fn as_begun(create: &Create, before: &Toolbox) -> ResponseConfig {
+    let mut config = create.config.clone();
+    let known = |name: &str| create.config.tools.iter().any(|tool| tool.name == name);
+    config.tools.extend(before.tools.iter().filter(|tool| !known(&tool.name)).cloned());
+    config.take_tools(create.input.iter());
+    config
 }
 
 /// The tools that the turns of a conversation brought.
@@ -270,8 +280,9 @@ pub(crate) async fn perform(
     let model = app.engine(request.model.as_deref())?.model();
     // Where there is nothing to continue, that is said when it is tried.
     let behind = continues(app, principal, request).await.ok().flatten();
-    let create = create(model, Some(&app.seal), request, body, &tools_before(behind.as_ref()))?;
-    check_constraint(app, &create, body).await?;
+    let before = tools_before(behind.as_ref());
+    let create = create(model, Some(&app.seal), request, body, &before)?;
+    check_constraint(app, &create, body, &before).await?;
     let id = create.response_id;
     let (handle, reader) = place(app, principal, request, create, key.as_ref(), claim).await?;
     Ok(Done::Created { id, handle, reader: Box::new(reader) })

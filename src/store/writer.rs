@@ -349,7 +349,9 @@ impl Thread {
         crash::point("append_before");
         let began = clock::monotonic();
         let written = self.guard(|journal| journal.append(&batches));
-        telemetry::committed(batches.len(), clock::monotonic().duration_since(began));
+        if written.is_ok() {
+            telemetry::committed(batches.len(), clock::monotonic().duration_since(began));
+        }
         crash::point("append_after");
         for done in waiting {
             // Nobody may wait any more: the caller died.

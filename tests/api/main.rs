@@ -17,7 +17,6 @@ mod load;
 mod messages;
 mod messages_edits;
 mod messages_input;
-mod metrics;
 mod models;
 mod oracle;
 mod prompts;

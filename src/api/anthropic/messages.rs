@@ -44,7 +44,7 @@ pub(crate) async fn create(
     let strict = request::is_strict(version(&headers));
     let prepared = request::prepare(engine.model(), Some(&app.seal), &request, &body, strict)?;
     let Prepared { mut create, params, marks } = prepared;
-    create::check_constraint(&app, &create, &params).await.map_err(request::in_own_words)?;
+    create::check_constraint(&app, &create, &params, &Toolbox::default()).await.map_err(request::in_own_words)?;
     let edited = edits::apply(&app, engine, &request, &mut create).await?;
     let counted = create.clone();
     let asking = choices::ask(&app, &principal, vec![create], claim, &mut permit);

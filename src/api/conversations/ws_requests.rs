@@ -128,7 +128,7 @@ async fn create(
     let model = session.app.engine(request.model.as_deref())?.model();
     let before = create::tools_before(Some(&*session.handle.state().await?));
     let mut create = create::create(model, Some(&session.app.seal), &request, frame, &before)?;
-    create::check_constraint(&session.app, &create, frame).await?;
+    create::check_constraint(&session.app, &create, frame, &before).await?;
     if let Some(previous) = &request.previous_response_id {
         let id: ResponseId = previous.parse().map_err(|_| create::unknown_previous(previous))?;
         if session.handle.state().await?.response(id).is_none() {

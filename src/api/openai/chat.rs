@@ -22,7 +22,7 @@ use crate::api::unserved;
 use crate::api::{constraint, sampling};
 use crate::config::ReasoningField;
 use crate::conversation::ResponseStatus;
-use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig};
+use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig, Toolbox};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
@@ -88,7 +88,7 @@ pub(crate) async fn create(
         Claimed::Replay(answer) => return choices::replay(&app, &principal, answer, form, permit).await,
     };
     let create = core_request(app.engine(request.model.as_deref())?.model(), &request, &body)?;
-    create::check_constraint(&app, &create, &body).await?;
+    create::check_constraint(&app, &create, &body, &Toolbox::default()).await?;
     let creates = choices::of_one(create, request.n.unwrap_or(1));
     let asked = choices::ask(&app, &principal, creates, claim, &mut permit).await.map_err(of_messages)?;
     choices::answer(&app, asked, form, permit).await

@@ -72,7 +72,7 @@ pub(crate) async fn create(
     };
     let creates = creates(engine.model(), &request, &body, prompts, n)?;
     if let Some(create) = creates.first() {
-        create::check_constraint(&app, create, &body).await?;
+        create::check_constraint(&app, create, &body, &Toolbox::default()).await?;
     }
     let asked = choices::ask(&app, &principal, creates, claim, &mut permit).await?;
     choices::answer(&app, asked, form, permit).await

@@ -266,7 +266,7 @@ impl Lane {
         let model = self.app.engine(request.model.as_deref())?.model();
         let before = create::tools_before(Some(&*home.state().await?));
         let create = create::create(model, Some(&self.app.seal), request, frame, &before)?;
-        create::check_constraint(&self.app, &create, frame).await?;
+        create::check_constraint(&self.app, &create, frame, &before).await?;
         let id = create.response_id;
         if self.follows(home.id()) {
             match home.create(Create { previous: Some(previous), ..create.clone() }, None).await {
