@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
+use super::chat::BYTES_PER_TOKEN;
 use super::directory::DirectoryHandle;
 use super::offload::offload;
 use super::prompt::{PromptSettings, Unrendered, explain, preview};
 use crate::config::Config;
 use crate::conversation::{Create, Reject, State};
-use crate::engine::{Engine, ModelInfo};
+use crate::engine::{Engine, Medium, ModelInfo};
 use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::prompt::{Built, Message, PrefixReport};
@@ -40,6 +41,20 @@ impl DirectoryHandle {
             .await?
             .map(|(_, built)| built)
             .map_err(refusal)
+    }
+
+    /// How many tokens that prompt has; where its engine takes messages, about how many.
+    pub async fn count(
+        &self,
+        behind: Option<State>,
+        create: Create,
+        engine: &Arc<dyn Engine>,
+    ) -> Result<usize, Reject> {
+        let count = self.preview(behind, create, engine).await?.tokens.len();
+        Ok(match engine.model().medium {
+            Medium::Tokens => count,
+            Medium::Messages => count / BYTES_PER_TOKEN,
+        })
     }
 
     /// Where the prompt of a response left the tokens that were held for it, and of which response these were.
