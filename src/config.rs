@@ -593,7 +593,7 @@ mod tests {
         assert_eq!(config.chat_template_of("other"), Some("hermes"));
         let upstream = BTreeMap::from([("gpu".to_owned(), config.upstream["gpu"].clone())]);
         assert_eq!(config.upstream["gpu"].models, ["Qwen/Qwen3-32B"]);
-        assert_eq!(config, Config { models, scripted, chat_template, model, upstream, ..Config::default() });
+        assert_eq!(config, Config { models, scripted, upstream, chat_template, model, ..Config::default() });
         let debugged = format!("{:?}", Config::default());
         assert_eq!(settings.len(), debugged.matches(": ").count(), "a setting is missing in the example");
     }

@@ -19,7 +19,7 @@ use crate::prompt::{Message, Role, strip_preamble};
 pub(super) const PIECE_TOKEN: u32 = 0;
 
 /// About so many bytes of text are a token, until an engine says how many there were.
-const BYTES_PER_TOKEN: usize = 4;
+pub(super) const BYTES_PER_TOKEN: usize = 4;
 
 /// The conversation that this response answers, and its answer so far. The text of a prompt that a client gave token
 /// for token is what a user said.

@@ -5,13 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::chat::BYTES_PER_TOKEN;
 use super::directory::DirectoryHandle;
 use super::offload::offload;
 use super::prompt::{PromptSettings, Unrendered, explain, preview};
 use super::pump::salt;
 use crate::config::Config;
 use crate::conversation::{Create, Reject, ResponseConfig, State};
-use crate::engine::{Engine, ModelInfo};
+use crate::engine::{Engine, Medium, ModelInfo};
 use crate::error::Code;
 use crate::ids::ResponseId;
 use crate::prompt::{Built, Message, PrefixReport};
@@ -62,6 +63,20 @@ impl DirectoryHandle {
     /// Has the KV of a prompt's first tokens kept for so long once it is computed: see [`Engine::keep_kv`].
     pub fn keep_kv(&self, engine: &Arc<dyn Engine>, config: &ResponseConfig, tokens: Vec<u32>, ttl: Duration) {
         engine.keep_kv(tokens.into(), salt(config), ttl);
+    }
+
+    /// How many tokens that prompt has; where its engine takes messages, about how many.
+    pub async fn count(
+        &self,
+        behind: Option<State>,
+        create: Create,
+        engine: &Arc<dyn Engine>,
+    ) -> Result<usize, Reject> {
+        let count = self.preview(behind, create, engine).await?.tokens.len();
+        Ok(match engine.model().medium {
+            Medium::Tokens => count,
+            Medium::Messages => count / BYTES_PER_TOKEN,
+        })
     }
 
     /// Where the prompt of a response left the tokens that were held for it, and of which response these were.

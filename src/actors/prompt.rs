@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::chat::{as_messages, estimated_tokens};
+use super::chat::{BYTES_PER_TOKEN, as_messages, estimated_tokens};
 use super::reading::Reading;
 use crate::config::Config;
 use crate::conversation::{
@@ -306,7 +306,7 @@ fn build_messages(
         now_unix_ms: state.template_ms,
         strip_preamble: settings.strip_preamble && turn.config.strip_preamble,
     };
-    let context = model.context_length as usize;
+    let context = context_of(model);
     build_within(&model.template, &model.tokenizer, &rendering, known, context).map_err(|error| match error {
         TemplateError::TooLong { .. } => Unrendered::TooLong(error.to_string()),
         error => Unrendered::Template(error.to_string()),
@@ -332,12 +332,18 @@ pub(super) fn preview(
     Ok((messages, built))
 }
 
+/// Tokens that fit; where an upstream's tokens are not known, so many bytes as they would be about.
+fn context_of(model: &ModelInfo) -> usize {
+    let context = model.context_length as usize;
+    if model.medium == Medium::Messages { context.saturating_mul(BYTES_PER_TOKEN) } else { context }
+}
+
 /// Refuses what is certain to be too long before it is rendered: megabytes of text take more memory than they are
 /// worth. What a template may leave out, such as reasoning, tools and arguments, is counted once it is rendered.
 fn refuse_hopeless(messages: &[Message], model: &ModelInfo) -> Result<(), Unrendered> {
     let bytes: usize = messages.iter().map(|message| message.content.len()).sum();
     let tokens_min = bytes / model.tokenizer.longest_token_bytes().max(1);
-    let context = model.context_length as usize;
+    let context = context_of(model);
     if tokens_min <= context {
         return Ok(());
     }

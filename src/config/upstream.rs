@@ -56,7 +56,7 @@ impl Default for UpstreamConfig {
 pub enum UpstreamKind {
     /// vLLM.
     Vllm,
-    /// SGLang.
+    /// `SGLang`.
     Sglang,
     /// NVIDIA Dynamo.
     Dynamo,

@@ -74,12 +74,12 @@ fn stream() -> String {
     head("200 OK", "content-type: text/event-stream\r\n")
 }
 
-fn delta(delta: Value) -> String {
+fn delta(delta: &Value) -> String {
     format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": delta, "finish_reason": null}]}))
 }
 
 fn says(text: &str) -> String {
-    delta(json!({"content": text}))
+    delta(&json!({"content": text}))
 }
 
 fn ends(reason: &str) -> String {
@@ -291,7 +291,7 @@ async fn a_budget_of_tokens_holds_over_all_of_an_answers_streams() {
 async fn a_call_that_breaks_off_is_marked_and_made_anew_and_a_whole_one_waits_for_its_result() {
     let call = |arguments: &str, id: &str| {
         let function = json!({"name": "f", "arguments": arguments});
-        delta(json!({"tool_calls": [{"index": 0, "id": id, "function": function}]}))
+        delta(&json!({"tool_calls": [{"index": 0, "id": id, "function": function}]}))
     };
     let outcome =
         run(vec![streams(&[&says("Let me see."), &call("{\"a\":", "c1")]), streams(&[&call("{\"a\": 1}", "c2")])])

@@ -124,14 +124,13 @@ impl Server {
         let journal = Arc::new(MemoryJournal::new());
         let config = Config { silence_ms: setup.silence.as_millis() as u64, ..Config::default() };
         let writer = Writer::start(journal.clone(), config.journal_queue_batches).unwrap();
-        let engine: Arc<dyn Engine> = match &setup.upstream {
-            Some(address) => Arc::new(behind(address)),
-            None => {
-                let engine = ScriptedEngine::from_json(&setup.script.unwrap_or_else(script).to_string()).unwrap();
-                let briefly = Effort { budget_tokens: Some(4), ..Effort::default() };
-                let aliases = setup.aliases.iter().map(|alias| (*alias).to_owned()).collect();
-                Arc::new(engine.with_efforts(&[("briefly".to_owned(), briefly)].into()).with_aliases(aliases))
-            }
+        let engine: Arc<dyn Engine> = if let Some(address) = &setup.upstream {
+            Arc::new(behind(address))
+        } else {
+            let engine = ScriptedEngine::from_json(&setup.script.unwrap_or_else(script).to_string()).unwrap();
+            let briefly = Effort { budget_tokens: Some(4), ..Effort::default() };
+            let aliases = setup.aliases.iter().map(|alias| (*alias).to_owned()).collect();
+            Arc::new(engine.with_efforts(&[("briefly".to_owned(), briefly)].into()).with_aliases(aliases))
         };
         let catalog = Arc::new(Catalog::new(vec![engine]));
         let keys = Keys::new(journal.clone());

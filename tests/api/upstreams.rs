@@ -90,6 +90,10 @@ async fn messages_think_call_and_stop() {
         (&answer["content"][0]["text"], &answer["stop_reason"]),
         (&json!("Take an umbrella."), &json!("end_turn"))
     );
+    // Nobody tells how many tokens a prompt will have: a quarter of its bytes, about.
+    let count = json!({"model": "scripted", "messages": [{"role": "user", "content": "word ".repeat(400)}]});
+    let counted = front.post("/v1/messages/count_tokens", count).await.body["input_tokens"].as_u64().unwrap();
+    assert!((500..550).contains(&counted), "{counted}");
     assert!(answer["usage"]["output_tokens"].as_u64().is_some_and(|tokens| tokens > 10), "{answer}");
 }
 

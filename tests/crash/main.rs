@@ -17,4 +17,5 @@ mod points;
 mod retention;
 mod stop;
 mod support;
+mod upstream;
 mod witness;

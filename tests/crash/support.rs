@@ -37,6 +37,15 @@ impl Site {
         site
     }
 
+    /// Serves what another server does, as its upstream.
+    pub(crate) fn upstream_of(server: &Server) -> Self {
+        let folder = TempDir::new().unwrap();
+        let settings = folder.path().join("midstream.toml");
+        let upstream = "upstream.other = { kind = 'midstream', models = ['scripted'], base_url =";
+        std::fs::write(&settings, format!("{upstream} '{}/v1' }}", server.base)).unwrap();
+        Self { folder, arguments: vec!["--config".to_owned(), settings.display().to_string()], wrapper: vec![] }
+    }
+
     /// Serves these replies from the next start on.
     pub(crate) fn rewrite(&self, replies: &Value) {
         std::fs::write(self.folder.path().join("script.json"), replies.to_string()).unwrap();

@@ -63,7 +63,7 @@ pub(super) async fn apply(
 
 /// Tokens of the prompt.
 pub(super) async fn count(app: &App, engine: &Arc<dyn Engine>, create: &Create) -> Result<usize, Reject> {
-    Ok(app.directory.preview(None, create.clone(), engine).await?.tokens.len())
+    app.directory.count(None, create.clone(), engine).await
 }
 
 /// What is left out.

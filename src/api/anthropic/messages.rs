@@ -17,6 +17,7 @@ use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, RequestId, invalid};
 use crate::api::idempotency;
 use crate::api::openai::choices;
+use crate::conversation::Toolbox;
 use crate::protocol::messages::MessagesRequest;
 use crate::store::Operation;
 

@@ -65,8 +65,8 @@ pub(crate) async fn input_tokens(
     if behind.is_none() && create.input.is_empty() {
         return Err(invalid("input", "the input is empty; give at least one message").into());
     }
-    let built = app.directory.preview(behind, create, &engine).await?;
-    Ok(Json(json!({"object": "response.input_tokens", "input_tokens": built.tokens.len()})))
+    let count = app.directory.count(behind, create, &engine).await?;
+    Ok(Json(json!({"object": "response.input_tokens", "input_tokens": count})))
 }
 
 /// `POST /v1/chat/render`

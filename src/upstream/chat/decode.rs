@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    fn delta(delta: Value) -> Value {
+    fn delta(delta: &Value) -> Value {
         json!({"choices": [{"index": 0, "delta": delta, "finish_reason": null}]})
     }
 
@@ -236,12 +236,14 @@ mod tests {
             }
             part
         };
-        delta(json!({"tool_calls": parts.iter().map(part).collect::<Vec<_>>()}))
+        delta(&json!({"tool_calls": parts.iter().map(part).collect::<Vec<_>>()}))
     }
 
     fn read(chunks: &[Value]) -> (Vec<Piece>, Decoder) {
         let (mut decoder, mut pieces) = (Decoder::default(), Vec::new());
-        chunks.iter().for_each(|chunk| decoder.read(chunk, &mut pieces));
+        for chunk in chunks {
+            decoder.read(chunk, &mut pieces);
+        }
         decoder.end(&mut pieces);
         (pieces, decoder)
     }
@@ -267,10 +269,10 @@ mod tests {
         let usage = json!({"prompt_tokens": 9, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4},
             "completion_tokens_details": {"reasoning_tokens": 2}});
         let (pieces, decoder) = read(&[
-            delta(json!({"role": "assistant", "content": ""})),
-            delta(json!({"reasoning_content": "hm", "reasoning": "hm"})),
-            delta(json!({"reasoning": ", well", "content": null})),
-            delta(json!({"content": "So"})),
+            delta(&json!({"role": "assistant", "content": ""})),
+            delta(&json!({"reasoning_content": "hm", "reasoning": "hm"})),
+            delta(&json!({"reasoning": ", well", "content": null})),
+            delta(&json!({"content": "So"})),
             calls(&[(0, "c1", "f", "")]),
             calls(&[(0, "", "", "{\"a\"")]),
             calls(&[(0, "c1", "f", ": 1}")]),
@@ -366,14 +368,13 @@ mod tests {
             json!([]),
             json!({"choices": {}}),
             json!({"choices": [7]}),
-            delta(
-                json!({"content": 7, "tool_calls": [7, {"function": 7}, {"index": 3, "function": {"arguments": "x"}}]}),
-            ),
+            delta(&json!({"content": 7, "tool_calls": [7, {"function": 7}]})),
+            delta(&json!({"tool_calls": [{"index": 3, "function": {"arguments": "x"}}]})),
             json!({"choices": [], "usage": {"prompt_tokens": -1}}),
         ];
         let (pieces, decoder) = read(&nonsense);
         assert_eq!((pieces, decoder.finish(), decoder.counted()), (vec![], None, None));
-        let (pieces, _) = read(&[delta(json!({"content": [
+        let (pieces, _) = read(&[delta(&json!({"content": [
             {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "So"},
         ]}))]);
         assert_eq!(pieces, [Piece::Reasoning("hm".to_owned()), text("So")]);
