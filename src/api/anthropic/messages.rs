@@ -5,7 +5,6 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::join;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::{self, Shown};
 use super::edits;
@@ -13,6 +12,7 @@ use super::request::{self, Prepared};
 use super::stream::MessageStream;
 use crate::actors::{ConversationHandle, Reader};
 use crate::api::App;
+use crate::api::admission::Permit;
 use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create::{self, Claimed, Key};
@@ -44,7 +44,7 @@ pub(crate) async fn create(
     }
     let engine = app.engine(request.model.as_deref())?;
     let strict = request::is_strict(version(&headers));
-    let prepared = request::prepare(engine.model(), Some(&app.seal), &request, &body, strict)?;
+    let prepared = request::prepare(engine.model(), Some(&app.seal.of(&principal)), &request, &body, strict)?;
     let Prepared { mut create, params, mark } = prepared;
     create::check_constraint(&app, &create, &params).await.map_err(request::in_own_words)?;
     let edited = edits::apply(&app, engine, &request, &mut create).await?;
@@ -69,7 +69,7 @@ async fn answer(
     reader: Reader,
     id: ResponseId,
     (request, shown): (&MessagesRequest, Shown),
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
 ) -> Result<Response, OpenAiError> {
     if request.stream == Some(true) {
         let stream = MessageStream::new(reader, id, shown).begin(app.limits.silence).await?;
@@ -97,7 +97,7 @@ async fn replay(
     principal: &str,
     answer: KeyedAnswer,
     request: &MessagesRequest,
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
 ) -> Result<Response, OpenAiError> {
     let KeyedAnswer::Created { conversation, response } = answer else {
         return Err(wrong_operation().into());

@@ -7,12 +7,12 @@ use std::time::Duration;
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::{Stream, stream};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::answer::{self, Shown};
 use super::errors::object;
 use crate::actors::Reader;
+use crate::api::admission::Permit;
 use crate::api::errors::failed;
 use crate::api::object::seal;
 use crate::api::stream::{data, interrupted, sse};
@@ -69,7 +69,7 @@ impl MessageStream {
     }
 
     /// The HTTP answer.
-    pub(super) fn answer(self, silence: Duration, permit: OwnedSemaphorePermit) -> Response {
+    pub(super) fn answer(self, silence: Duration, permit: Permit) -> Response {
         sse(self.events(), silence, sent(&StreamEvent::Ping), Some(permit))
     }
 
