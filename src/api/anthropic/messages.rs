@@ -11,6 +11,7 @@ use super::edits;
 use super::request::{self, Prepared};
 use super::stream::MessageForm;
 use crate::api::App;
+use crate::api::admission::Permit;
 use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create::{self, Claimed, Key};
@@ -43,7 +44,7 @@ pub(crate) async fn create(
     }
     let engine = app.engine(request.model.as_deref())?;
     let strict = request::is_strict(version(&headers));
-    let prepared = request::prepare(engine.model(), Some(&app.seal), &request, &body, strict)?;
+    let prepared = request::prepare(engine.model(), Some(&app.seal.of(&principal)), &request, &body, strict)?;
     let Prepared { mut create, params, marks } = prepared;
     create::check_constraint(&app, &create, &params, &Toolbox::default()).await.map_err(request::in_own_words)?;
     let edited = edits::apply(&app, engine, &request, &mut create).await?;
