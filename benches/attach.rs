@@ -121,6 +121,7 @@ async fn write(folder: &Path, id: ConversationId) -> Outcome<()> {
             ending: Ending::Completed,
             tail_tokens: vec![2],
             stop_string: None,
+            usage: None,
         });
         let records = vec![Record::Response(response_id)];
         let events = std::mem::take(&mut log.events);

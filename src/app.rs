@@ -28,6 +28,8 @@ use crate::crash;
 use crate::engine::{Catalog, Engine, KvFormat, LoadOptions, LocalEngine, ModelInfo, ScriptedEngine};
 use crate::prompt::{ChatTemplate, builtin_template, builtin_template_names, missing_marks};
 use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterStatus};
+use crate::telemetry;
+use crate::upstream::UpstreamEngine;
 
 /// The file of the key that seals what clients keep, in the data folder.
 const SEAL_FILE: &str = "seal.key";
@@ -43,6 +45,7 @@ const LISTEN_PAUSE_MS: u64 = 50;
 pub fn run(prepared: Prepared) -> anyhow::Result<()> {
     start_log();
     raise_open_files();
+    telemetry::install();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     let outcome = runtime.block_on(serve(prepared));
     // Handlers that wait for a client must not hold the process.
@@ -168,6 +171,7 @@ impl Server {
             phases,
         );
         let (close, closed) = watch::channel(false);
+        tokio::spawn(telemetry::keep_up());
         let sockets = tokio::spawn(api::serve(listener, api::router(app.clone()), wait_for(closed)));
         let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;
         phase.send_replace(Phase::Ready);
@@ -267,6 +271,23 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
         let efforts = config.efforts_of(&engine.model().id);
         let aliases = config.aliases_of(&engine.model().id);
         engines.push(Arc::new(engine.with_efforts(&efforts).with_aliases(aliases)));
+    }
+    engines.extend(upstream_engines(config)?);
+    Ok(engines)
+}
+
+/// The engines of all models of all upstreams. Of two with one id only one could ever be asked for.
+pub(crate) fn upstream_engines(config: &Config) -> anyhow::Result<Vec<Arc<dyn Engine>>> {
+    let mut engines: Vec<Arc<dyn Engine>> = Vec::new();
+    for (name, upstream) in &config.upstream {
+        let own = UpstreamEngine::open(name, upstream, |variable| std::env::var(variable).ok());
+        for engine in own.with_context(|| format!("setting up the upstream {name}"))? {
+            let id = engine.model().id.clone();
+            let is_other = engines.iter().all(|other| other.model().id != id);
+            anyhow::ensure!(is_other, "two upstreams would both serve {id}; take it out of the models of one");
+            let engine = engine.with_efforts(&config.efforts_of(&id)).with_aliases(config.aliases_of(&id));
+            engines.push(Arc::new(engine));
+        }
     }
     Ok(engines)
 }

@@ -7,6 +7,7 @@
 mod effort_tests;
 mod nearest;
 mod surface;
+mod upstream;
 mod variables;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use crate::parse::{ReasoningFormat, ToolFormat, UnknownFormat};
 use crate::prompt::Effort;
 use nearest::nearest;
 pub use surface::ReasoningField;
+pub use upstream::{UpstreamConfig, UpstreamKind};
 use variables::{LIST_SETTINGS, Variables};
 
 /// The name of the choice that goes by a model's template.
@@ -48,6 +50,8 @@ pub struct Config {
     pub models: Vec<String>,
     /// A file of scripted replies to serve as the model `scripted`.
     pub scripted: Option<PathBuf>,
+    /// Engines and providers behind HTTP, by names that only the log shows.
+    pub upstream: BTreeMap<String, UpstreamConfig>,
     /// Threads of the CPU engine; 0 takes what the process may use.
     pub threads: usize,
 
@@ -178,6 +182,7 @@ impl Default for Config {
             data_dir: PathBuf::from("midstream-data"),
             models: Vec::new(),
             scripted: None,
+            upstream: BTreeMap::new(),
             threads: 0,
             chat_template: None,
             tool_format: AUTO.to_owned(),
@@ -271,6 +276,9 @@ pub enum Error {
         /// What there is.
         source: UnknownFormat,
     },
+    /// An upstream that cannot be asked.
+    #[error("[upstream.{0}]: {1}")]
+    Upstream(String, String),
     /// A bound of nothing.
     #[error("the setting {0} must be at least 1")]
     Zero(&'static str),
@@ -349,6 +357,9 @@ impl Config {
         for model in self.model.keys().map(String::as_str).chain([""]) {
             self.tool_format_of(model)?;
             self.reasoning_of(model)?;
+        }
+        if let Some((name, fault)) = self.upstream.iter().find_map(|(name, it)| Some((name, it.fault()?))) {
+            return Err(Error::Upstream(name.clone(), fault));
         }
         let bounds = [
             ("body_bytes_max", self.body_bytes_max),
@@ -580,7 +591,9 @@ mod tests {
         let model = BTreeMap::from([("own".to_owned(), own)]);
         assert_eq!(config.chat_template_of("own"), Some("my.jinja"));
         assert_eq!(config.chat_template_of("other"), Some("hermes"));
-        assert_eq!(config, Config { models, scripted, chat_template, model, ..Config::default() });
+        let upstream = BTreeMap::from([("gpu".to_owned(), config.upstream["gpu"].clone())]);
+        assert_eq!(config.upstream["gpu"].models, ["Qwen/Qwen3-32B"]);
+        assert_eq!(config, Config { models, scripted, chat_template, model, upstream, ..Config::default() });
         let debugged = format!("{:?}", Config::default());
         assert_eq!(settings.len(), debugged.matches(": ").count(), "a setting is missing in the example");
     }

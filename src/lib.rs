@@ -38,3 +38,7 @@ pub mod ids;
 pub mod models;
 #[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "server")]
+pub mod telemetry;
+#[cfg(feature = "server")]
+pub mod upstream;

@@ -13,7 +13,7 @@ use super::prompt::HeldPrompt;
 use super::pump::{PumpControl, salt};
 use super::shared::Parts;
 use crate::conversation::State;
-use crate::engine::{AbortHandle, BLOCK_TOKENS, Engine, EngineEvent, GenerationRequest, Standing};
+use crate::engine::{AbortHandle, BLOCK_TOKENS, Engine, EngineEvent, GenerationRequest, Medium, Standing};
 use crate::ids::ResponseId;
 
 /// Most prompts that are computed ahead at once; what comes then is not.
@@ -96,6 +96,9 @@ async fn run(parts: &Parts, state: State, id: ResponseId, held: Arc<HeldPrompt>,
     let config = &state.response(id)?.config;
     let engine = parts.catalog.get(Some(&config.model))?.clone();
     let (salt, model) = (salt(config), engine.model().clone());
+    if model.medium == Medium::Messages {
+        return None;
+    }
     let settings = parts.config.as_ref().into();
     let mut tokens = offload(move || held.certain(&state, id, &model, settings)).await.ok()?.ok()?;
     // Only whole blocks are found again, and a token behind them, which does not matter, for them all to be.

@@ -3,8 +3,10 @@
 //! The outside sees handles and readers only; actor references and channels stay in here. Nothing a promise
 //! needs may sit in `post_stop`: a kill runs none.
 
+mod chat;
 mod checkpoints;
 mod conversation;
+mod courier;
 mod directory;
 mod effects;
 mod foresight;
@@ -13,6 +15,7 @@ mod journal;
 mod keys;
 mod kv;
 mod offload;
+mod parsed;
 mod preview;
 mod prompt;
 mod pump;

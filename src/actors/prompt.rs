@@ -6,13 +6,14 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use super::chat::{as_messages, estimated_tokens};
 use super::reading::Reading;
 use crate::config::Config;
 use crate::conversation::{
     self, Create, Event, HeldTokens, Item, ItemBody, ItemStatus, NewResponse, Now, RecordedPrompt, Response, State,
     held_tokens, known_runs, messages_with_answer, messages_within, recorded_prompt, turns,
 };
-use crate::engine::ModelInfo;
+use crate::engine::{Medium, ModelInfo};
 use crate::ids::{FreshIds, ItemId, ResponseId};
 use crate::parse::{ends_in_reasoning, text_ends_in_reasoning};
 use crate::prompt::{
@@ -37,8 +38,8 @@ struct Held {
 /// What the operator says about prompts. It must not change while a response waits to be resumed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PromptSettings {
-    strip_preamble: bool,
-    reasoning_cleared_after_ms: u64,
+    pub(super) strip_preamble: bool,
+    pub(super) reasoning_cleared_after_ms: u64,
 }
 
 impl From<&Config> for PromptSettings {
@@ -67,6 +68,22 @@ pub(super) struct Rendered {
     pub(super) starts_in_reasoning: Option<bool>,
     /// What is to be recorded of it, unless that was done.
     pub(super) record: Option<RecordedPrompt>,
+    /// The last of the messages is what the answer goes on with. Of tokens the prompt itself says so.
+    pub(super) continues: bool,
+    /// The answer so far breaks off inside of a call. Of tokens the answer's own say so.
+    pub(super) is_in_call: bool,
+}
+
+impl Rendered {
+    /// Tokens, for an engine that takes them.
+    fn tokens(tokens: Vec<u32>, messages: Vec<Message>, starts_in_reasoning: Option<bool>) -> Self {
+        Self { tokens, messages, starts_in_reasoning, record: None, continues: false, is_in_call: false }
+    }
+
+    /// Tokens of the prompt; of messages that an engine renders itself, about as many as they will be.
+    pub(super) fn length(&self) -> u32 {
+        if self.tokens.is_empty() { estimated_tokens(&self.messages) } else { self.tokens.len() as u32 }
+    }
 }
 
 impl HeldPrompt {
@@ -82,6 +99,9 @@ impl HeldPrompt {
         let Some((turn, before)) = turns.split_last() else {
             return Err(Unrendered::Template(format!("no response {id}")));
         };
+        if model.medium == Medium::Messages {
+            return Ok(as_messages(state, turn, model, settings));
+        }
         if let Some(given) = &turn.config.extras.prompt {
             return Ok(as_given(given, model));
         }
@@ -90,7 +110,7 @@ impl HeldPrompt {
                 let messages = messages_within(state, turn, settings.reasoning_cleared_after_ms);
                 let prompt = model.tokenizer.spell(&tokens);
                 let starts_in_reasoning = starts_in_reasoning(turn, model, &messages, &prompt);
-                Rendered { tokens, messages, starts_in_reasoning, record: None }
+                Rendered::tokens(tokens, messages, starts_in_reasoning)
             }
             None => self.build(state, turn, before, model, settings)?,
         };
@@ -120,7 +140,7 @@ impl HeldPrompt {
         let starts_in_reasoning = starts_in_reasoning(turn, model, &messages, &built.text);
         let is_new = turn.prompt.is_none() && turn.config.store;
         let record = is_new.then(|| RecordedPrompt::of(&built.tokens, turn, before, &model.fingerprint));
-        Ok(Rendered { tokens: built.tokens, messages, starts_in_reasoning, record })
+        Ok(Rendered { record, ..Rendered::tokens(built.tokens, messages, starts_in_reasoning) })
     }
 
     /// The tokens that every prompt behind this response begins with, whatever its calls give or its reader says: as
@@ -182,10 +202,10 @@ impl HeldPrompt {
     }
 }
 
-/// A prompt that a client gave token for token. Engines that work on messages see its text as what a user said.
+/// A prompt that a client gave token for token. The scripted engine sees its text as what a user said.
 fn as_given(tokens: &[u32], model: &ModelInfo) -> Rendered {
     let messages = vec![Message::text(Role::User, model.tokenizer.spell(tokens))];
-    Rendered { tokens: tokens.to_vec(), messages, starts_in_reasoning: Some(false), record: None }
+    Rendered::tokens(tokens.to_vec(), messages, Some(false))
 }
 
 /// The conversation with one more turn: this is what the calls of `id` gave, or what came behind it.

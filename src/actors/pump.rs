@@ -10,25 +10,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use ractor::ActorRef;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
+use super::chat::{PIECE_TOKEN, chat, refuse_untellable, unfinished_call, usage_of};
 use super::conversation::ConversationMsg;
+use super::courier::Courier;
 use super::kv::{CACHE_SALT, ConversationKv, Recorder};
 use super::offload::offload;
+use super::parsed::{Parsed, logprob};
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
 use super::reading::Reading;
 use super::shared::{Parts, RunningGuard};
-use crate::conversation::{GenerationEnd, Input, Output, RecordedPrompt, ResponseConfig, State, TokenLogprob};
+use crate::conversation::{GenerationEnd, Input, Output, RecordedPrompt, ResponseConfig, State, TokenLogprob, Usage};
 use crate::crash;
 use crate::engine::settings::TextRule;
 use crate::engine::{
-    AbortHandle, Compiled, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo,
-    Sampling, Standing, Surroundings, TokenLogprobs, tokenizer::Tokenizer,
+    AbortHandle, Compiled, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, Medium,
+    ModelInfo, Refusal, Sampling, Standing, Surroundings, TokenLogprobs,
 };
 use crate::error::Code;
 use crate::ids::{ConversationId, ResponseId};
-use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, closes_reasoning, control_markers};
-use crate::prompt::ToolDefinition;
+use crate::parse::Piece;
+use crate::telemetry::GenerationMeter;
 
 /// Tokens that may wait in the pump for a busy conversation; then the engine's channel fills, and the sequence
 /// pauses.
@@ -116,23 +119,24 @@ pub(super) fn start(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
         if pumped.is_err() {
             let message = "the server failed while it generated; the log says where".to_owned();
             let end = GenerationEnd::Failed { code: Code::Internal, message };
-            let mut courier = Courier { generation, to, outstanding: None, gone: false };
-            let (outputs, tail_tokens) = (Vec::new(), Vec::new());
-            courier.send(Input::GenerationEnded { generation, outputs, tail_tokens, end }).await;
+            let mut courier = Courier::new(generation, to);
+            courier.send(Ended::with(end).input(generation)).await;
         }
     });
 }
 
 async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
     let Job { generation, response_id, state, held, kv, control, running } = job;
-    let mut courier = Courier { generation, to, outstanding: None, gone: false };
+    let mut courier = Courier::new(generation, to);
+    let model = state.response(response_id).map(|response| response.config.model.clone());
+    let mut meter = GenerationMeter::begin(&model.unwrap_or_default());
     let end = match begin(&parts, state, response_id, held, &kv, &control).await {
-        Ok(Begun { pump, prompt }) => pump.carry(&mut courier, prompt).await,
-        Err(end) => Some(Ended { outputs: Vec::new(), tail_tokens: Vec::new(), end }),
+        Ok(Begun { pump, prompt }) => pump.carry(&mut courier, prompt, &mut meter).await,
+        Err(end) => Some(Ended::with(end)),
     };
-    if let Some(Ended { outputs, tail_tokens, end }) = end {
-        let last = Input::GenerationEnded { generation, outputs, tail_tokens, end };
-        courier.send_with(last, Some(running)).await;
+    meter.ended(end.as_ref().map_or(&GenerationEnd::Aborted, |ended| &ended.end));
+    if let Some(ended) = end {
+        courier.send_with(ended.input(generation), Some(running)).await;
     }
 }
 
@@ -151,7 +155,20 @@ struct Prompt {
 struct Ended {
     outputs: Vec<Output>,
     tail_tokens: Vec<u32>,
+    usage: Option<Usage>,
     end: GenerationEnd,
+}
+
+impl Ended {
+    /// Nothing more was gathered.
+    fn with(end: GenerationEnd) -> Self {
+        Self { outputs: Vec::new(), tail_tokens: Vec::new(), usage: None, end }
+    }
+
+    fn input(self, generation: u64) -> Input {
+        let Self { outputs, tail_tokens, usage, end } = self;
+        Input::GenerationEnded { generation, outputs, tail_tokens, usage, end }
+    }
 }
 
 /// Renders the prompt away from the async threads and submits the sequence.
@@ -173,6 +190,7 @@ async fn begin(
         return Err(failed(Code::ModelNotFound, format!("the model {} is not served any more", config.model)));
     };
     let model = engine.model().clone();
+    refuse_untellable(&config, &model)?;
     // Rendering and tokenising take a core: more at once would only take more memory.
     let permit = tokio::select! {
         biased;
@@ -206,8 +224,8 @@ async fn begin(
         return Err(parsed.stopped());
     }
     parts.foresight.overtaken_by(&rendered.tokens);
-    let prompt = Prompt { tokens: rendered.tokens.len() as u32, record: rendered.record.take() };
-    let recorder = match home {
+    let prompt = Prompt { tokens: rendered.length(), record: rendered.record.take() };
+    let recorder = match home.filter(|_| engine.model().medium == Medium::Tokens) {
         Some(home) => {
             let tokens = rendered.tokens.iter().chain(&resumed).copied().collect();
             tokio::select! {
@@ -217,11 +235,14 @@ async fn begin(
         }
         None => None,
     };
+    let unfinished = rendered.is_in_call.then(unfinished_call);
     let request = request(&config, owner, rendered, constraint, engine.model(), limits);
     let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
     let says_text = config.constraint.as_ref().is_none_or(|constraint| constraint.text != TextRule::Nothing);
     let source = Source { engine, request, form_at, says_text, tokens: resumed, control: control.clone() };
-    Ok(Begun { pump: Pump::begin(source, parsed, recorder)?, prompt })
+    let mut pump = Pump::begin(source, parsed, recorder)?;
+    pump.gathered.groups.extend(unfinished);
+    Ok(Begun { pump, prompt })
 }
 
 /// How a generation ends that has no prompt.
@@ -235,7 +256,8 @@ fn unrendered(why: Unrendered) -> GenerationEnd {
 
 /// The response's constraint for this model, where it has one.
 fn compiled(config: &ResponseConfig, model: &ModelInfo) -> Result<Option<Compiled>, Unrendered> {
-    let Some(constraint) = &config.constraint else { return Ok(None) };
+    let constraint = config.constraint.as_ref().filter(|_| model.medium == Medium::Tokens);
+    let Some(constraint) = constraint else { return Ok(None) };
     let Reading { tool_format, reasoning, .. } = Reading::of(config, model);
     let surroundings = Surroundings { tools: &config.tools, tool_format, reasoning };
     let grammars = model.grammars.as_ref();
@@ -276,6 +298,7 @@ fn request(
         logprobs: config.logprobs,
         constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
         stop_tokens: model.tokenizer.end_of_generation().into(),
+        chat: chat(config, model, rendered.continues),
         messages: rendered.messages.into(),
         cache_salt: salt(config),
         standing: Standing { owner, priority: config.priority.unwrap_or(0) },
@@ -310,76 +333,6 @@ impl Source {
         self.control.submitted(sequence.abort.clone());
         crash::point("sequence_submitted");
         Ok(sequence)
-    }
-}
-
-/// The parser, and how many tokens it has read as reasoning.
-struct Parsed {
-    pipeline: Pipeline,
-    thought: u64,
-    /// The tokens that close reasoning.
-    closing: Vec<u32>,
-}
-
-impl Parsed {
-    /// The parser as it stood behind the durable tokens: they are read again, and what they say was shown already.
-    fn behind(model: &ModelInfo, config: &ResponseConfig, rendered: &Rendered, resumed: &[u32]) -> Self {
-        let Reading { tool_format, reasoning, bare_calls } = Reading::of(config, model);
-        let pipeline = Pipeline::new(PipelineConfig {
-            tool_format,
-            reasoning,
-            starts_in_reasoning: rendered.starts_in_reasoning,
-            stop: config.stop.clone(),
-            tools: config.tools.iter().map(declared).collect(),
-            // Without tools nothing is a call that does not say so.
-            bare_calls: bare_calls && !config.tools.is_empty(),
-            control: control_markers(tool_format, reasoning, model.tokenizer.control_texts()),
-        });
-        let closing = closes_reasoning(reasoning).map(|text| model.tokenizer.encode(text, true));
-        let mut parsed = Self { pipeline, thought: 0, closing: closing.unwrap_or_default() };
-        let mut shown = Vec::new();
-        for &token in resumed {
-            parsed.push(model, token, &mut shown);
-            shown.clear();
-        }
-        parsed
-    }
-
-    fn push(&mut self, model: &ModelInfo, token: u32, pieces: &mut Vec<Piece>) {
-        match model.tokenizer.special_text(token) {
-            Some(text) => self.pipeline.push_control(text, pieces),
-            None => self.pipeline.push(model.tokenizer.token_bytes(token), pieces),
-        }
-        self.thought += u64::from(self.pipeline.in_reasoning());
-    }
-
-    /// The end of a generation whose stop string was found.
-    fn stopped(&self) -> GenerationEnd {
-        let found = self.pipeline.stop_string().unwrap_or_default();
-        GenerationEnd::StopString(found.to_owned())
-    }
-
-    /// Whether the model has thought as long as it may, and still thinks.
-    fn is_over(&self, budget_tokens: u64) -> bool {
-        self.pipeline.in_reasoning() && self.thought >= budget_tokens && !self.closing.is_empty()
-    }
-}
-
-fn declared(tool: &ToolDefinition) -> DeclaredTool {
-    DeclaredTool { name: tool.name.clone(), parameters: tool.parameters.clone() }
-}
-
-/// How likely a token was, in terms of text. One that was set and not sampled was certain.
-fn logprob(tokenizer: &Tokenizer, token: u32, weighed: Option<&TokenLogprobs>) -> TokenLogprob {
-    let bytes = |token: u32| match tokenizer.special_text(token) {
-        Some(text) => text.as_bytes().to_vec(),
-        None => tokenizer.token_bytes(token).to_vec(),
-    };
-    let top = weighed.map(|weighed| &weighed.top[..]).unwrap_or_default();
-    TokenLogprob {
-        bytes: bytes(token),
-        logprob: weighed.map_or(0.0, |weighed| weighed.logprob),
-        top: top.iter().map(|(token, logprob)| (bytes(*token), *logprob)).collect(),
     }
 }
 
@@ -419,6 +372,14 @@ impl Gathered {
         }
     }
 
+    /// Takes a piece that the engine has read itself. It stands for a token, as far as anybody counts before the
+    /// engine says how many there were.
+    fn take_piece(&mut self, piece: Piece) {
+        self.count += 1;
+        self.source.tokens.push(PIECE_TOKEN);
+        self.groups.push(Output { tokens: vec![PIECE_TOKEN], logprobs: Vec::new(), pieces: vec![piece] });
+    }
+
     fn close_group(&mut self) {
         self.count += self.tokens.len();
         let (tokens, pieces) = (std::mem::take(&mut self.tokens), std::mem::take(&mut self.pieces));
@@ -444,6 +405,9 @@ struct Pump {
     sequence: Generation,
     /// What the engine still sends of this sequence is dropped, and why.
     dropping: Option<Dropping>,
+    /// What the engine counted, where only it can, and the stop string that it said had ended the answer.
+    usage: Option<Usage>,
+    stop_string: Option<String>,
 }
 
 /// Why a sequence is not read to its end.
@@ -462,11 +426,11 @@ impl Pump {
         let mut gathered = Gathered { source, parsed, recorder, groups, count: 0, tokens, logprobs, pieces };
         gathered.close_reasoning();
         let sequence = gathered.source.submit()?;
-        Ok(Self { gathered, sequence, dropping: None })
+        Ok(Self { gathered, sequence, dropping: None, usage: None, stop_string: None })
     }
 
     /// Carries tokens until the sequence has ended. `None`: the conversation takes no news any more.
-    async fn carry(mut self, courier: &mut Courier, prompt: Prompt) -> Option<Ended> {
+    async fn carry(mut self, courier: &mut Courier, prompt: Prompt, meter: &mut GenerationMeter) -> Option<Ended> {
         let Prompt { tokens: prompt_tokens, record: mut prompt } = prompt;
         loop {
             let may_gather = self.gathered.count < GATHERED_TOKENS_MAX;
@@ -476,12 +440,20 @@ impl Pump {
                 event = self.sequence.events.recv(), if may_gather => match event {
                     Some(EngineEvent::Started { cached_tokens }) => {
                         crash::point("prefill_started");
+                        meter.started(prompt_tokens, cached_tokens);
                         let (generation, prompt) = (courier.generation, prompt.take());
                         let started = Input::GenerationStarted { generation, prompt_tokens, cached_tokens, prompt };
                         courier.send(started).await;
                     }
-                    Some(EngineEvent::Token(token)) => self.take(token, None),
-                    Some(EngineEvent::Weighed(token, weighed)) => self.take(token, Some(&weighed)),
+                    Some(EngineEvent::Token(token)) => self.take(token, None, meter),
+                    Some(EngineEvent::Weighed(token, weighed)) => self.take(token, Some(&weighed), meter),
+                    Some(EngineEvent::Piece(Piece::Stopped { stop })) => self.stop_string = Some(stop),
+                    Some(EngineEvent::Piece(piece)) => {
+                        crash::point("token_sampled");
+                        meter.token();
+                        self.gathered.take_piece(piece);
+                    }
+                    Some(EngineEvent::Counted(counted)) => self.usage = Some(usage_of(counted)),
                     Some(EngineEvent::Finished(reason)) => if let Err(end) = self.finished(reason) {
                         return self.end(courier, end).await;
                     },
@@ -503,10 +475,11 @@ impl Pump {
         }
     }
 
-    fn take(&mut self, token: u32, weighed: Option<&TokenLogprobs>) {
+    fn take(&mut self, token: u32, weighed: Option<&TokenLogprobs>, meter: &mut GenerationMeter) {
         if self.dropping.is_some() {
             return;
         }
+        meter.token();
         crash::point("token_sampled");
         self.gathered.read(token, weighed);
         if self.gathered.parsed.pipeline.stopped() {
@@ -536,7 +509,7 @@ impl Pump {
             gathered.close_group();
         }
         let Gathered { groups, tokens, .. } = self.gathered;
-        Some(Ended { outputs: groups, tail_tokens: tokens, end })
+        Some(Ended { outputs: groups, tail_tokens: tokens, usage: self.usage, end })
     }
 
     /// The sequence has left the engine: how the generation ends with it, or goes on in another.
@@ -550,50 +523,25 @@ impl Pump {
             return Ok(());
         }
         Err(match reason {
-            FinishReason::Stop => GenerationEnd::Stop,
+            FinishReason::Stop => match self.stop_string.take() {
+                Some(stop) => GenerationEnd::StopString(stop),
+                None => GenerationEnd::Stop,
+            },
             FinishReason::Length => GenerationEnd::Length,
             FinishReason::Aborted => GenerationEnd::Aborted,
             FinishReason::Lost(lost) => {
                 let message = blamed(self.gathered.source.form_at.as_deref(), &lost);
                 GenerationEnd::Failed { code: Code::InvalidInput, message }
             }
+            FinishReason::Refused(refusal, message) => {
+                let code = match refusal {
+                    Refusal::Input => Code::InvalidInput,
+                    Refusal::ContextLength => Code::ContextLengthExceeded,
+                    Refusal::Overloaded => Code::Overloaded,
+                };
+                GenerationEnd::Failed { code, message }
+            }
             FinishReason::Failed(message) => GenerationEnd::Failed { code: Code::EngineFailed, message },
         })
-    }
-}
-
-/// Brings news to the conversation, one at a time.
-struct Courier {
-    generation: u64,
-    to: ActorRef<ConversationMsg>,
-    /// The last news, until it is taken.
-    outstanding: Option<oneshot::Receiver<()>>,
-    /// The conversation takes no news any more.
-    gone: bool,
-}
-
-impl Courier {
-    async fn send(&mut self, input: Input) {
-        self.send_with(input, None).await;
-    }
-
-    async fn send_with(&mut self, input: Input, running: Option<RunningGuard>) {
-        self.taken().await;
-        if self.gone {
-            return;
-        }
-        let (taken, outstanding) = oneshot::channel();
-        let message = ConversationMsg::Generation { generation: self.generation, input, running, taken };
-        // A conversation that is gone drops the message, and its receipt says so.
-        let _ = self.to.cast(message);
-        self.outstanding = Some(outstanding);
-    }
-
-    /// Waits until the last news was taken, or never will be.
-    async fn taken(&mut self) {
-        if let Some(outstanding) = &mut self.outstanding {
-            self.gone = outstanding.await.is_err();
-            self.outstanding = None;
-        }
     }
 }

@@ -73,7 +73,7 @@ impl Play {
 
     pub(super) fn end(&mut self, end: GenerationEnd) {
         let generation = self.generation();
-        self.input(Input::GenerationEnded { generation, outputs: Vec::new(), tail_tokens: vec![0], end });
+        self.input(Input::GenerationEnded { generation, outputs: Vec::new(), tail_tokens: vec![0], usage: None, end });
     }
 
     /// One line of JSON for each frame that `encode` gives.

@@ -17,7 +17,7 @@ use super::{App, Limits, Phase, Seal};
 use crate::actors::{self, Foresight, Keys, KvKeeper, Parts, Running, Unstored};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::conversation::{Create, Response};
+use crate::conversation::{Create, Response, Toolbox};
 use crate::engine::tiny::Tiny;
 use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine};
 use crate::store::{Journal, MemoryJournal, Writer};
@@ -135,7 +135,8 @@ async fn what_was_only_prefilled_is_not_run_again() {
     turn.as_object_mut().unwrap().shift_remove("previous_response_id");
     turn["max_output_tokens"] = 2.into();
     let request = serde_json::from_value(turn.clone()).unwrap();
-    let mut create = create::create(app.engine(None).unwrap().model(), None, &request, &turn).unwrap();
+    let mut create =
+        create::create(app.engine(None).unwrap().model(), None, &request, &turn, &Toolbox::default()).unwrap();
     (create.previous, create.config.store) = (Some(id), false);
     let next = create.response_id;
     handle.create(create, None).await.unwrap();

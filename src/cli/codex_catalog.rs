@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use super::serve::{self, Arguments, Prepared};
 use crate::api::codex_catalog;
-use crate::app::load_options;
+use crate::app::{load_options, upstream_engines};
 use crate::engine::{Engine, ModelInfo, ScriptedEngine, read_file_facts};
 
 /// Writes it to standard output.
@@ -26,6 +26,7 @@ fn write(prepared: &Prepared, out: &mut impl Write) -> anyhow::Result<()> {
         let (efforts, aliases) = (prepared.config.efforts_of(&id), prepared.config.aliases_of(&id));
         models.push(engine.with_efforts(&efforts).with_aliases(aliases).model().clone());
     }
+    models.extend(upstream_engines(&prepared.config)?.iter().map(|engine| engine.model().clone()));
     writeln!(out, "{}", serde_json::to_string_pretty(&codex_catalog(models.iter()))?)?;
     Ok(out.flush()?)
 }

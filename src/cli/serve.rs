@@ -74,7 +74,7 @@ pub(super) fn variables() -> impl Iterator<Item = (String, String)> {
 /// The configured models' files; the default model where nothing at all was named.
 fn resolve(config: &Config) -> anyhow::Result<Vec<ModelFile>> {
     let names = match config.models.as_slice() {
-        [] if config.scripted.is_some() => return Ok(Vec::new()),
+        [] if config.scripted.is_some() || !config.upstream.is_empty() => return Ok(Vec::new()),
         [] => vec![DEFAULT_MODEL.to_owned()],
         named => named.to_vec(),
     };

@@ -294,14 +294,18 @@ impl State {
                 }
             }
             Event::CancelRequested { .. } => response.cancel_requested = true,
-            Event::ResponseEnded { ending, tail_tokens, stop_string, .. } => {
+            Event::ResponseEnded { ending, tail_tokens, stop_string, usage, .. } => {
                 response.status = ResponseStatus::Ended(ending.clone());
                 response.stop_string.clone_from(stop_string);
                 response.usage.output_tokens += tail_tokens.len() as u32;
+                let counted_here = u64::from(response.usage.output_tokens);
+                response.usage = usage.unwrap_or(response.usage);
+                let output_tokens = u64::from(response.usage.output_tokens);
                 response.tail_tokens.clone_from(tail_tokens);
                 (response.generation, response.unattended, response.paused) = (None, None, false);
                 response.ended_ms = Some(recorded.at_ms);
                 response.ended_seq = Some(recorded.seq);
+                self.generated_tokens = (self.generated_tokens + output_tokens).saturating_sub(counted_here);
                 self.leave_queue(recorded);
             }
             _ => {}

@@ -75,8 +75,8 @@ impl Draft {
                 self.generation_started(generation, prompt_tokens, cached_tokens, prompt);
             }
             Input::Generated { generation, outputs } => self.generated(generation, outputs),
-            Input::GenerationEnded { generation, outputs, tail_tokens, end } => {
-                self.generation_ended(generation, outputs, tail_tokens, end);
+            Input::GenerationEnded { generation, outputs, tail_tokens, usage, end } => {
+                self.generation_ended(generation, outputs, (tail_tokens, usage), end);
             }
             Input::Stopping => self.stopping(),
             Input::Restarted { fingerprint } => self.restarted(fingerprint.as_deref()),

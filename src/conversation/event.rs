@@ -296,6 +296,9 @@ pub enum Event {
         /// The stop string that ended it, where one did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stop_string: Option<String>,
+        /// What the engine counted, where it alone can: it takes the place of what was counted on the way.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        usage: Option<Usage>,
     },
     /// An instruction for a running response was accepted.
     InterventionAccepted {

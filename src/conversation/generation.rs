@@ -1,7 +1,7 @@
 //! News of the engine: a sequence began, grew, ended. News of a generation that is not outstanding is dropped.
 
 use super::decide::{Draft, failed};
-use super::event::{Ending, Event};
+use super::event::{Ending, Event, Usage};
 use super::input::{GenerationEnd, Output};
 use super::item::ItemStatus;
 use super::prompts::RecordedPrompt;
@@ -46,7 +46,7 @@ impl Draft {
         &mut self,
         generation: u64,
         outputs: Vec<Output>,
-        tail_tokens: Vec<u32>,
+        (tail_tokens, usage): (Vec<u32>, Option<Usage>),
         end: GenerationEnd,
     ) {
         let Some(active) = self.generating(generation) else { return };
@@ -73,13 +73,13 @@ impl Draft {
                     return self.end(response_id, failed(Code::EngineFailed, text));
                 }
                 let stop_string = if let GenerationEnd::StopString(stop) = end { Some(stop) } else { None };
-                let terminal = Terminal { ending: Ending::Completed, tail_tokens, stop_string };
+                let terminal = Terminal { ending: Ending::Completed, tail_tokens, stop_string, usage };
                 self.end_naturally(response_id, ItemStatus::Completed, terminal);
                 self.foresee(response_id);
             }
             GenerationEnd::Length => {
                 let ending = self.length_reached(response_id, tail_tokens.len());
-                let terminal = Terminal { ending, tail_tokens, stop_string: None };
+                let terminal = Terminal { ending, tail_tokens, stop_string: None, usage };
                 self.end_naturally(response_id, ItemStatus::Incomplete, terminal);
                 self.foresee(response_id);
             }

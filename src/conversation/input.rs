@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value};
 
-use super::event::TokenLogprob;
+use super::event::{TokenLogprob, Usage};
 use super::fork::Fork;
 use super::item::Item;
 use super::policy::{OnLate, OnMultiple, Policies, Thinking, ToolsOnSteer, When};
@@ -147,6 +147,8 @@ pub enum Input {
         outputs: Vec<Output>,
         /// Tokens that show no text.
         tail_tokens: Vec<u32>,
+        /// What the engine counted of the whole answer, where nobody else can.
+        usage: Option<Usage>,
         /// Why.
         end: GenerationEnd,
     },

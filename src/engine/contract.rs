@@ -6,13 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use super::grammar::{Compiled, Grammars, Lost};
 use super::sampling::TokenLogprobs;
-use super::settings::{Sampling, SamplingDefaults};
+use super::settings::{Constraint, Sampling, SamplingDefaults};
 use super::tokenizer::Tokenizer;
-use crate::prompt::{ChatTemplate, Efforts, Message};
+use crate::parse::Piece;
+use crate::prompt::{ChatTemplate, Efforts, Message, ToolDefinition};
 
 /// Names one sequence inside one engine; unique for the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,6 +32,34 @@ pub struct Standing {
 impl Standing {
     /// The priority of what nobody waits for: it comes behind everything else.
     pub const UNAWAITED: i8 = i8::MIN;
+}
+
+/// In which form an engine takes a prompt and gives an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Medium {
+    /// Tokens: our template writes the prompt, our parsers read the answer.
+    #[default]
+    Tokens,
+    /// Messages in, pieces out: the engine has a template and parsers of its own.
+    Messages,
+}
+
+/// What an engine that takes messages is told besides them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Chat {
+    /// The last message is the assistant's, and the answer goes on with it: it is the answer so far, or a beginning
+    /// that the client gave. One with whole calls is the whole answer.
+    pub continues: bool,
+    /// Tools that may be called.
+    pub tools: Vec<ToolDefinition>,
+    /// Texts that end the answer.
+    pub stop: Vec<String>,
+    /// What the answer must look like.
+    pub constraint: Option<Constraint>,
+    /// How hard to think, in the client's word.
+    pub effort: Option<String>,
+    /// Variables for the chat template.
+    pub template_kwargs: Map<String, Value>,
 }
 
 /// One sequence to generate.
@@ -53,6 +83,8 @@ pub struct GenerationRequest {
     /// The conversation as the prompt was rendered from it. Engines that work on text or messages (scripted,
     /// upstream) read this; the local engine ignores it.
     pub messages: Arc<[Message]>,
+    /// What belongs to the messages; for engines of [`Medium::Messages`].
+    pub chat: Arc<Chat>,
     /// KV is shared between sequences of equal salt only.
     pub cache_salt: u64,
     /// When its turn is.
@@ -73,6 +105,7 @@ impl GenerationRequest {
             max_tokens,
             stop_tokens: Arc::default(),
             messages: Arc::default(),
+            chat: Arc::default(),
             cache_salt: 0,
             standing: Standing::default(),
             channel_capacity: 1024,
@@ -92,8 +125,36 @@ pub enum EngineEvent {
     Token(u32),
     /// One sampled token, and how likely it was: where [`GenerationRequest::logprobs`] asks for it.
     Weighed(u32, Box<TokenLogprobs>),
+    /// The next piece of an answer that the engine has read itself: [`Medium::Messages`].
+    Piece(Piece),
+    /// What the engine counted of such an answer, where it says: at most once, behind the last piece.
+    Counted(Counted),
     /// The sequence is out of the scheduler and holds no KV block.
     Finished(FinishReason),
+}
+
+/// Tokens as an engine counted them that nobody else can count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Tokens of the prompt.
+    pub input_tokens: u32,
+    /// Prompt tokens that did not have to be run forward.
+    pub cached_tokens: u32,
+    /// Tokens of the answer.
+    pub output_tokens: u32,
+    /// Those of them that were reasoning.
+    pub reasoning_tokens: u32,
+}
+
+/// What kind of refusal an engine gave once it had taken a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Something of the request cannot be done.
+    Input,
+    /// Prompt and answer do not fit.
+    ContextLength,
+    /// There is no room now.
+    Overloaded,
 }
 
 /// Why a sequence ended.
@@ -107,6 +168,8 @@ pub enum FinishReason {
     Aborted,
     /// What the request says of the answer's form cannot be followed on.
     Lost(Lost),
+    /// The engine does not answer this request; the text is fit to be shown to a client.
+    Refused(Refusal, String),
     /// The engine failed; the text is fit to be shown to a client.
     Failed(String),
 }
@@ -151,6 +214,8 @@ pub struct ModelInfo {
     pub aliases: Vec<String>,
     /// Who answers: `local`, `scripted`, …
     pub owned_by: String,
+    /// In which form it takes prompts and gives answers.
+    pub medium: Medium,
     /// Seconds since the Unix epoch when the model was loaded.
     pub created: u64,
     /// Most tokens that prompt and answer may have together.
@@ -233,6 +298,28 @@ pub enum KvRefused {
     Shape(&'static str),
 }
 
+/// What an engine has to do, as it stood behind its last step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Sequences in the batch.
+    pub running: usize,
+    /// Sequences in the queue.
+    pub waiting: usize,
+    /// Blocks of the KV cache that sequences hold.
+    pub kv_blocks_held: usize,
+    /// All blocks of the KV cache.
+    pub kv_blocks: usize,
+    /// How often a sequence gave its blocks back to an older one, since the start.
+    pub preemptions: u64,
+}
+
+impl Load {
+    /// The share of the KV cache that sequences hold, from 0 to 1.
+    pub fn kv_usage(&self) -> f64 {
+        if self.kv_blocks == 0 { 0.0 } else { self.kv_blocks_held as f64 / self.kv_blocks as f64 }
+    }
+}
+
 /// Turns prompts into tokens. `submit` only queues: it never blocks and never computes.
 pub trait Engine: Send + Sync + 'static {
     /// The model this engine serves.
@@ -243,6 +330,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Whether requests can be served now; the text says why not.
     fn health(&self) -> Result<(), String>;
+
+    /// What it has to do now; nothing where an engine does not count.
+    fn load(&self) -> Load {
+        Load::default()
+    }
 
     /// How many of these tokens a sequence that began with them would not have to run now. Like those below it
     /// only queues; a receiver that closes without an answer means that the engine keeps no KV, or cannot now.

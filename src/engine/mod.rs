@@ -36,8 +36,8 @@ pub mod settings;
 pub use catalog::Catalog;
 #[cfg(feature = "server")]
 pub use contract::{
-    AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, KvImage, KvRefused,
-    ModelInfo, SequenceId, Standing,
+    AbortHandle, Chat, Counted, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, KvImage,
+    KvRefused, Load, Medium, ModelInfo, Refusal, SequenceId, Standing,
 };
 #[cfg(feature = "server")]
 pub use grammar::{Compiled, Grammars, Guide, Lost, Refused, Surroundings, TokenSet, Uncompilable, may_be_unmarked};

@@ -7,10 +7,11 @@ use futures_util::{SinkExt, StreamExt};
 use midstream::actors::{self, Foresight, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use midstream::api::{self, App, Limits, Phase, Seal, Surface};
 use midstream::clock::Clock;
-use midstream::config::Config;
+use midstream::config::{Config, UpstreamConfig, UpstreamKind};
 use midstream::engine::{Catalog, Engine, ScriptedEngine};
 use midstream::prompt::Effort;
 use midstream::store::{Failure, MemoryJournal, Writer, WriterHandle};
+use midstream::upstream::UpstreamEngine;
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -70,6 +71,8 @@ pub(crate) struct Server {
 pub(crate) struct Setup {
     /// What the model says, where it is not the usual.
     pub(crate) script: Option<Value>,
+    /// The server whose model it serves, in the place of a script.
+    pub(crate) upstream: Option<String>,
     pub(crate) body_bytes_max: usize,
     pub(crate) ws_frame_bytes_max: usize,
     pub(crate) responses_ws: bool,
@@ -84,6 +87,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             script: None,
+            upstream: None,
             body_bytes_max: 2 << 20,
             ws_frame_bytes_max: 1 << 16,
             responses_ws: true,
@@ -96,6 +100,18 @@ impl Default for Setup {
     }
 }
 
+/// The model of another server, over HTTP.
+fn behind(address: &str) -> UpstreamEngine {
+    let config = UpstreamConfig {
+        kind: Some(UpstreamKind::Midstream),
+        base_url: format!("http://{address}/v1"),
+        models: vec!["scripted".to_owned()],
+        retries_max: 0,
+        ..UpstreamConfig::default()
+    };
+    UpstreamEngine::open("other", &config, |_| None).unwrap().remove(0)
+}
+
 impl Server {
     pub(crate) async fn start() -> Self {
         Self::start_with(Setup::default()).await
@@ -105,9 +121,14 @@ impl Server {
         let journal = Arc::new(MemoryJournal::new());
         let config = Config { silence_ms: setup.silence.as_millis() as u64, ..Config::default() };
         let writer = Writer::start(journal.clone(), config.journal_queue_batches).unwrap();
-        let engine = ScriptedEngine::from_json(&setup.script.unwrap_or_else(script).to_string()).unwrap();
-        let briefly = Effort { budget_tokens: Some(4), ..Effort::default() };
-        let engine: Arc<dyn Engine> = Arc::new(engine.with_efforts(&[("briefly".to_owned(), briefly)].into()));
+        let engine: Arc<dyn Engine> = match &setup.upstream {
+            Some(address) => Arc::new(behind(address)),
+            None => {
+                let engine = ScriptedEngine::from_json(&setup.script.unwrap_or_else(script).to_string()).unwrap();
+                let briefly = Effort { budget_tokens: Some(4), ..Effort::default() };
+                Arc::new(engine.with_efforts(&[("briefly".to_owned(), briefly)].into()))
+            }
+        };
         let catalog = Arc::new(Catalog::new(vec![engine]));
         let keys = Keys::new(journal.clone());
         let limits = Limits {

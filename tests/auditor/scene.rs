@@ -334,7 +334,7 @@ impl<'a> Talk<'a> {
 
     fn end(&mut self, end: GenerationEnd) {
         let (generation, outputs, tail_tokens) = (self.generation(), vec![], vec![2]);
-        self.decide(Input::GenerationEnded { generation, outputs, tail_tokens, end }, None).unwrap();
+        self.decide(Input::GenerationEnded { generation, outputs, tail_tokens, usage: None, end }, None).unwrap();
     }
 
     /// Two readers, one from the beginning and one from the middle.

@@ -11,8 +11,8 @@ use super::transcript::{Setting, Transcript, transcript};
 use crate::api::body::decode;
 use crate::api::errors::invalid;
 use crate::api::seal::Seal;
-use crate::api::{constraint, input, sampling, unserved};
-use crate::conversation::{Create, Item, ItemBody, Purpose, Reject, ResponseConfig};
+use crate::api::{constraint, custom_tools, input, sampling, unserved};
+use crate::conversation::{Create, Item, ItemBody, Purpose, Reject, ResponseConfig, Toolbox};
 use crate::engine::ModelInfo;
 use crate::engine::settings::Constraint;
 use crate::ids::{FreshIds, ResponseId};
@@ -59,8 +59,10 @@ pub(crate) fn prepare(
     let params = params(request, body, &declared, &removed)?;
     let (read, tools) = (decode::<GenerationParams>(&params)?, shown(request, declared));
     // What was removed stands at the head of the prompt as before, and is not called.
-    let callable: Vec<_> = tools.iter().filter(|tool| !removed.contains(&tool.name)).cloned().collect();
-    let constraint = constraint::constraint(&read, &[], &callable, model).map_err(in_own_words)?.map(blamed);
+    let callable = tools.iter().filter(|tool| !removed.contains(&tool.name)).cloned().collect();
+    let holds = custom_tools::holds(read.tools.as_deref().unwrap_or_default(), "tools").map_err(in_own_words)?;
+    let callable = Toolbox { tools: callable, holds, ..Toolbox::default() };
+    let constraint = constraint::constraint(&read, &callable, model).map_err(in_own_words)?.map(blamed);
     let purpose = if request.max_tokens == Some(0) { Purpose::Prefill } else { Purpose::Answer };
     let config = ResponseConfig {
         tools,

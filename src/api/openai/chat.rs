@@ -151,9 +151,9 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
     let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
     let tools = tools::functions(request.tools.as_deref(), request.tool_choice.as_ref())?;
-    let constraint = constraint::constraint(&params, &[], &tools, model)?;
+    let constraint = constraint::constraint(&params, &tools, model)?;
     let config = ResponseConfig {
-        tools,
+        tools: tools.tools,
         sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: limit.or(old_limit),
         stop: input::stops(request.stop.as_ref())?,

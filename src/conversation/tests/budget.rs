@@ -35,7 +35,8 @@ fn warnings(talk: &Talk) -> Vec<(u64, u64)> {
 
 fn ends_at_its_length(talk: &mut Talk, tail_tokens: Vec<u32>) -> Vec<Event> {
     let (generation, outputs) = (talk.generation(), vec![]);
-    talk.say(Input::GenerationEnded { generation, outputs, tail_tokens, end: GenerationEnd::Length }).unwrap()
+    talk.say(Input::GenerationEnded { generation, outputs, tail_tokens, usage: None, end: GenerationEnd::Length })
+        .unwrap()
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn a_fork_has_the_parents_turns_with_their_tokens_and_its_own_input_behind_them(
     let (mut parent, first) = Talk::generating(&["one", " two"]);
     let generation = parent.generation();
     let (outputs, end) = (vec![], GenerationEnd::Stop);
-    parent.say(Input::GenerationEnded { generation, outputs, tail_tokens: vec![77], end }).unwrap();
+    parent.say(Input::GenerationEnded { generation, outputs, tail_tokens: vec![77], usage: None, end }).unwrap();
     let second = parent.create_as("more", |create| create.config.instructions = Some("Be brief.".into())).unwrap();
     parent.generated(vec![output(5, Piece::Text("three".to_owned()))]);
     parent.ended(GenerationEnd::Stop);

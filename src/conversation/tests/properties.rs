@@ -89,7 +89,7 @@ pub(super) fn play(talk: &mut Talk, act: &Act) -> Result<Vec<Event>, Reject> {
                 _ => GenerationEnd::Failed { code: crate::error::Code::EngineFailed, message: "x".to_owned() },
             };
             let generation = generation(which);
-            talk.say(Input::GenerationEnded { generation, outputs: vec![], tail_tokens: vec![2], end })
+            talk.say(Input::GenerationEnded { generation, outputs: vec![], tail_tokens: vec![2], usage: None, end })
         }
         Act::Stop => talk.say(Input::Stopping),
         Act::Restart => talk.say(Input::Restarted { fingerprint: None }),

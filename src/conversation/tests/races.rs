@@ -49,7 +49,8 @@ fn tokens_sampled_after_the_cut_are_never_shown() {
     let events = talk.say(Input::Generated { generation: old, outputs: late.clone() }).unwrap();
     assert_eq!(events, []);
     let (tail_tokens, end) = (vec![], GenerationEnd::Stop);
-    let events = talk.say(Input::GenerationEnded { generation: old, outputs: late, tail_tokens, end }).unwrap();
+    let events =
+        talk.say(Input::GenerationEnded { generation: old, outputs: late, tail_tokens, usage: None, end }).unwrap();
     assert_eq!(events, []);
 }
 

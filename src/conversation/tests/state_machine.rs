@@ -243,7 +243,7 @@ impl Real {
                     End::Aborted => GenerationEnd::Aborted,
                     End::Failed => GenerationEnd::Failed { code: Code::EngineFailed, message: "x".to_owned() },
                 };
-                self.say(Input::GenerationEnded { generation, outputs: vec![], tail_tokens: vec![], end })
+                self.say(Input::GenerationEnded { generation, outputs: vec![], tail_tokens: vec![], usage: None, end })
             }
             Act::Restart => {
                 let mut replayed = State::default();

@@ -227,7 +227,7 @@ fn a_call_that_the_limit_cut_is_never_requested() {
         pieces: vec![Piece::ToolCallDone { index: 0, id: None, arguments: r#"{"ci"#.to_owned(), complete: false }],
     }];
     let (generation, tail_tokens, end) = (talk.generation(), vec![], GenerationEnd::Length);
-    talk.say(Input::GenerationEnded { generation, outputs, tail_tokens, end }).unwrap();
+    talk.say(Input::GenerationEnded { generation, outputs, tail_tokens, usage: None, end }).unwrap();
     assert_eq!(talk.state.open_calls().count(), 0);
     assert_eq!(talk.state.response(id).unwrap().output[0].item.status, ItemStatus::Incomplete);
 }

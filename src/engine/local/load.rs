@@ -8,7 +8,7 @@ use midstream_kernels::{Isa, KvFormat, Team};
 use sha2::{Digest, Sha256};
 
 use super::super::backend::cpu::{CpuBackend, KvPlan};
-use super::super::contract::ModelInfo;
+use super::super::contract::{Medium, ModelInfo};
 use super::super::gguf::{self, Gguf, Source};
 use super::super::grammar::{FORMS_VERSION, Grammars};
 use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig};
@@ -371,6 +371,7 @@ fn model_info(
         aliases: options.aliases.clone(),
         id: options.id.clone().unwrap_or_else(|| model_name(path)),
         owned_by: "local".to_owned(),
+        medium: Medium::Tokens,
         created: Clock::System.unix_ms() / 1000,
         context_length: u32::try_from(context_length).unwrap_or(u32::MAX),
         fingerprint,

@@ -23,8 +23,8 @@ mod shaped_tests;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::backend::Backend;
 use super::contract::{
-    AbortHandle, Engine, EngineError, EngineEvent, Generation, GenerationRequest, KvImage, KvRefused, ModelInfo,
+    AbortHandle, Engine, EngineError, EngineEvent, Generation, GenerationRequest, KvImage, KvRefused, Load, ModelInfo,
     SequenceId,
 };
 use super::scheduler::Scheduler;
@@ -65,6 +65,8 @@ pub struct LocalEngine {
 /// What the engine's thread and everybody else see of each other.
 struct Shared {
     counters: Counters,
+    /// As it stood behind the last step.
+    load: Mutex<Load>,
     /// Told when a sequence is aborted or the engine is dropped, for a thread that waits for readers.
     wake: Notify,
     stopping: AtomicBool,
@@ -104,6 +106,7 @@ impl LocalEngine {
         let (kv, kv_orders) = mpsc::channel(KV_ORDERS_WAITING_MAX);
         let shared = Arc::new(Shared {
             counters: Counters::default(),
+            load: Mutex::default(),
             wake: Notify::new(),
             stopping: AtomicBool::new(false),
             live: AtomicUsize::new(0),
@@ -190,6 +193,10 @@ impl Engine for LocalEngine {
             return Err("the engine's thread has ended; restart the server".to_owned());
         }
         self.shared.health_after(Duration::ZERO)
+    }
+
+    fn load(&self) -> Load {
+        *self.shared.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cached_kv(&self, tokens: Arc<[u32]>, salt: u64) -> oneshot::Receiver<usize> {

@@ -62,6 +62,7 @@ pub(super) fn read(mut generation: Generation) -> Answer {
         match event {
             EngineEvent::Started { cached_tokens } => answer.cached = Some(cached_tokens),
             EngineEvent::Token(token) | EngineEvent::Weighed(token, _) => answer.tokens.push(token),
+            EngineEvent::Piece(_) | EngineEvent::Counted(_) => panic!("it tells tokens"),
             EngineEvent::Finished(finish) => answer.finish = Some(finish),
         }
     }

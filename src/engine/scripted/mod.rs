@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, watch};
 
 use super::contract::{
-    AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, ModelInfo,
+    AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, Medium, ModelInfo,
 };
 use super::settings::SamplingDefaults;
 use super::tokenizer::Tokenizer;
@@ -90,6 +90,7 @@ impl ScriptedEngine {
             id: "scripted".to_owned(),
             aliases: Vec::new(),
             owned_by: "scripted".to_owned(),
+            medium: Medium::Tokens,
             created: Clock::System.unix_ms() / 1000,
             context_length: CONTEXT_LENGTH,
             fingerprint: format!("scripted-{:x}", Sha256::digest(json)),

@@ -9,17 +9,17 @@ use serde_json::{Map, json};
 
 use crate::conversation::{
     CallKind, CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, Extras,
-    FlushPolicy, Formats, Item, ItemBody, ItemStatus, Made, NewResponse, OnDisconnect, OnRestart, Policies, Policy,
-    Purpose, Recorded, RecordedPrompt, ResponseConfig, ResponseError, SealKey, Thinking, TokenLogprob, ToolPolicy,
-    ToolShape, Toolbox, ToolsAllowed, ToolsOnSteer, When,
+    FlushPolicy, Formats, Hold, Item, ItemBody, ItemStatus, Made, NewResponse, OnDisconnect, OnRestart, Policies,
+    Policy, Purpose, Recorded, RecordedPrompt, ResponseConfig, ResponseError, SealKey, Thinking, TokenLogprob,
+    ToolPolicy, ToolShape, Toolbox, ToolsAllowed, ToolsOnSteer, Usage, When,
 };
 use crate::engine::settings::{Sampling, Shaping};
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 use crate::prompt::{PromptEnd, Role, ToolDefinition};
 use samples::{
-    beginnings, bounded, copies, endings, going_on, kinds, native_ids, outputs, prompts, shaped, stopped, with_extras,
-    with_formats, with_standing,
+    beginnings, bounded, copies, counted, endings, going_on, kinds, native_ids, outputs, prompts, shaped, stopped,
+    with_extras, with_formats, with_standing,
 };
 
 /// The variant's name as it is stored. A new variant does not compile until it has one, and then the golden file
@@ -238,5 +238,6 @@ fn samples() -> Vec<Event> {
     events.extend(kinds());
     events.push(with_extras());
     events.push(stopped());
+    events.push(counted());
     events
 }

@@ -72,6 +72,7 @@ fn event(seq: u64) -> Recorded {
             ending: Ending::Completed,
             tail_tokens: vec![2],
             stop_string: None,
+            usage: None,
         };
     }
     recorded

@@ -60,7 +60,13 @@ pub(crate) fn talk(conversation: ConversationId, turns: u64) -> Vec<Recorded> {
         push(Event::ContentPartDone { response_id, item_id });
         let status = crate::conversation::ItemStatus::Completed;
         push(Event::OutputItemDone { response_id, item_id, status, native_id: None });
-        push(Event::ResponseEnded { response_id, ending: Ending::Completed, tail_tokens: vec![2], stop_string: None });
+        push(Event::ResponseEnded {
+            response_id,
+            ending: Ending::Completed,
+            tail_tokens: vec![2],
+            stop_string: None,
+            usage: None,
+        });
     }
     events
 }

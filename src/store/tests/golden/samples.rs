@@ -13,8 +13,13 @@ pub(super) fn kinds() -> Vec<Event> {
     let (call_id, namespace) = (CallId("call0123456789abcdefghijklmn".into()), Some("a".into()));
     let (name, arguments, output) = ("exec".into(), String::new(), "done".into());
     let call_kind = CallKind::Custom;
+    let hold = Hold::Input { rule: InputRule::Regex { pattern: "[a-c]+".into() } };
+    let holds = BTreeMap::from([("a__exec".to_owned(), hold), ("look".to_owned(), Hold::Schema)]);
     let bodies = [
-        ItemBody::AdditionalTools { toolbox: Toolbox { tools: vec![tool], shapes: shapes.clone() }, found: true },
+        ItemBody::AdditionalTools {
+            toolbox: Toolbox { tools: vec![tool], shapes: shapes.clone(), holds },
+            found: true,
+        },
         ItemBody::FunctionCall { call_id: call_id.clone(), native_id: None, name, arguments, call_kind, namespace },
         ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false, call_kind },
         ItemBody::Compaction { text: "so far".into() },
@@ -330,13 +335,21 @@ pub(super) fn outputs() -> Vec<Event> {
 /// Ended by a stop string.
 pub(super) fn stopped() -> Event {
     let (ending, stop_string) = (Ending::Completed, Some("\n\n".into()));
-    Event::ResponseEnded { response_id: response(1), ending, tail_tokens: vec![10, 10], stop_string }
+    Event::ResponseEnded { response_id: response(1), ending, tail_tokens: vec![10, 10], stop_string, usage: None }
+}
+
+/// Counted by an engine that alone can.
+pub(super) fn counted() -> Event {
+    let usage = Some(Usage { input_tokens: 20, cached_tokens: 16, output_tokens: 7, reasoning_tokens: 3 });
+    let (ending, tail_tokens, stop_string) = (Ending::Completed, Vec::new(), None);
+    Event::ResponseEnded { response_id: response(1), ending, tail_tokens, stop_string, usage }
 }
 
 pub(super) fn endings() -> Vec<Event> {
     let response_id = response(1);
     let intervention_id = InterventionId::from_bytes([4; 16]);
-    let ended = |ending| Event::ResponseEnded { response_id, ending, tail_tokens: vec![2], stop_string: None };
+    let ended =
+        |ending| Event::ResponseEnded { response_id, ending, tail_tokens: vec![2], stop_string: None, usage: None };
     vec![
         Event::CancelRequested { response_id },
         ended(Ending::Completed),

@@ -1,0 +1,100 @@
+//! What engines get that take messages in the place of tokens: the conversation, and what belongs to it.
+//!
+//! Such an engine renders and reads for itself, so nothing is tokenised here. An answer that was begun goes along as
+//! the last message, as far as it stays in the transcript, for the engine to go on with it.
+
+use std::sync::Arc;
+
+use super::prompt::{PromptSettings, Rendered};
+use crate::conversation::{
+    GenerationEnd, ItemBody, Output, OutputItem, Response, ResponseConfig, State, Usage, messages_with_answer,
+    messages_within,
+};
+use crate::engine::{Chat, Counted, Medium, ModelInfo};
+use crate::error::Code;
+use crate::parse::Piece;
+use crate::prompt::{Message, Role, strip_preamble};
+
+/// Stands in the journal for a piece of an answer whose tokens nobody told. It has no text.
+pub(super) const PIECE_TOKEN: u32 = 0;
+
+/// About so many bytes of text are a token, until an engine says how many there were.
+const BYTES_PER_TOKEN: usize = 4;
+
+/// The conversation that this response answers, and its answer so far. The text of a prompt that a client gave token
+/// for token is what a user said.
+pub(super) fn as_messages(state: &State, turn: &Response, model: &ModelInfo, settings: PromptSettings) -> Rendered {
+    let rest_ms = settings.reasoning_cleared_after_ms;
+    let has_answer = turn.output.iter().any(OutputItem::is_kept);
+    let mut messages =
+        if has_answer { messages_with_answer(state, turn, rest_ms) } else { messages_within(state, turn, rest_ms) };
+    if let Some(given) = &turn.config.extras.prompt {
+        messages.insert(0, Message::text(Role::User, model.tokenizer.spell(given)));
+    }
+    if settings.strip_preamble && turn.config.strip_preamble {
+        without_preamble(&mut messages);
+    }
+    let open = turn.open_item().map(|output| &output.item.body);
+    Rendered {
+        tokens: Vec::new(),
+        continues: has_answer || turn.config.prompt_end.continued(&messages).is_some(),
+        is_in_call: matches!(open, Some(ItemBody::FunctionCall { .. })),
+        messages,
+        starts_in_reasoning: None,
+        record: None,
+    }
+}
+
+fn without_preamble(messages: &mut Vec<Message>) {
+    let is_system = |message: &Message| message.role == Role::System;
+    for message in messages.iter_mut().filter(|message| is_system(message)) {
+        message.content = strip_preamble(&message.content).to_owned();
+    }
+    messages.retain(|message| !is_system(message) || !message.content.is_empty());
+}
+
+/// About how many tokens these messages are to a model.
+pub(super) fn estimated_tokens(messages: &[Message]) -> u32 {
+    let of_calls =
+        |message: &Message| message.tool_calls.iter().map(|call| call.name.len() + call.arguments.len()).sum::<usize>();
+    let reasoning = |message: &Message| message.reasoning_content.as_ref().map_or(0, String::len);
+    let bytes = messages.iter().map(|message| message.content.len() + reasoning(message) + of_calls(message));
+    (bytes.sum::<usize>() / BYTES_PER_TOKEN) as u32
+}
+
+/// What goes along with the messages.
+pub(super) fn chat(config: &ResponseConfig, model: &ModelInfo, continues: bool) -> Arc<Chat> {
+    if model.medium == Medium::Tokens {
+        return Arc::default();
+    }
+    Arc::new(Chat {
+        continues,
+        tools: config.tools.clone(),
+        stop: config.stop.clone(),
+        constraint: config.constraint.clone(),
+        effort: config.thinking.as_ref().and_then(|thinking| thinking.effort.clone()),
+        template_kwargs: config.template_kwargs.clone(),
+    })
+}
+
+/// Refuses what can only be told of tokens.
+pub(super) fn refuse_untellable(config: &ResponseConfig, model: &ModelInfo) -> Result<(), GenerationEnd> {
+    if model.medium == Medium::Tokens || config.logprobs.is_none() {
+        return Ok(());
+    }
+    let message = format!("the engine of {} does not say how likely tokens were; leave logprobs out", model.id);
+    Err(GenerationEnd::Failed { code: Code::InvalidInput, message })
+}
+
+/// What is told of a call that was open when its process died: no engine goes on inside of a call, so it is closed as
+/// what it is, and the answer goes on from in front of it.
+pub(super) fn unfinished_call() -> Output {
+    let piece = Piece::ToolCallDone { index: 0, id: None, arguments: String::new(), complete: false };
+    Output { tokens: Vec::new(), logprobs: Vec::new(), pieces: vec![piece] }
+}
+
+/// What an engine counted, in the core's words.
+pub(super) fn usage_of(counted: Counted) -> Usage {
+    let Counted { input_tokens, cached_tokens, output_tokens, reasoning_tokens } = counted;
+    Usage { input_tokens, cached_tokens, output_tokens, reasoning_tokens }
+}

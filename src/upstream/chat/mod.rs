@@ -1,0 +1,7 @@
+//! OpenAI's Chat Completions as an upstream speaks it: the body of a request, and what its answers say. Pure.
+
+mod decode;
+mod request;
+
+pub(super) use decode::{Decoder, Finish};
+pub(super) use request::{Asked, body};

@@ -1,0 +1,77 @@
+//! The kinds of upstreams, and what each takes beyond the common.
+
+use hyper::Uri;
+
+use crate::config::UpstreamKind;
+
+/// How an upstream is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Manners {
+    /// How an answer is gone on with.
+    pub(super) continuing: Continuing,
+    /// The field for the most tokens of an answer.
+    pub(super) max_tokens: &'static str,
+    /// Whether it takes what OpenAI's API lacks: top-k, min-p, a repetition penalty, template variables, and the
+    /// reasoning of earlier answers.
+    pub(super) takes_extras: bool,
+    /// Whether it holds an answer to a regular expression, a grammar or a choice (`structured_outputs`).
+    pub(super) takes_forms: bool,
+    /// Whether the developer's role is known.
+    pub(super) knows_developers: bool,
+}
+
+/// How an answer is gone on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Continuing {
+    /// A last message of the assistant, and `continue_final_message`.
+    Flagged,
+    /// A last message of the assistant is gone on with by itself.
+    Implied,
+    /// There is no way: the model is asked to.
+    Asked,
+}
+
+/// The kind that an address says, if it does.
+pub(super) fn kind_of(address: &Uri) -> UpstreamKind {
+    match (address.host(), address.port_u16()) {
+        (Some("api.openai.com"), _) => UpstreamKind::Openai,
+        (_, Some(11_434)) => UpstreamKind::Ollama,
+        (_, Some(1_234)) => UpstreamKind::Lmstudio,
+        _ => UpstreamKind::Compatible,
+    }
+}
+
+/// How this kind is asked.
+pub(super) fn manners(kind: UpstreamKind) -> Manners {
+    use UpstreamKind as Kind;
+    let continuing = match kind {
+        Kind::Vllm | Kind::Sglang | Kind::Dynamo | Kind::Midstream => Continuing::Flagged,
+        Kind::Llamacpp | Kind::Ollama | Kind::Lmstudio => Continuing::Implied,
+        Kind::Trtllm | Kind::Openai | Kind::Compatible => Continuing::Asked,
+    };
+    Manners {
+        continuing,
+        max_tokens: if kind == Kind::Openai { "max_completion_tokens" } else { "max_tokens" },
+        takes_extras: !matches!(kind, Kind::Openai | Kind::Compatible),
+        takes_forms: matches!(kind, Kind::Vllm | Kind::Midstream),
+        knows_developers: matches!(kind, Kind::Openai | Kind::Midstream),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_says_what_stands_there_where_it_can() {
+        for (address, kind) in [
+            ("https://api.openai.com/v1", UpstreamKind::Openai),
+            ("http://localhost:11434/v1", UpstreamKind::Ollama),
+            ("http://10.0.0.7:1234/v1", UpstreamKind::Lmstudio),
+            ("http://10.0.0.7:8000/v1", UpstreamKind::Compatible),
+            ("https://api.openai.com.example.org/v1", UpstreamKind::Compatible),
+        ] {
+            assert_eq!(kind_of(&address.parse().unwrap()), kind, "{address}");
+        }
+    }
+}

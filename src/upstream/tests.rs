@@ -1,0 +1,436 @@
+//! Upstreams that misbehave, over connections in memory and in time that stands still until everybody waits.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::config::UpstreamKind;
+use crate::engine::{Chat, Counted, Refusal};
+use crate::parse::Piece;
+use crate::prompt::{Message, Role, ToolCall};
+
+/// What becomes of one connection.
+enum Scene {
+    /// Nobody listens.
+    Refused,
+    /// Nobody answers the knock.
+    Unanswered,
+    /// The request is read, and then this is done.
+    Acts(Vec<Act>),
+}
+
+enum Act {
+    Say(String),
+    Wait(u64),
+    /// The connection stays open and says nothing more.
+    Hang,
+}
+
+/// What came of an answer.
+#[derive(Debug)]
+struct Outcome {
+    events: Vec<EngineEvent>,
+    finish: FinishReason,
+    /// The bodies of the requests, in order.
+    requests: Vec<Value>,
+    took: Duration,
+}
+
+impl Outcome {
+    fn text(&self) -> String {
+        let text = |event: &EngineEvent| match event {
+            EngineEvent::Piece(Piece::Text(text)) => Some(text.clone()),
+            _ => None,
+        };
+        self.events.iter().filter_map(text).collect()
+    }
+
+    fn pieces(&self) -> Vec<&Piece> {
+        let mut pieces = Vec::new();
+        for event in &self.events {
+            if let EngineEvent::Piece(piece) = event {
+                pieces.push(piece);
+            }
+        }
+        pieces
+    }
+
+    fn seconds(&self) -> f64 {
+        self.took.as_secs_f64()
+    }
+}
+
+fn head(status: &str, more: &str) -> String {
+    format!("HTTP/1.1 {status}\r\n{more}\r\n")
+}
+
+fn stream() -> String {
+    head("200 OK", "content-type: text/event-stream\r\n")
+}
+
+fn delta(delta: Value) -> String {
+    format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": delta, "finish_reason": null}]}))
+}
+
+fn says(text: &str) -> String {
+    delta(json!({"content": text}))
+}
+
+fn ends(reason: &str) -> String {
+    format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}))
+}
+
+fn usage(prompt: u32, completion: u32) -> String {
+    format!("data: {}\n\n", json!({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}}))
+}
+
+const DONE: &str = "data: [DONE]\n\n";
+
+/// A stream of these parts, in one piece.
+fn streams(parts: &[&str]) -> Scene {
+    Scene::Acts(vec![Act::Say(stream() + &parts.concat())])
+}
+
+fn answers(status: &str, headers: &str, body: &str) -> Scene {
+    let length = format!("content-length: {}\r\n", body.len());
+    Scene::Acts(vec![Act::Say(head(status, &(length + headers)) + body)])
+}
+
+fn config() -> UpstreamConfig {
+    UpstreamConfig {
+        kind: Some(UpstreamKind::Vllm),
+        base_url: "http://gpu.example:8000/v1/".to_owned(),
+        models: vec!["m".to_owned()],
+        api_key_env: Some("KEY".to_owned()),
+        ..UpstreamConfig::default()
+    }
+}
+
+fn asks(chat: Chat, messages: &[Message]) -> GenerationRequest {
+    GenerationRequest {
+        messages: messages.into(),
+        chat: Arc::new(chat),
+        ..GenerationRequest::greedy(Arc::default(), u32::MAX)
+    }
+}
+
+fn question() -> GenerationRequest {
+    asks(Chat::default(), &[Message::text(Role::User, "Count.")])
+}
+
+/// Reads a request, checks what every one has, and gives its body.
+async fn request(stream: &mut DuplexStream) -> Value {
+    let mut bytes = Vec::new();
+    loop {
+        bytes.push(stream.read_u8().await.unwrap());
+        if bytes.ends_with(b"\r\n\r\n") {
+            break;
+        }
+    }
+    let head = String::from_utf8(bytes).unwrap();
+    assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{head}");
+    assert!(head.contains("host: gpu.example:8000\r\n"), "{head}");
+    assert!(head.contains("authorization: Bearer sk-secret\r\n"), "{head}");
+    let length = head.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap().parse().unwrap();
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.unwrap();
+    serde_json::from_slice(&body).unwrap()
+}
+
+async fn act(mut stream: DuplexStream, acts: Vec<Act>, requests: &Mutex<Vec<Value>>) {
+    let body = request(&mut stream).await;
+    requests.lock().unwrap().push(body);
+    for act in acts {
+        match act {
+            Act::Say(text) => stream.write_all(text.as_bytes()).await.unwrap(),
+            Act::Wait(ms) => sleep(Duration::from_millis(ms)).await,
+            Act::Hang => {
+                // It ends when the other side closes.
+                let _ = stream.read_u8().await;
+            }
+        }
+    }
+}
+
+async fn run_with(config: &UpstreamConfig, request: GenerationRequest, scenes: Vec<Scene>) -> Outcome {
+    let (connections, mut accepted) = mpsc::channel(8);
+    let scenes = Arc::new(Mutex::new(VecDeque::from(scenes)));
+    let upcoming = scenes.clone();
+    let dial: http::Dial = Arc::new(move || {
+        let (scene, connections) =
+            (upcoming.lock().unwrap().pop_front().expect("nobody asks again"), connections.clone());
+        Box::pin(async move {
+            match scene {
+                Scene::Refused => Err(std::io::ErrorKind::ConnectionRefused.into()),
+                Scene::Unanswered => std::future::pending().await,
+                Scene::Acts(acts) => {
+                    let (ours, theirs) = duplex(1 << 16);
+                    connections.send((theirs, acts)).await.unwrap();
+                    Ok(Box::new(ours) as Box<dyn http::Io>)
+                }
+            }
+        })
+    });
+    let key = |name: &str| (name == "KEY").then(|| "sk-secret".to_owned());
+    let mut upstream = upstream("gpu", config, key).unwrap();
+    upstream.client = upstream.client.over(dial);
+    let (events, mut told) = mpsc::channel(1000);
+    let requests = Mutex::default();
+    let began = Instant::now();
+    let server = async {
+        while let Some((stream, acts)) = accepted.recv().await {
+            act(stream, acts, &requests).await;
+        }
+    };
+    let finish = tokio::select! {
+        finish = run::answer(&upstream, "m", &request, &events) => finish,
+        () = server => unreachable!("the client lives"),
+    };
+    let took = began.elapsed();
+    drop(events);
+    let mut all = Vec::new();
+    while let Some(event) = told.recv().await {
+        all.push(event);
+    }
+    assert!(scenes.lock().unwrap().is_empty(), "it gave up early: {finish:?}");
+    Outcome { events: all, finish, requests: requests.into_inner().unwrap(), took }
+}
+
+async fn run(scenes: Vec<Scene>) -> Outcome {
+    run_with(&config(), question(), scenes).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_told_piece_by_piece_and_with_the_upstreams_count() {
+    let outcome = run(vec![streams(&[&says("one "), &says("two"), &ends("stop"), &usage(9, 2), DONE])]).await;
+    let counted = Counted { input_tokens: 9, output_tokens: 2, ..Counted::default() };
+    let expected = [
+        EngineEvent::Started { cached_tokens: 0 },
+        EngineEvent::Piece(Piece::Text("one ".to_owned())),
+        EngineEvent::Piece(Piece::Text("two".to_owned())),
+        EngineEvent::Counted(counted),
+    ];
+    assert_eq!((&outcome.events[..], outcome.finish), (&expected[..], FinishReason::Stop));
+    assert_eq!(outcome.requests[0]["model"], "m");
+    assert_eq!(outcome.requests[0]["stream_options"], json!({"include_usage": true}));
+    assert!(outcome.took.is_zero());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_before_a_word_was_said_is_asked_again_after_a_growing_while() {
+    let fails = || answers("500 Internal Server Error", "", "{}");
+    let good = || streams(&[&says("hi"), &ends("stop"), DONE]);
+    let outcome = run(vec![Scene::Refused, fails(), streams(&[]), good()]).await;
+    assert_eq!((outcome.text().as_str(), &outcome.finish), ("hi", &FinishReason::Stop));
+    // Half of 0.5, 1 and 2 seconds at least, all of them at most.
+    assert!((1.75..=3.5).contains(&outcome.seconds()), "{outcome:?}");
+    assert!(outcome.requests.iter().all(|request| *request == outcome.requests[0]));
+    let config = UpstreamConfig { retries_max: 1, ..config() };
+    let outcome = run_with(&config, question(), vec![fails(), fails()]).await;
+    assert_eq!(outcome.finish, FinishReason::Failed("the upstream gpu failed (500)".to_owned()));
+    assert!(outcome.events.is_empty(), "nothing has begun: {outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_says_how_long_to_wait() {
+    let busy = |header: &str| answers("429 Too Many Requests", header, r#"{"error": {"message": "slow down"}}"#);
+    let date = httpdate::fmt_http_date(std::time::UNIX_EPOCH + Duration::from_millis(Clock::System.unix_ms() + 7000));
+    let dated = busy(&format!("retry-after: {date}\r\n"));
+    let good = streams(&[&says("hi"), &ends("stop"), DONE]);
+    let outcome = run(vec![busy("retry-after: 20\r\n"), busy("retry-after-ms: 1500\r\n"), dated, good]).await;
+    assert_eq!(outcome.finish, FinishReason::Stop);
+    assert!((26.5..=28.6).contains(&outcome.seconds()), "{outcome:?}");
+    // Longer than anybody waits, and a word that it is of no use.
+    for header in ["retry-after: 121\r\n", "x-should-retry: false\r\n"] {
+        let outcome = run(vec![busy(header)]).await;
+        assert!(
+            matches!(&outcome.finish, FinishReason::Refused(Refusal::Overloaded, text) if text.contains("slow down"))
+        );
+        assert!(outcome.took.is_zero());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_breaks_is_gone_on_with_behind_what_was_shown() {
+    let cut = Scene::Acts(vec![Act::Say(stream() + &says("one tw") + "data: {\"choices\": [{\"del")]);
+    let stalls = Scene::Acts(vec![Act::Say(stream() + &says("o thr")), Act::Hang]);
+    let fails = streams(&[&says("e"), "data: {\"error\": {\"message\": \"worker died\", \"code\": 500}}\n\n"]);
+    let good = streams(&[&says("e four"), &ends("stop"), &usage(30, 2), DONE]);
+    let outcome = run(vec![cut, stalls, fails, good]).await;
+    assert_eq!((outcome.text().as_str(), &outcome.finish), ("one two three four", &FinishReason::Stop));
+    let begun = outcome.events.iter().filter(|event| matches!(event, EngineEvent::Started { .. }));
+    assert_eq!(begun.count(), 1);
+    let prefixes: Vec<_> = outcome.requests.iter().map(|request| request["messages"][1]["content"].clone()).collect();
+    assert_eq!(prefixes, [json!(null), json!("one tw"), json!("one two thr"), json!("one two thre")]);
+    assert_eq!(outcome.requests[1]["continue_final_message"], true);
+    let counted = Counted { input_tokens: 30, output_tokens: 5, ..Counted::default() };
+    assert_eq!(outcome.events.last(), Some(&EngineEvent::Counted(counted)));
+    assert!(outcome.seconds() > 300.0, "it waited as long as an upstream may be silent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_of_tokens_holds_over_all_of_an_answers_streams() {
+    let request = GenerationRequest { max_tokens: 3, ..question() };
+    let cut = || streams(&[&says("one "), &says("two ")]);
+    let outcome = run_with(&config(), request.clone(), vec![cut(), streams(&[&says("three")])]).await;
+    assert_eq!((outcome.text().as_str(), outcome.finish), ("one two three", FinishReason::Length));
+    assert_eq!((&outcome.requests[0]["max_tokens"], &outcome.requests[1]["max_tokens"]), (&json!(3), &json!(1)));
+    // A prompt that is only to be computed, and an answer that had all its tokens before a restart.
+    let resumed: Arc<[u32]> = Arc::new([0; 3]);
+    let outcome = run_with(&config(), GenerationRequest { resumed, ..request }, vec![]).await;
+    assert_eq!(outcome.finish, FinishReason::Length);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_breaks_off_is_marked_and_made_anew_and_a_whole_one_waits_for_its_result() {
+    let call = |arguments: &str, id: &str| {
+        let function = json!({"name": "f", "arguments": arguments});
+        delta(json!({"tool_calls": [{"index": 0, "id": id, "function": function}]}))
+    };
+    let outcome =
+        run(vec![streams(&[&says("Let me see."), &call("{\"a\":", "c1")]), streams(&[&call("{\"a\": 1}", "c2")])])
+            .await;
+    assert_eq!(outcome.finish, FinishReason::Stop);
+    let done = |index, id: &str, arguments: &str, complete| Piece::ToolCallDone {
+        index,
+        id: Some(id.to_owned()),
+        arguments: arguments.to_owned(),
+        complete,
+    };
+    let ended: Vec<_> =
+        outcome.pieces().into_iter().filter(|piece| matches!(piece, Piece::ToolCallDone { .. })).cloned().collect();
+    assert_eq!(ended, [done(0, "c1", "{\"a\":", false), done(0, "c2", "{\"a\": 1}", true)]);
+    assert_eq!(outcome.requests[1]["messages"][1], json!({"role": "assistant", "content": "Let me see."}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_a_restart_cut_goes_on_from_its_prefix() {
+    let begun = |answer: Message| {
+        let messages = [Message::text(Role::User, "Count."), answer];
+        asks(Chat { continues: true, ..Chat::default() }, &messages)
+    };
+    let rest = || streams(&[&says(" two"), &ends("stop"), DONE]);
+    let outcome = run_with(&config(), begun(Message::text(Role::Assistant, "one")), vec![rest()]).await;
+    assert_eq!(outcome.requests[0]["messages"][1], json!({"role": "assistant", "content": "one"}));
+    assert_eq!(outcome.text(), " two");
+    // Reasoning alone is not gone on with.
+    let thought = Message { reasoning_content: Some("hm".to_owned()), ..Message::text(Role::Assistant, "") };
+    let outcome = run_with(&config(), begun(thought), vec![rest()]).await;
+    assert_eq!(outcome.requests[0]["messages"].as_array().unwrap().len(), 1);
+    // Whole calls wait for their results, and nobody is asked.
+    let calls = Message { tool_calls: vec![ToolCall::new("c1", "f", "{}")], ..Message::text(Role::Assistant, "") };
+    assert_eq!(run_with(&config(), begun(calls), vec![]).await.finish, FinishReason::Stop);
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeouts_hold_for_connections_heads_and_silence() {
+    let once = |idle_timeout_ms| UpstreamConfig { retries_max: 0, idle_timeout_ms, ..config() };
+    let seconds = |outcome: &Outcome, text: &str, seconds: f64| {
+        assert!(matches!(&outcome.finish, FinishReason::Failed(said) if said.contains(text)), "{outcome:?}");
+        assert!((outcome.seconds() - seconds).abs() < 0.01, "{outcome:?}");
+    };
+    let outcome = run_with(&once(5000), question(), vec![Scene::Unanswered]).await;
+    seconds(&outcome, "no connection in 10s", 10.0);
+    let outcome = run_with(&once(5000), question(), vec![Scene::Acts(vec![Act::Wait(5001)])]).await;
+    seconds(&outcome, "said nothing for 5s", 5.0);
+    // A slow head and signs of life are no silence.
+    let acts = vec![
+        Act::Wait(4000),
+        Act::Say(stream()),
+        Act::Wait(4000),
+        Act::Say(": ping\n\n".to_owned()),
+        Act::Wait(4000),
+        Act::Say(says("hi") + &ends("stop") + DONE),
+    ];
+    let outcome = run_with(&once(5000), question(), vec![Scene::Acts(acts)]).await;
+    assert_eq!((outcome.text().as_str(), &outcome.finish), ("hi", &FinishReason::Stop));
+    assert!((outcome.seconds() - 12.0).abs() < 0.01);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_is_an_end_with_or_without_usage_and_however_often_it_is_told() {
+    let twice = streams(&[&usage(1, 1), &says("hi"), &ends("stop"), &ends("length"), &usage(9, 1), &usage(9, 2), DONE]);
+    let outcome = run(vec![twice]).await;
+    let counted = Counted { input_tokens: 9, output_tokens: 2, ..Counted::default() };
+    assert_eq!(outcome.events.last(), Some(&EngineEvent::Counted(counted)));
+    assert_eq!((outcome.text().as_str(), outcome.finish), ("hi", FinishReason::Stop));
+    let hangs = Scene::Acts(vec![Act::Say(stream() + &says("hi") + &ends("length")), Act::Hang]);
+    let outcome = run(vec![hangs]).await;
+    assert_eq!((outcome.text().as_str(), &outcome.finish), ("hi", &FinishReason::Length));
+    assert!((outcome.seconds() - 2.0).abs() < 0.01, "usage is not waited for any longer");
+    assert_eq!(run(vec![streams(&[&says("hi"), &ends("stop")])]).await.finish, FinishReason::Stop);
+    assert_eq!(run(vec![streams(&[&says("hi"), DONE])]).await.finish, FinishReason::Stop);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_cannot_stream_is_asked_for_whole_answers() {
+    let whole = json!({
+        "choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+    })
+    .to_string();
+    let json = || answers("200 OK", "content-type: application/json; charset=utf-8\r\n", &whole);
+    let refuses = answers("400 Bad Request", "", r#"{"error": {"message": "Streaming is not supported"}}"#);
+    let outcome = run(vec![refuses, json()]).await;
+    assert_eq!((outcome.text().as_str(), &outcome.finish), ("hi", &FinishReason::Stop));
+    assert_eq!((&outcome.requests[0]["stream"], &outcome.requests[1]["stream"]), (&json!(true), &json!(false)));
+    assert!(outcome.took.is_zero());
+    assert_eq!(outcome.requests[1].get("stream_options"), None);
+    // One that answers so without a word, and one that is known for it.
+    assert_eq!(run(vec![json()]).await.text(), "hi");
+    let config = UpstreamConfig { stream: false, ..config() };
+    assert_eq!(run_with(&config, question(), vec![json()]).await.requests[0]["stream"], false);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_answer_at_all_is_said_and_not_asked_again() {
+    let page = answers("200 OK", "content-type: text/html\r\n", "<html>");
+    let FinishReason::Failed(text) = run(vec![page]).await.finish else { panic!() };
+    assert!(text.contains("text/html") && text.contains("base_url"), "{text}");
+    let empty = answers("200 OK", "content-type: application/json\r\n", "{}");
+    let config = UpstreamConfig { retries_max: 0, ..config() };
+    let FinishReason::Failed(text) = run_with(&config, question(), vec![empty]).await.finish else { panic!() };
+    assert!(text.contains("says nothing"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_is_in_no_error_whatever_the_upstream_says() {
+    for status in ["401 Unauthorized", "400 Bad Request", "404 Not Found"] {
+        let body = r#"{"error": {"message": "Incorrect API key provided: sk-secret"}}"#;
+        let outcome = run(vec![answers(status, "", body)]).await;
+        assert!(!format!("{:?}", outcome.finish).contains("sk-secret"), "{outcome:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_nobody_wants_any_more_closes_its_connection() {
+    let (connections, mut accepted) = mpsc::channel(1);
+    let dial: http::Dial = Arc::new(move || {
+        let (ours, theirs) = duplex(1 << 16);
+        connections.try_send(theirs).unwrap();
+        Box::pin(async { Ok(Box::new(ours) as Box<dyn http::Io>) })
+    });
+    let mut upstream = upstream("gpu", &config(), |_| Some("sk-secret".to_owned())).unwrap();
+    upstream.client = upstream.client.over(dial);
+    let (events, mut told) = mpsc::channel(8);
+    let (abort, aborted) = watch::channel(false);
+    let work = Work { model: "m".to_owned(), request: question(), events, aborted };
+    let server = async {
+        let mut stream: DuplexStream = accepted.recv().await.unwrap();
+        request(&mut stream).await;
+        stream.write_all((self::stream() + &says("one ")).as_bytes()).await.unwrap();
+        while !matches!(told.recv().await, Some(EngineEvent::Piece(_))) {}
+        abort.send_replace(true);
+        // The end of what the client will ever send.
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+        told.recv().await
+    };
+    let (last, ()) = tokio::join!(server, read(&upstream, work));
+    assert_eq!(last, Some(EngineEvent::Finished(FinishReason::Aborted)));
+}
