@@ -233,9 +233,7 @@ async fn begin(
     let request = request(&config, owner, rendered, constraint, engine.model(), limits);
     let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
     let source = Source { engine, request, form_at, tokens: resumed, control: control.clone() };
-    let mut pump = Pump::begin(source, parsed, recorder)?;
-    pump.gathered.groups.extend(unfinished);
-    Ok(Begun { pump, prompt })
+    Ok(Begun { pump: Pump::begin(source, parsed, recorder, unfinished)?, prompt })
 }
 
 /// How a generation ends that has no prompt.
@@ -412,8 +410,14 @@ enum Dropping {
 
 impl Pump {
     /// Submits the sequence. A model that may not think at all begins behind its reasoning.
-    fn begin(source: Source, parsed: Parsed, recorder: Option<Recorder>) -> Result<Self, GenerationEnd> {
-        let (groups, tokens, logprobs, pieces) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    fn begin(
+        source: Source,
+        parsed: Parsed,
+        recorder: Option<Recorder>,
+        unfinished: Option<Output>,
+    ) -> Result<Self, GenerationEnd> {
+        let groups = unfinished.into_iter().collect();
+        let (tokens, logprobs, pieces) = (Vec::new(), Vec::new(), Vec::new());
         let mut gathered = Gathered { source, parsed, recorder, groups, count: 0, tokens, logprobs, pieces };
         gathered.close_reasoning();
         let sequence = gathered.source.submit()?;
