@@ -28,6 +28,7 @@ use crate::crash;
 use crate::engine::{Catalog, Engine, KvFormat, LoadOptions, LocalEngine, ModelInfo, ScriptedEngine};
 use crate::prompt::{ChatTemplate, builtin_template, builtin_template_names, missing_marks};
 use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterStatus};
+use crate::telemetry;
 use crate::upstream::UpstreamEngine;
 
 /// The file of the key that seals what clients keep, in the data folder.
@@ -44,6 +45,7 @@ const LISTEN_PAUSE_MS: u64 = 50;
 pub fn run(prepared: Prepared) -> anyhow::Result<()> {
     start_log();
     raise_open_files();
+    telemetry::install();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     let outcome = runtime.block_on(serve(prepared));
     // Handlers that wait for a client must not hold the process.
@@ -169,6 +171,7 @@ impl Server {
             phases,
         );
         let (close, closed) = watch::channel(false);
+        tokio::spawn(telemetry::keep_up());
         let sockets = tokio::spawn(api::serve(listener, api::router(app.clone()), wait_for(closed)));
         let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;
         phase.send_replace(Phase::Ready);
@@ -326,6 +329,7 @@ pub(crate) fn load_options(config: &Config, id: &str) -> anyhow::Result<LoadOpti
         id: Some(id.to_owned()),
         threads,
         kv_bytes: config.kv_bytes,
+        kv_pinned_bytes_max: config.kv_pinned_bytes_max,
         kv_format: match config.kv_type {
             KvType::F16 => KvFormat::F16,
             KvType::Q8 => KvFormat::Q8,

@@ -50,7 +50,7 @@ pub struct Config {
     pub models: Vec<String>,
     /// A file of scripted replies to serve as the model `scripted`.
     pub scripted: Option<PathBuf>,
-    /// Engines and providers behind HTTP, by names that only the log shows.
+    /// Engines and providers behind HTTP, by names that the log and errors show.
     pub upstream: BTreeMap<String, UpstreamConfig>,
     /// Threads of the CPU engine; 0 takes what the process may use.
     pub threads: usize,
@@ -128,6 +128,8 @@ pub struct Config {
     pub token_channel_capacity: usize,
     /// Bytes for keys and values of attention, all sequences together.
     pub kv_bytes: usize,
+    /// Most bytes of them for prefixes that `cache_control` keeps for its time; the oldest make way. 0 keeps none.
+    pub kv_pinned_bytes_max: usize,
     /// How keys and values are stored.
     pub kv_type: KvType,
     /// Milliseconds that should lie at most between two tokens of an answer while the engine runs somebody's prompt.
@@ -216,6 +218,7 @@ impl Default for Config {
             engine_inbox_requests: 256,
             token_channel_capacity: 64,
             kv_bytes: 1 << 30,
+            kv_pinned_bytes_max: 1 << 29,
             kv_type: KvType::F16,
             token_gap_ms: 100,
             guessed_tokens: 7,

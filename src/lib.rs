@@ -39,4 +39,6 @@ pub mod models;
 #[cfg(feature = "server")]
 pub mod store;
 #[cfg(feature = "server")]
+pub mod telemetry;
+#[cfg(feature = "server")]
 pub mod upstream;

@@ -21,6 +21,7 @@ use crate::conversation::{Answer, Effect, Event, FlushPolicy, Input, Now, Record
 use crate::crash;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
 use crate::store::{Batch, Durability, Record};
+use crate::telemetry;
 
 /// What can be said to a conversation.
 pub(super) enum ConversationMsg {
@@ -46,8 +47,8 @@ pub(super) enum ConversationMsg {
     Stop,
     /// A reader is gone.
     ReaderGone,
-    /// Nothing was published since this seq.
-    Silence { since_seq: u64 },
+    /// Whether anything was published since this seq is looked at; nothing was for so many looks before.
+    Silence { since_seq: u64, quiet: u32 },
     /// Nothing happened for a while: sleep, if nothing is to be done.
     Doze { since_seq: u64 },
     /// The timer of this time ended, in milliseconds since the Unix epoch.
@@ -188,12 +189,15 @@ impl Actor for ConversationActor {
             }
             ConversationMsg::Stop => myself.stop(Some("the server stops".to_owned())),
             ConversationMsg::ReaderGone => live.reader_gone(&myself).await,
-            ConversationMsg::Silence { since_seq } => {
+            ConversationMsg::Silence { since_seq, quiet } => {
+                let quiet = if live.state.last_seq == since_seq { quiet + 1 } else { 0 };
+                // Something may have been said right behind the look before: one more look would be too late.
+                let is_due = quiet + 1 >= SILENCE_LOOKS;
                 // A sign of life is for somebody who reads.
-                if live.state.last_seq == since_seq && live.readers.count() > 0 {
+                if is_due && live.readers.count() > 0 {
                     let _ = live.step(&myself, vec![Input::Silence], None).await;
                 }
-                live.set_silence_timer(&myself);
+                live.set_silence_timer(&myself, if is_due { 0 } else { quiet });
             }
             ConversationMsg::Doze { since_seq } => {
                 let quiet = live.state.last_seq == since_seq && !live.state.is_outstanding();
@@ -350,6 +354,7 @@ impl Live {
         for recorded in decided.events {
             let recorded = Arc::new(recorded);
             self.readers.publish(&recorded);
+            telemetry::published(&recorded.event);
             if !self.stored {
                 match &recorded.event {
                     Event::ResponseCreated(new) => self.parts.unstored.add(new.id, (self.id, myself.clone())),
@@ -481,16 +486,17 @@ impl Live {
     }
 
     fn set_timers(&self, myself: &ActorRef<ConversationMsg>) {
-        self.set_silence_timer(myself);
+        self.set_silence_timer(myself, 0);
         if self.stored {
             self.set_doze_timer(myself);
         }
     }
 
-    fn set_silence_timer(&self, myself: &ActorRef<ConversationMsg>) {
+    /// Looks again soon; nothing was said for so many looks.
+    fn set_silence_timer(&self, myself: &ActorRef<ConversationMsg>, quiet: u32) {
         let since_seq = self.state.last_seq;
-        let delay = Duration::from_millis(self.parts.config.silence_ms);
-        myself.send_after(delay, move || ConversationMsg::Silence { since_seq });
+        let delay = Duration::from_millis(self.parts.config.silence_ms) / SILENCE_LOOKS;
+        myself.send_after(delay, move || ConversationMsg::Silence { since_seq, quiet });
     }
 
     fn set_doze_timer(&self, myself: &ActorRef<ConversationMsg>) {
@@ -539,6 +545,8 @@ fn way(events: &[Recorded]) -> Way {
     special.unwrap_or(way!("other"))
 }
 
+/// How often is looked in the time that may pass in silence: the first look after something was said does not count.
+const SILENCE_LOOKS: u32 = 5;
 /// Time until a timer is tried again whose decision the journal refused.
 const TIMER_RETRY: Duration = Duration::from_secs(1);
 

@@ -6,6 +6,7 @@
 mod chat;
 mod checkpoints;
 mod conversation;
+mod courier;
 mod directory;
 mod effects;
 mod foresight;

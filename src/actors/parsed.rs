@@ -9,10 +9,18 @@ use crate::engine::{ModelInfo, TokenLogprobs, tokenizer::Tokenizer};
 use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, closes_reasoning, control_markers};
 use crate::prompt::ToolDefinition;
 
+/// How reasoning ends where it may be stopped a little early.
+const RESTS: [char; 7] = ['\n', '.', '!', '?', '。', '！', '？'];
+/// The last of so many parts of a budget of reasoning is that part, and the most tokens of it.
+const REST_PART: u64 = 8;
+const REST_TOKENS_MAX: u64 = 64;
+
 /// The parser, and how many tokens it has read as reasoning.
 pub(super) struct Parsed {
     pub(super) pipeline: Pipeline,
     thought: u64,
+    /// What it thought last ends a sentence or a line.
+    rests: bool,
     /// The tokens that close reasoning.
     pub(super) closing: Vec<u32>,
 }
@@ -32,7 +40,7 @@ impl Parsed {
             control: control_markers(tool_format, reasoning, model.tokenizer.control_texts()),
         });
         let closing = closes_reasoning(reasoning).map(|text| model.tokenizer.encode(text, true));
-        let mut parsed = Self { pipeline, thought: 0, closing: closing.unwrap_or_default() };
+        let mut parsed = Self { pipeline, thought: 0, rests: false, closing: closing.unwrap_or_default() };
         let mut shown = Vec::new();
         for &token in resumed {
             parsed.push(model, token, &mut shown);
@@ -47,6 +55,9 @@ impl Parsed {
             None => self.pipeline.push(model.tokenizer.token_bytes(token), pieces),
         }
         self.thought += u64::from(self.pipeline.in_reasoning());
+        if let Some(Piece::Reasoning(text)) = pieces.last() {
+            self.rests = text.ends_with(RESTS);
+        }
     }
 
     /// The end of a generation whose stop string was found.
@@ -55,9 +66,12 @@ impl Parsed {
         GenerationEnd::StopString(found.to_owned())
     }
 
-    /// Whether the model has thought as long as it may, and still thinks.
+    /// Whether the model has thought as long as it may, and still thinks. It is stopped where it rests, if it does so
+    /// in the last part of its budget; it depends on the tokens alone, so that a restart stops it in the same place.
     pub(super) fn is_over(&self, budget_tokens: u64) -> bool {
-        self.pipeline.in_reasoning() && self.thought >= budget_tokens && !self.closing.is_empty()
+        let part = (budget_tokens / REST_PART).min(REST_TOKENS_MAX);
+        let is_over = self.thought >= budget_tokens || self.rests && self.thought >= budget_tokens - part;
+        self.pipeline.in_reasoning() && is_over && !self.closing.is_empty()
     }
 }
 

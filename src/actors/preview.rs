@@ -3,13 +3,15 @@
 //! Renders by the same way as a generation, in the same bounded room.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::chat::BYTES_PER_TOKEN;
 use super::directory::DirectoryHandle;
 use super::offload::offload;
 use super::prompt::{PromptSettings, Unrendered, explain, preview};
+use super::pump::salt;
 use crate::config::Config;
-use crate::conversation::{Create, Reject, State};
+use crate::conversation::{Create, Reject, ResponseConfig, State};
 use crate::engine::{Engine, Medium, ModelInfo};
 use crate::error::Code;
 use crate::ids::ResponseId;
@@ -23,7 +25,7 @@ pub fn preview_prompt(
     config: &Config,
 ) -> Result<(Vec<Message>, Built), Reject> {
     let alone = State { template_ms: now_ms, ..State::default() };
-    preview(alone, create, now_ms, model, config.into()).map_err(refusal)
+    preview(alone, create, true, now_ms, model, config.into()).map_err(refusal)
 }
 
 impl DirectoryHandle {
@@ -34,13 +36,33 @@ impl DirectoryHandle {
         create: Create,
         engine: &Arc<dyn Engine>,
     ) -> Result<Built, Reject> {
+        self.render(behind, create, true, engine).await
+    }
+
+    /// How the prompt begins of a conversation that begins with this request's input.
+    pub async fn preview_beginning(&self, create: Create, engine: &Arc<dyn Engine>) -> Result<Built, Reject> {
+        self.render(None, create, false, engine).await
+    }
+
+    async fn render(
+        &self,
+        behind: Option<State>,
+        create: Create,
+        whole: bool,
+        engine: &Arc<dyn Engine>,
+    ) -> Result<Built, Reject> {
         let (engine, settings) = (engine.clone(), self.settings());
         let now_ms = self.parts.clock.unix_ms();
         let state = behind.unwrap_or_else(|| State { template_ms: now_ms, ..State::default() });
-        self.compute(move || preview(state, create, now_ms, engine.model(), settings))
+        self.compute(move || preview(state, create, whole, now_ms, engine.model(), settings))
             .await?
             .map(|(_, built)| built)
             .map_err(refusal)
+    }
+
+    /// Has the KV of a prompt's first tokens kept for so long once it is computed: see [`Engine::keep_kv`].
+    pub fn keep_kv(&self, engine: &Arc<dyn Engine>, config: &ResponseConfig, tokens: Vec<u32>, ttl: Duration) {
+        engine.keep_kv(tokens.into(), salt(config), ttl);
     }
 
     /// How many tokens that prompt has; where its engine takes messages, about how many.

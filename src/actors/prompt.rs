@@ -10,8 +10,8 @@ use super::chat::{BYTES_PER_TOKEN, as_messages, estimated_tokens};
 use super::reading::Reading;
 use crate::config::Config;
 use crate::conversation::{
-    Create, Event, HeldTokens, Item, ItemBody, ItemStatus, NewResponse, RecordedPrompt, Response, State, held_tokens,
-    known_runs, messages_with_answer, messages_within, recorded_prompt, turns,
+    self, Create, Event, HeldTokens, Item, ItemBody, ItemStatus, NewResponse, Now, RecordedPrompt, Response, State,
+    held_tokens, known_runs, messages_with_answer, messages_within, recorded_prompt, turns,
 };
 use crate::engine::{Medium, ModelInfo};
 use crate::ids::{FreshIds, ItemId, ResponseId};
@@ -68,8 +68,8 @@ pub(super) struct Rendered {
     pub(super) starts_in_reasoning: Option<bool>,
     /// What is to be recorded of it, unless that was done.
     pub(super) record: Option<RecordedPrompt>,
-    /// The last of the messages is what the answer goes on with. Of tokens the prompt itself says so.
-    pub(super) continues: bool,
+    /// So many of the last messages are the answer's beginning. Of tokens the prompt itself says so.
+    pub(super) begun: usize,
     /// The answer so far breaks off inside of a call. Of tokens the answer's own say so.
     pub(super) is_in_call: bool,
 }
@@ -77,7 +77,7 @@ pub(super) struct Rendered {
 impl Rendered {
     /// Tokens, for an engine that takes them.
     fn tokens(tokens: Vec<u32>, messages: Vec<Message>, starts_in_reasoning: Option<bool>) -> Self {
-        Self { tokens, messages, starts_in_reasoning, record: None, continues: false, is_in_call: false }
+        Self { tokens, messages, starts_in_reasoning, record: None, begun: 0, is_in_call: false }
     }
 
     /// Tokens of the prompt; of messages that an engine renders itself, about as many as they will be.
@@ -313,20 +313,18 @@ fn build_messages(
     })
 }
 
-/// The messages and the prompt that a request would be given behind this state's last turn, by a generation's way.
+/// The messages and the prompt that a request would be given behind this state's last turn, by a generation's way. Of
+/// one that is not `whole`, something may follow.
 pub(super) fn preview(
-    mut state: State,
+    state: State,
     create: Create,
+    whole: bool,
     now_ms: u64,
     model: &ModelInfo,
     settings: PromptSettings,
 ) -> Result<(Vec<Message>, Built), Unrendered> {
     let id = create.response_id;
-    let mut new = NewResponse { id, previous: None, input: create.input, config: create.config, enqueued: false };
-    let earlier = state.responses.iter().flat_map(|response| &response.input);
-    new.config.take_tools(earlier.chain(&state.staged).chain(&new.input.clone()));
-    let created = state.number(Event::ResponseCreated(Box::new(new)), now_ms);
-    state.apply(&created);
+    let state = conversation::imagined(state, create, whole, Now { unix_ms: now_ms, fresh: FreshIds::random() });
     let turn = state.response(id).ok_or_else(|| Unrendered::Template(format!("no response {id}")))?;
     let messages = messages_within(&state, turn, settings.reasoning_cleared_after_ms);
     let runs = known_runs(&state, turn, &model.fingerprint);

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use ractor::ActorRef;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use super::chat::{PIECE_TOKEN, chat, refuse_untellable, unfinished_call, usage_of};
 use super::conversation::ConversationMsg;
+use super::courier::Courier;
 use super::kv::{CACHE_SALT, ConversationKv, Recorder};
 use super::offload::offload;
 use super::parsed::{Parsed, logprob};
@@ -22,6 +23,7 @@ use super::reading::Reading;
 use super::shared::{Parts, RunningGuard};
 use crate::conversation::{GenerationEnd, Input, Output, RecordedPrompt, ResponseConfig, State, TokenLogprob, Usage};
 use crate::crash;
+use crate::engine::settings::TextRule;
 use crate::engine::{
     AbortHandle, Compiled, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, Medium,
     ModelInfo, Refusal, Sampling, Standing, Surroundings, TokenLogprobs,
@@ -29,6 +31,7 @@ use crate::engine::{
 use crate::error::Code;
 use crate::ids::{ConversationId, ResponseId};
 use crate::parse::Piece;
+use crate::telemetry::GenerationMeter;
 
 /// Tokens that may wait in the pump for a busy conversation; then the engine's channel fills, and the sequence
 /// pauses.
@@ -116,7 +119,7 @@ pub(super) fn start(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
         if pumped.is_err() {
             let message = "the server failed while it generated; the log says where".to_owned();
             let end = GenerationEnd::Failed { code: Code::Internal, message };
-            let mut courier = Courier { generation, to, outstanding: None, gone: false };
+            let mut courier = Courier::new(generation, to);
             courier.send(Ended::with(end).input(generation)).await;
         }
     });
@@ -124,11 +127,14 @@ pub(super) fn start(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
 
 async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
     let Job { generation, response_id, state, held, kv, control, running } = job;
-    let mut courier = Courier { generation, to, outstanding: None, gone: false };
+    let mut courier = Courier::new(generation, to);
+    let model = state.response(response_id).map(|response| response.config.model.clone());
+    let mut meter = GenerationMeter::begin(&model.unwrap_or_default());
     let end = match begin(&parts, state, response_id, held, &kv, &control).await {
-        Ok(Begun { pump, prompt }) => pump.carry(&mut courier, prompt).await,
+        Ok(Begun { pump, prompt }) => pump.carry(&mut courier, prompt, &mut meter).await,
         Err(end) => Some(Ended::with(end)),
     };
+    meter.ended(end.as_ref().map_or(&GenerationEnd::Aborted, |ended| &ended.end));
     if let Some(ended) = end {
         courier.send_with(ended.input(generation), Some(running)).await;
     }
@@ -232,7 +238,8 @@ async fn begin(
     let unfinished = rendered.is_in_call.then(unfinished_call);
     let request = request(&config, owner, rendered, constraint, engine.model(), limits);
     let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
-    let source = Source { engine, request, form_at, tokens: resumed, control: control.clone() };
+    let says_text = config.constraint.as_ref().is_none_or(|constraint| constraint.text != TextRule::Nothing);
+    let source = Source { engine, request, form_at, says_text, tokens: resumed, control: control.clone() };
     Ok(Begun { pump: Pump::begin(source, parsed, recorder, unfinished)?, prompt })
 }
 
@@ -289,7 +296,7 @@ fn request(
         logprobs: config.logprobs,
         constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
         stop_tokens: model.tokenizer.end_of_generation().into(),
-        chat: chat(config, model, rendered.continues),
+        chat: chat(config, model, rendered.begun),
         messages: rendered.messages.into(),
         cache_salt: salt(config),
         standing: Standing { owner, priority: config.priority.unwrap_or(0) },
@@ -304,6 +311,8 @@ struct Source {
     request: GenerationRequest,
     /// The field that says what the answer must look like.
     form_at: Option<String>,
+    /// Whether the answer may have text: not where a tool must be called.
+    says_text: bool,
     /// The answer's tokens so far.
     tokens: Vec<u32>,
     control: Arc<PumpControl>,
@@ -361,12 +370,13 @@ impl Gathered {
         }
     }
 
-    /// Takes a piece that the engine has read itself. It stands for a token, as far as anybody counts before the
+    /// Takes a piece that the engine has read itself. One that says more stands for a token, as far as anybody counts before the
     /// engine says how many there were.
     fn take_piece(&mut self, piece: Piece) {
         self.count += 1;
-        self.source.tokens.push(PIECE_TOKEN);
-        self.groups.push(Output { tokens: vec![PIECE_TOKEN], logprobs: Vec::new(), pieces: vec![piece] });
+        let tokens = if piece.grows() { vec![PIECE_TOKEN] } else { Vec::new() };
+        self.source.tokens.extend(&tokens);
+        self.groups.push(Output { tokens, logprobs: Vec::new(), pieces: vec![piece] });
     }
 
     fn close_group(&mut self) {
@@ -425,7 +435,7 @@ impl Pump {
     }
 
     /// Carries tokens until the sequence has ended. `None`: the conversation takes no news any more.
-    async fn carry(mut self, courier: &mut Courier, prompt: Prompt) -> Option<Ended> {
+    async fn carry(mut self, courier: &mut Courier, prompt: Prompt, meter: &mut GenerationMeter) -> Option<Ended> {
         let Prompt { tokens: prompt_tokens, record: mut prompt } = prompt;
         loop {
             let may_gather = self.gathered.count < GATHERED_TOKENS_MAX;
@@ -435,15 +445,17 @@ impl Pump {
                 event = self.sequence.events.recv(), if may_gather => match event {
                     Some(EngineEvent::Started { cached_tokens }) => {
                         crash::point("prefill_started");
+                        meter.started(prompt_tokens, cached_tokens);
                         let (generation, prompt) = (courier.generation, prompt.take());
                         let started = Input::GenerationStarted { generation, prompt_tokens, cached_tokens, prompt };
                         courier.send(started).await;
                     }
-                    Some(EngineEvent::Token(token)) => self.take(token, None),
-                    Some(EngineEvent::Weighed(token, weighed)) => self.take(token, Some(&weighed)),
+                    Some(EngineEvent::Token(token)) => self.take(token, None, meter),
+                    Some(EngineEvent::Weighed(token, weighed)) => self.take(token, Some(&weighed), meter),
                     Some(EngineEvent::Piece(Piece::Stopped { stop })) => self.stop_string = Some(stop),
                     Some(EngineEvent::Piece(piece)) => {
                         crash::point("token_sampled");
+                        meter.token();
                         self.gathered.take_piece(piece);
                     }
                     Some(EngineEvent::Counted(counted)) => self.usage = Some(usage_of(counted)),
@@ -468,10 +480,11 @@ impl Pump {
         }
     }
 
-    fn take(&mut self, token: u32, weighed: Option<&TokenLogprobs>) {
+    fn take(&mut self, token: u32, weighed: Option<&TokenLogprobs>, meter: &mut GenerationMeter) {
         if self.dropping.is_some() {
             return;
         }
+        meter.token();
         crash::point("token_sampled");
         self.gathered.read(token, weighed);
         if self.gathered.parsed.pipeline.stopped() {
@@ -492,6 +505,10 @@ impl Pump {
         let gathered = &mut self.gathered;
         if end != GenerationEnd::Aborted {
             gathered.parsed.pipeline.finish(&mut gathered.pieces, !end.is_whole());
+            if !gathered.source.says_text {
+                // It was to become a call: the beginning of a marker that was cut off is no text.
+                gathered.pieces.retain(|piece| !matches!(piece, Piece::Text(_)));
+            }
         }
         if !gathered.pieces.is_empty() {
             gathered.close_group();
@@ -516,6 +533,7 @@ impl Pump {
                 None => GenerationEnd::Stop,
             },
             FinishReason::Length => GenerationEnd::Length,
+            FinishReason::Filtered => GenerationEnd::Filtered,
             FinishReason::Aborted => GenerationEnd::Aborted,
             FinishReason::Lost(lost) => {
                 let message = blamed(self.gathered.source.form_at.as_deref(), &lost);
@@ -531,41 +549,5 @@ impl Pump {
             }
             FinishReason::Failed(message) => GenerationEnd::Failed { code: Code::EngineFailed, message },
         })
-    }
-}
-
-/// Brings news to the conversation, one at a time.
-struct Courier {
-    generation: u64,
-    to: ActorRef<ConversationMsg>,
-    /// The last news, until it is taken.
-    outstanding: Option<oneshot::Receiver<()>>,
-    /// The conversation takes no news any more.
-    gone: bool,
-}
-
-impl Courier {
-    async fn send(&mut self, input: Input) {
-        self.send_with(input, None).await;
-    }
-
-    async fn send_with(&mut self, input: Input, running: Option<RunningGuard>) {
-        self.taken().await;
-        if self.gone {
-            return;
-        }
-        let (taken, outstanding) = oneshot::channel();
-        let message = ConversationMsg::Generation { generation: self.generation, input, running, taken };
-        // A conversation that is gone drops the message, and its receipt says so.
-        let _ = self.to.cast(message);
-        self.outstanding = Some(outstanding);
-    }
-
-    /// Waits until the last news was taken, or never will be.
-    async fn taken(&mut self) {
-        if let Some(outstanding) = &mut self.outstanding {
-            self.gone = outstanding.await.is_err();
-            self.outstanding = None;
-        }
     }
 }

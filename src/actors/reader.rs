@@ -16,6 +16,7 @@ use crate::conversation::{Recorded, Reject, State};
 use crate::error::Code;
 use crate::ids::ConversationId;
 use crate::store::Journal;
+use crate::telemetry;
 
 /// Events read from the journal at once.
 pub(super) const PAGE_EVENTS: usize = 512;
@@ -269,6 +270,7 @@ pub(super) fn expired(oldest_seq: u64) -> Reject {
         "the events behind this cursor are no longer kept; the oldest is {oldest_seq}: read on from there, and take \
          what came before it from the conversation's items"
     );
+    telemetry::cursor_expired();
     Reject::new(Code::CursorExpired, text).param("after").detail("oldest_seq", oldest_seq)
 }
 

@@ -3,14 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::custom_tools::{Declarations, input_rules};
+use super::custom_tools;
 use super::errors::invalid;
-use crate::conversation::{Reject, ResponseConfig};
+use crate::conversation::{Reject, ResponseConfig, Toolbox};
 use crate::engine::settings::{CallRule, Callable, Constraint, TextRule};
 use crate::engine::{Medium, ModelInfo, Refused, Surroundings, Uncompilable, may_be_unmarked};
 use crate::error::Code;
 use crate::parse::ToolFormat;
-use crate::prompt::ToolDefinition;
 use crate::protocol::sampling::GenerationParams;
 
 /// A rule for text, and the field that it came from.
@@ -19,16 +18,14 @@ struct Said {
     at: String,
 }
 
-/// What the request says of the answer's form. `brought` are tools that its input declares; `tools` are those that the
-/// model sees.
+/// What the request says of the answer's form. `tools` are those that can be called.
 pub(crate) fn constraint(
     params: &GenerationParams,
-    brought: &[Declarations<'_>],
-    tools: &[ToolDefinition],
+    tools: &Toolbox,
     model: &ModelInfo,
 ) -> Result<Option<Constraint>, Reject> {
     let said = text_rule(params)?;
-    let (calls, must) = calls(params, brought, tools, said.is_some())?;
+    let (calls, must) = calls(params, tools, said.is_some())?;
     let constraint = match (said, calls) {
         (None, None) => return Ok(None),
         // Where a tool must be called there is no text to be bound.
@@ -76,14 +73,23 @@ pub(crate) fn check(model: &ModelInfo, config: &ResponseConfig, params: &Generat
     })
 }
 
-/// The refusal, with the place inside the schema where the keyword stands that it names.
+/// The refusal, with the place of the keyword that it names, where that stands in a schema of the request.
 fn refused(params: &GenerationParams, constraint: &Constraint, error: &Uncompilable) -> Reject {
-    let field = field(params);
+    let keyword = quoted_keyword(&error.0);
+    let place_in = |schema: &Value| keyword.and_then(|keyword| find(schema, keyword, false));
     let schema = match &constraint.text {
         TextRule::JsonSchema { schema } => Some(schema),
         _ => None,
     };
-    let place = schema.and_then(|schema| quoted_keyword(&error.0).and_then(|keyword| find(schema, keyword)));
+    let in_text = schema.and_then(place_in).map(|place| (field(params), Some(place)));
+    let held = constraint.calls.iter().flat_map(|calls| &calls.tools).filter(|tool| tool.by_schema);
+    let schemas: Vec<_> = held
+        .filter_map(|tool| custom_tools::schema_of(params.tools.as_deref().unwrap_or_default(), &tool.name))
+        .collect();
+    let in_tool = || schemas.iter().find_map(|(at, schema)| Some((at.clone(), Some(place_in(schema)?))));
+    // What names no keyword is about the only schema that there is, or about one of several.
+    let only = || schemas.first().filter(|_| schemas.len() == 1 && schema.is_none()).map(|(at, _)| (at.clone(), None));
+    let (field, place) = in_text.or_else(in_tool).or_else(only).unwrap_or_else(|| (field(params), None));
     let at = place.map(|place| format!(", at {place}")).unwrap_or_default();
     invalid(field.clone(), format!("{field}: this cannot be enforced: {}{at}", error.0))
 }
@@ -95,17 +101,22 @@ fn quoted_keyword(message: &str) -> Option<&str> {
     Some(&message[begin..begin + end])
 }
 
-/// A pointer to the first place that has this keyword.
-fn find(schema: &Value, keyword: &str) -> Option<String> {
+/// Keywords whose members are called by whoever wrote the schema.
+const NAMING: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+
+/// A pointer to the first place that has this keyword. Where `are_names`, the members are no keywords.
+fn find(schema: &Value, keyword: &str, are_names: bool) -> Option<String> {
+    let member = |name: &str, rest: &str| format!("#/{}{rest}", name.replace('~', "~0").replace('/', "~1"));
     match schema {
-        Value::Object(fields) if fields.contains_key(keyword) => Some(format!("#/{keyword}")),
-        Value::Object(fields) => {
-            fields.iter().find_map(|(name, value)| find(value, keyword).map(|rest| format!("#/{name}{}", &rest[1..])))
-        }
+        Value::Object(fields) if !are_names && fields.contains_key(keyword) => Some(member(keyword, "")),
+        Value::Object(fields) => fields.iter().find_map(|(name, value)| {
+            let names = !are_names && NAMING.contains(&name.as_str());
+            find(value, keyword, names).map(|rest| member(name, &rest[1..]))
+        }),
         Value::Array(values) => values
             .iter()
             .enumerate()
-            .find_map(|(index, value)| find(value, keyword).map(|rest| format!("#/{index}{}", &rest[1..]))),
+            .find_map(|(index, value)| find(value, keyword, false).map(|rest| format!("#/{index}{}", &rest[1..]))),
         _ => None,
     }
 }
@@ -225,19 +236,9 @@ fn checked_choice(rule: &TextRule, at: &str) -> Result<(), Reject> {
 
 /// Which calls the request allows, if it says more than the model would do by itself; and whether it must call.
 /// `is_bound` says that the text has a rule.
-fn calls(
-    params: &GenerationParams,
-    brought: &[Declarations<'_>],
-    tools: &[ToolDefinition],
-    is_bound: bool,
-) -> Result<(Option<CallRule>, bool), Reject> {
-    let own = Declarations { at: "tools".to_owned(), tools: params.tools.as_deref().unwrap_or_default() };
-    let declared = [&[own], brought].concat();
-    let rules = input_rules(&declared)?;
-    let input = |name: &String| rules.iter().find(|(tool, _)| tool == name).map(|(_, rule)| rule.clone());
-    let mut strict = strict_names(declared.iter().flat_map(|declared| declared.tools));
-    // A grammar is held to wherever the tool is called.
-    strict.extend(tools.iter().map(|tool| &tool.name).filter(|name| input(name).is_some()).cloned());
+fn calls(params: &GenerationParams, toolbox: &Toolbox, is_bound: bool) -> Result<(Option<CallRule>, bool), Reject> {
+    let tools = &toolbox.tools;
+    let is_held = tools.iter().any(|tool| toolbox.holds.contains_key(&tool.name));
     let several = params.parallel_tool_calls != Some(false);
     let choice = params.tool_choice.as_ref().filter(|choice| !choice.is_null());
     let all = || tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
@@ -245,7 +246,7 @@ fn calls(
         Some((_, Some("none"))) => return Ok((None, false)),
         None | Some((_, Some("auto"))) => {
             // A text that must be JSON may still be preceded by nothing but calls.
-            if tools.is_empty() || strict.is_empty() && !is_bound && several {
+            if tools.is_empty() || !is_held && !is_bound && several {
                 return Ok((None, false));
             }
             (all(), false)
@@ -263,8 +264,7 @@ fn calls(
     if names.is_empty() {
         return Err(invalid("tool_choice", "tool_choice asks for a call, but there are no tools; declare one"));
     }
-    let callable = |name: String| Callable { by_schema: must || strict.contains(&name), input: input(&name), name };
-    let tools = names.into_iter().map(callable).collect();
+    let tools = names.iter().map(|name| toolbox.callable(name, must)).collect();
     Ok((Some(CallRule { tools, several }), must))
 }
 
@@ -300,15 +300,6 @@ fn chosen(choice: &Value, all: Vec<String>) -> Result<(Vec<String>, bool), Rejec
     }
 }
 
-/// The names of the tools whose arguments must follow their schemas.
-fn strict_names<'a>(tools: impl Iterator<Item = &'a Value>) -> Vec<String> {
-    let functions = tools.map(|tool| (tool, tool.get("function").unwrap_or(tool)));
-    let strict = functions.filter(|(tool, function)| {
-        function.get("strict").or_else(|| tool.get("strict")).and_then(Value::as_bool) == Some(true)
-    });
-    strict.filter_map(|(_, function)| function.get("name")?.as_str().map(str::to_owned)).collect()
-}
-
 /// Whether a call object that is all of an answer under this constraint is taken for a call: as for the model, but
 /// where a family's form has no mark, or may be unable to say what is asked for, calls are written so.
 pub(crate) fn bare_calls(constraint: Option<&Constraint>, model: &ModelInfo) -> bool {
@@ -324,6 +315,7 @@ mod tests {
     use crate::api::create;
     use crate::engine::settings::InputRule;
     use crate::engine::{Engine, Grammars, ScriptedEngine};
+    use crate::prompt::ToolDefinition;
 
     fn model() -> ModelInfo {
         let engine = ScriptedEngine::from_json(r#"{"tool_format": "hermes", "replies": [{"deltas": ["a"]}]}"#).unwrap();
@@ -340,7 +332,8 @@ mod tests {
             ToolDefinition { name, description: None, parameters: said["parameters"].clone() }
         });
         let tools: Vec<ToolDefinition> = declared.collect();
-        let constraint = constraint(&params, &[], &tools, model)?;
+        let holds = custom_tools::holds(params.tools.as_deref().unwrap_or_default(), "tools")?;
+        let constraint = constraint(&params, &Toolbox { tools: tools.clone(), holds, ..Toolbox::default() }, model)?;
         if let Some(constraint) = &constraint {
             let surroundings =
                 Surroundings { tools: &tools, tool_format: model.tool_format, reasoning: model.reasoning };
@@ -373,6 +366,11 @@ mod tests {
         }
     }
 
+    /// What an earlier turn brought.
+    fn custom_before(tools: &Value) -> Toolbox {
+        crate::api::tools::declared(tools.as_array().map(Vec::as_slice)).unwrap().toolbox
+    }
+
     #[test]
     fn a_tool_that_the_input_brings_is_held_to_as_one_that_is_declared() {
         let format = json!({"type": "grammar", "syntax": "regex", "definition": "[a-c]+"});
@@ -391,17 +389,27 @@ mod tests {
         ] {
             let body = json!({"input": items, "tool_choice": choice});
             let request = serde_json::from_value(body.clone()).unwrap();
-            let mut create = create::create(&model(), None, &request, &body).unwrap();
+            let mut create = create::create(&model(), None, &request, &body, &Toolbox::default()).unwrap();
             create.config.take_tools(create.input.iter());
             let calls = create.config.constraint.as_ref().unwrap().calls.as_ref().unwrap();
             assert_eq!(calls.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), names);
             assert_eq!(calls.tools[0].input, Some(InputRule::Regex { pattern: "[a-c]+".to_owned() }), "{choice}");
             check(&model(), &create.config, &GenerationParams::default()).unwrap();
         }
+        let before = custom_before(&json!([{"type": "namespace", "name": "files", "tools": [patch]}]));
+        let named = json!({"type": "custom", "namespace": "files", "name": "patch"});
+        for choice in [Value::Null, json!("required"), named] {
+            let body = json!({"input": "go on", "tool_choice": choice});
+            let request = serde_json::from_value(body.clone()).unwrap();
+            let create = create::create(&model(), None, &request, &body, &before).unwrap();
+            let calls = create.config.constraint.as_ref().unwrap().calls.as_ref().unwrap();
+            assert_eq!((calls.tools.len(), calls.tools[0].input.is_some()), (1, true), "{choice}");
+            check(&model(), &create::as_begun(&create, &before), &GenerationParams::default()).unwrap();
+        }
         let wrong = json!({"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "ebnf"}});
         let body = json!({"input": [{"type": "additional_tools", "tools": [look, wrong]}]});
         let request = serde_json::from_value(body.clone()).unwrap();
-        let refused = create::create(&model(), None, &request, &body).unwrap_err();
+        let refused = create::create(&model(), None, &request, &body, &Toolbox::default()).unwrap_err();
         assert_eq!(refused.param.as_deref(), Some("input[0].tools[1].format.definition"));
     }
 
@@ -416,6 +424,34 @@ mod tests {
         let calls = held.calls.unwrap();
         assert_eq!((held.text, calls.several, calls.tools[0].by_schema), (TextRule::Any, false, false));
     }
+
+    #[test]
+    fn a_keyword_that_cannot_be_enforced_is_named_with_the_place_where_it_is_a_keyword() {
+        let never = json!({"type": "object", "required": ["a/b"], "additionalProperties": false, "properties": {
+            "not": {"type": "string"},
+            "a/b": {"unevaluatedItems": false, "type": "array"},
+        }});
+        let pointer =
+            |reject: Reject| (reject.param.unwrap(), reject.message.rsplit(", at ").next().unwrap().to_owned());
+        let tool = |schema: &Value| json!({"type": "function", "name": "f", "strict": true, "parameters": schema});
+        let space =
+            json!({"type": "namespace", "name": "n", "tools": [tool(&json!({"type": "object"})), tool(&never)]});
+        let body = json!({"tools": [{"type": "web_search"}, space]});
+        let params: GenerationParams = serde_json::from_value(body).unwrap();
+        let calls =
+            CallRule { tools: vec![Callable { name: "n__f".to_owned(), by_schema: true, input: None }], several: true };
+        let constraint = Constraint { text: TextRule::Any, calls: Some(calls), at: None };
+        let error = Uncompilable(r#"Unimplemented keys: ["unevaluatedItems"]"#.to_owned());
+        let expected = ("tools[1].tools[1].parameters".to_owned(), "#/properties/a~1b/unevaluatedItems".to_owned());
+        assert_eq!(pointer(refused(&params, &constraint, &error)), expected);
+        assert_eq!(
+            find(&json!({"properties": {"not": {}, "x": {"not": {}}}}), "not", false).unwrap(),
+            "#/properties/x/not"
+        );
+    }
+
+    /// Where the schema of a chat's only tool stands.
+    const PARAMETERS: &str = "tools[0].function.parameters";
 
     /// The places of rules that may be compiled: they are within the bounds that every answer is followed under.
     const MAY_PASS: [usize; 7] = [2, 4, 5, 7, 8, 12, 14];
@@ -469,9 +505,9 @@ mod tests {
                 "guided_grammar",
             ),
             (json!({"guided_choice": ["a".repeat(200_000)]}), "guided_choice"),
-            (json!({"tools": function(json!({"type": "object", "properties": {"a": deep}}))}), "tools"),
-            (json!({"tools": function(json!({"type": "object", "properties": wide}))}), "tools"),
-            (json!({"tools": function(json!("text")), "tool_choice": "required"}), "tool_choice"),
+            (json!({"tools": function(json!({"type": "object", "properties": {"a": deep}}))}), PARAMETERS),
+            (json!({"tools": function(json!({"type": "object", "properties": wide}))}), PARAMETERS),
+            (json!({"tools": function(json!("text")), "tool_choice": "required"}), PARAMETERS),
         ]
         .into_iter()
         .enumerate()

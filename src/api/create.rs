@@ -12,7 +12,7 @@ use super::tools::{self, Declared, Noted};
 use super::unserved;
 use super::{constraint, sampling};
 use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader, offload};
-use crate::conversation::{Create, Item, ItemBody, Purpose, Reject, ResponseConfig, State, Toolbox, ToolsAllowed};
+use crate::conversation::{Create, Item, Purpose, Reject, ResponseConfig, State, Toolbox, ToolsAllowed, brought};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
@@ -104,19 +104,23 @@ pub(crate) fn check(request: &CreateResponse, body: &Value) -> Result<(), Reject
     Ok(())
 }
 
-/// The core's request, with everything checked that needs no conversation. Without a seal nothing is sealed or opened.
+/// The core's request. Without a seal nothing is sealed or opened. `before` are the tools that items of earlier turns
+/// brought.
 pub(crate) fn create(
     model: &ModelInfo,
     seal: Option<&Seal>,
     request: &CreateResponse,
     body: &Value,
+    before: &Toolbox,
 ) -> Result<Create, Reject> {
     let fresh = &mut FreshIds::random();
     let response_id = ResponseId::draw(fresh);
     let mut params: GenerationParams = decode(body)?;
     let Declared { mut toolbox, ignored, policies, .. } = tools::declared(request.tools.as_deref())?;
     let input = input::items(request.input.as_ref(), "input", seal, fresh)?;
-    let callable = with_brought(&toolbox, &input);
+    let mut callable = toolbox.clone();
+    callable.take(before);
+    callable.take(&brought(input.iter()));
     params.tool_choice = params.tool_choice.map(|choice| tools::visible_choice(&choice, &callable));
     let tools_allowed = tools::allowed(params.tool_choice.as_ref());
     if tools_allowed == ToolsAllowed::None {
@@ -132,8 +136,7 @@ pub(crate) fn create(
         _ => Purpose::Answer,
     };
     let compacts = purpose == Purpose::Summary;
-    let brought = input::brought_tools(request.input.as_ref());
-    let constraint = if compacts { None } else { constraint::constraint(&params, &brought, &callable.tools, model)? };
+    let constraint = if compacts { None } else { constraint::constraint(&params, &callable, model)? };
     let config = ResponseConfig {
         instructions: request.instructions.clone(),
         tools: toolbox.tools,
@@ -166,23 +169,6 @@ pub(crate) fn create(
         in_conversation: request.conversation.is_some(),
         ..Create::new(response_id, input, config)
     })
-}
-
-/// The tools that can be called: those declared, and those that the request's own input brings.
-fn with_brought(declared: &Toolbox, input: &[Item]) -> Toolbox {
-    let mut all = declared.clone();
-    for item in input {
-        let ItemBody::AdditionalTools { toolbox, .. } = &item.body else { continue };
-        for tool in &toolbox.tools {
-            if all.tools.iter().any(|known| known.name == tool.name) {
-                continue;
-            }
-            all.tools.push(tool.clone());
-            all.shapes
-                .extend(toolbox.shapes.get_key_value(&tool.name).map(|(name, shape)| (name.clone(), shape.clone())));
-        }
-    }
-    all
 }
 
 /// What the response object repeats of the request.
@@ -218,7 +204,7 @@ pub(crate) fn to_render(model: &ModelInfo, seal: Option<&Seal>, body: &Value) ->
         let body = &super::openai::functions::with_tools(body.clone())?;
         return super::openai::chat::core_request(model, &decode(body)?, body);
     }
-    let request: CreateResponse = decode(body)?;
+    let request: CreateResponse = input::decode_with_items(body, "input")?;
     for (name, given) in [
         ("previous_response_id", request.previous_response_id.is_some()),
         ("conversation", request.conversation.is_some()),
@@ -227,7 +213,7 @@ pub(crate) fn to_render(model: &ModelInfo, seal: Option<&Seal>, body: &Value) ->
             return Err(invalid(name, format!("{name} is not taken here; send the whole transcript as input")));
         }
     }
-    let mut create = create(model, seal, &request, body)?;
+    let mut create = create(model, seal, &request, body, &Toolbox::default())?;
     let asked: Tokenize = decode(body)?;
     create.config.prompt_end =
         input::prompt_end(asked.add_generation_prompt, asked.continue_final_message, &create.input)?;
@@ -239,16 +225,32 @@ pub(crate) fn open(principal: &str, items: Vec<Item>) -> Open {
     Open { principal: principal.to_owned(), items, ..Open::default() }
 }
 
-/// Refuses what its answer cannot be held to, away from the async threads.
-pub(crate) async fn check_constraint(app: &App, create: &Create, body: &Value) -> Result<(), Reject> {
+/// Refuses what its answer cannot be held to, away from the async threads. `before` are the tools that items of earlier
+/// turns brought.
+pub(crate) async fn check_constraint(app: &App, create: &Create, body: &Value, before: &Toolbox) -> Result<(), Reject> {
     if create.config.constraint.is_none() {
         return Ok(());
     }
     let model = app.engine(Some(&create.config.model))?.model().clone();
-    let (mut config, params) = (create.config.clone(), decode::<GenerationParams>(body)?);
-    config.take_tools(create.input.iter());
+    let params = decode::<GenerationParams>(body)?;
+    let config = as_begun(create, before);
     let checked = offload(move || constraint::check(&model, &config, &params)).await;
     checked.unwrap_or_else(|_| Err(Reject::new(Code::Internal, "checking the answer's form failed")))
+}
+
+/// The settings of a response as the core will have them, as far as tools go.
+pub(crate) fn as_begun(create: &Create, before: &Toolbox) -> ResponseConfig {
+    let mut config = create.config.clone();
+    let known = |name: &str| create.config.tools.iter().any(|tool| tool.name == name);
+    config.tools.extend(before.tools.iter().filter(|tool| !known(&tool.name)).cloned());
+    config.take_tools(create.input.iter());
+    config
+}
+
+/// The tools that the turns of a conversation brought.
+pub(crate) fn tools_before(state: Option<&State>) -> Toolbox {
+    let turns = state.iter().flat_map(|state| &state.responses);
+    brought(turns.flat_map(|turn| &turn.input).chain(state.iter().flat_map(|state| &state.staged)))
 }
 
 /// What came of a request for a response.
@@ -275,8 +277,12 @@ pub(crate) async fn perform(
         Claimed::Fresh(claim) => claim,
         Claimed::Replay(answer) => return Ok(Done::Replay(answer)),
     };
-    let create = create(app.engine(request.model.as_deref())?.model(), Some(&app.seal), request, body)?;
-    check_constraint(app, &create, body).await?;
+    let model = app.engine(request.model.as_deref())?.model();
+    // Where there is nothing to continue, that is said when it is tried.
+    let behind = continues(app, principal, request).await.ok().flatten();
+    let before = tools_before(behind.as_ref());
+    let create = create(model, Some(&app.seal), request, body, &before)?;
+    check_constraint(app, &create, body, &before).await?;
     let id = create.response_id;
     let (handle, reader) = place(app, principal, request, create, key.as_ref(), claim).await?;
     Ok(Done::Created { id, handle, reader: Box::new(reader) })

@@ -1,61 +1,79 @@
-//! Tools that take a text and no arguments, of OpenAI's kind `custom`: what the text must be. A model sees such a tool
-//! as a function of one text; where the tool has a grammar, its calls are held to that.
+//! What the calls of a request's tools are held to: strict functions to their schemas, and tools of OpenAI's kind
+//! `custom`, which take a text and no arguments, to the grammar that they may have. A model sees such a tool as a
+//! function of one text.
+
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::errors::invalid;
-use crate::conversation::{Reject, visible_name};
+use crate::conversation::{Hold, Reject, visible_name};
 use crate::engine::settings::InputRule;
 
-/// Tools as a request declares them, and where.
-#[derive(Clone, Debug)]
-pub(crate) struct Declarations<'a> {
-    /// The field.
-    pub(crate) at: String,
-    /// In either API's shape.
-    pub(crate) tools: &'a [Value],
+/// What calls of these tools of a request, in either API's shape, are held to, by the names that the model sees.
+pub(crate) fn holds(tools: &[Value], at: &str) -> Result<BTreeMap<String, Hold>, Reject> {
+    let mut holds = BTreeMap::new();
+    walk(tools, None, at, &mut |tool, name, at| {
+        let hold = match tool["type"].as_str() {
+            Some("custom") => rule_of(tool, at)?.map(|rule| Hold::Input { rule }),
+            _ => is_strict(tool).then_some(Hold::Schema),
+        };
+        holds.extend(hold.map(|hold| (name, hold)));
+        Ok(())
+    })?;
+    Ok(holds)
 }
 
-/// The names that the model sees of those custom tools of a request whose text must follow a rule.
-pub(crate) fn input_rules(declared: &[Declarations<'_>]) -> Result<Vec<(String, InputRule)>, Reject> {
-    let mut rules = Vec::new();
-    declared.iter().try_for_each(|declared| add_rules(declared.tools, None, &declared.at, &mut rules))?;
-    Ok(rules)
+/// Where the schema stands of the tool that the model knows by this name, and the schema.
+pub(crate) fn schema_of<'a>(tools: &'a [Value], wanted: &str) -> Option<(String, &'a Value)> {
+    let mut found = None;
+    let look = &mut |tool: &'a Value, name: String, at: &str| {
+        let (under, function) = tool.get("function").map_or(("", tool), |function| (".function", function));
+        if let Some(schema) = function.get("parameters").filter(|_| name == wanted) {
+            found = Some((format!("{at}{under}.parameters"), schema));
+        }
+        Ok(())
+    };
+    // Nothing is refused here.
+    walk(tools, None, "tools", look).ok()?;
+    found
 }
 
-fn add_rules(
-    tools: &[Value],
+/// Shows each tool with a name, with the name that the model sees and its place.
+fn walk<'a>(
+    tools: &'a [Value],
     namespace: Option<&str>,
     path: &str,
-    rules: &mut Vec<(String, InputRule)>,
+    show: &mut impl FnMut(&'a Value, String, &str) -> Result<(), Reject>,
 ) -> Result<(), Reject> {
     for (position, tool) in tools.iter().enumerate() {
         let at = format!("{path}[{position}]");
-        match tool["type"].as_str() {
-            Some("custom") => {
-                let rule = rule_of(tool, &at)?;
-                rules.extend(rule.map(|(name, rule)| (visible_name(namespace, &name), rule)));
-            }
-            Some("namespace") => {
-                let inner = tool["tools"].as_array().map(Vec::as_slice).unwrap_or_default();
-                // What stands in a namespace's namespace is in that one alone.
-                add_rules(inner, tool["name"].as_str(), &format!("{at}.tools"), rules)?;
-            }
-            _ => {}
+        let said = tool.get("function").or_else(|| tool.get("custom")).unwrap_or(tool);
+        let Some(name) = said["name"].as_str() else { continue };
+        if tool["type"] == "namespace" {
+            let inner = tool["tools"].as_array().map(Vec::as_slice).unwrap_or_default();
+            // What stands in a namespace's namespace is in that one alone.
+            walk(inner, Some(name), &format!("{at}.tools"), show)?;
+        } else {
+            show(tool, visible_name(namespace, name), &at)?;
         }
     }
     Ok(())
 }
 
-fn rule_of(tool: &Value, at: &str) -> Result<Option<(String, InputRule)>, Reject> {
+/// Whether the arguments of a function's calls must follow its schema.
+fn is_strict(tool: &Value) -> bool {
+    let inner = || tool.get("function")?.get("strict");
+    inner().or_else(|| tool.get("strict")).and_then(Value::as_bool) == Some(true)
+}
+
+fn rule_of(tool: &Value, at: &str) -> Result<Option<InputRule>, Reject> {
     // Chat has one more level than Responses.
     let (said, at) = match tool.get("custom") {
         Some(said) => (said, format!("{at}.custom")),
         None => (tool, at.to_owned()),
     };
-    let Some(rule) = input_rule(said.get("format"), &format!("{at}.format"))? else { return Ok(None) };
-    let name = said.get("name").and_then(Value::as_str);
-    Ok(name.map(|name| (name.to_owned(), rule)))
+    input_rule(said.get("format"), &format!("{at}.format"))
 }
 
 fn input_rule(format: Option<&Value>, at: &str) -> Result<Option<InputRule>, Reject> {
@@ -86,10 +104,6 @@ mod tests {
 
     use super::*;
 
-    fn rules_of(tools: &Value) -> Result<Vec<(String, InputRule)>, Reject> {
-        input_rules(&[Declarations { at: "tools".to_owned(), tools: tools.as_array().unwrap() }])
-    }
-
     #[test]
     fn either_api_s_shape_says_the_same_rule() {
         let responses = json!([
@@ -103,18 +117,24 @@ mod tests {
                 {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: \"a\""}}}},
             {"type": "custom", "custom": {"name": "say"}},
         ]);
-        let expected = vec![("patch".to_owned(), InputRule::Lark { grammar: "start: \"a\"".to_owned() })];
+        let rule = InputRule::Lark { grammar: "start: \"a\"".to_owned() };
+        let expected = BTreeMap::from([("patch".to_owned(), Hold::Input { rule })]);
         for tools in [responses, chat] {
-            assert_eq!(rules_of(&tools).unwrap(), expected);
+            assert_eq!(holds(tools.as_array().unwrap(), "tools").unwrap(), expected);
         }
     }
 
     #[test]
-    fn a_rule_in_a_namespace_is_of_the_name_that_the_model_sees() {
+    fn what_holds_in_a_namespace_is_of_the_name_that_the_model_sees() {
         let custom = json!({"type": "custom", "name": "patch", "format":
             {"type": "grammar", "syntax": "regex", "definition": "a"}});
-        let tools = json!([{"type": "namespace", "name": "files", "tools": [custom]}]);
-        assert_eq!(rules_of(&tools).unwrap()[0].0, "files__patch");
+        let strict = json!({"type": "function", "name": "look", "strict": true, "parameters": {"type": "object"}});
+        let tools = json!([{"type": "namespace", "name": "files", "tools": [custom, strict]}]);
+        let tools = tools.as_array().unwrap();
+        let holds = holds(tools, "tools").unwrap();
+        assert_eq!(holds.keys().collect::<Vec<_>>(), ["files__look", "files__patch"]);
+        let (at, schema) = schema_of(tools, "files__look").unwrap();
+        assert_eq!((at.as_str(), &schema["type"]), ("tools[0].tools[1].parameters", &json!("object")));
     }
 
     #[test]
@@ -134,7 +154,7 @@ mod tests {
                 "tools[0].custom.format.grammar.definition",
             ),
         ] {
-            assert_eq!(rules_of(&json!([tool])).unwrap_err().param.as_deref(), Some(param));
+            assert_eq!(holds(&[tool], "tools").unwrap_err().param.as_deref(), Some(param));
         }
     }
 }

@@ -116,6 +116,10 @@ pub(crate) fn object(reject: Reject) -> ErrorObject {
 pub(crate) fn frame(reject: Reject, event_id: Option<&str>) -> Value {
     let status = reject.code.status();
     let mut frame = json!({"type": "error", "status": status, "error": object(reject)});
+    if matches!(status, 429 | 503) {
+        // As the head of an HTTP answer says it.
+        frame["headers"] = json!({"retry-after": RETRY_AFTER_S.to_string()});
+    }
     echo(&mut frame, event_id, false);
     frame
 }

@@ -198,14 +198,18 @@ pub(crate) fn dispatch(state: &State, event: &Event) -> Option<Value> {
             let (index, call) = outputs.find(|(_, output)| is_call(&output.item, &call_id.0))?;
             let (name, arguments) = name_and_arguments(&call.item);
             serde_json::from_str::<Value>(arguments?).ok()?;
-            Some(json!({
+            let mut frame = json!({
                 "type": DISPATCH,
                 "response_id": response_id,
                 "index": index,
                 "call_id": call_id,
                 "name": name,
                 "arguments": arguments,
-            }))
+            });
+            if let ItemBody::FunctionCall { namespace: Some(namespace), .. } = &call.item.body {
+                frame["namespace"] = namespace.as_str().into();
+            }
+            Some(frame)
         }
         Event::OutputItemDone { response_id, item_id, status: ItemStatus::Completed, .. } => {
             let (index, output) = state.response(*response_id)?.output_item(*item_id)?;

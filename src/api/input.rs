@@ -1,10 +1,10 @@
 //! From the wire's input to the core's: items, tools, sampling, limits. Everything behind this is valid.
 
-use serde_json::{Map, Value};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
 
 use super::body::decode;
 use super::constraint;
-use super::custom_tools::Declarations;
 use super::errors::invalid;
 pub(crate) use super::hints::{extras, priority};
 use super::seal::{Kept, Seal};
@@ -56,20 +56,29 @@ pub(crate) fn item_list(
         items.extend(item_body(wire, &path, seal)?.map(|body| fresh_item(body, fresh)));
         // What a search found can be called behind its result.
         if wire.kind.as_deref() == Some("tool_search_output") {
-            let toolbox = tools::declared(wire.tools.as_ref().and_then(Value::as_array).map(Vec::as_slice))?.toolbox;
+            let list = wire.tools.as_ref().and_then(Value::as_array).map(Vec::as_slice);
+            let toolbox = tools::declared_at(list, &format!("{path}.tools"))?.toolbox;
             items.push(fresh_item(ItemBody::AdditionalTools { toolbox, found: true }, fresh));
         }
     }
     Ok(items)
 }
 
-/// Tools that items bring, as they are declared there.
-pub(crate) fn brought_tools(input: Option<&TextOr<InputItem>>) -> Vec<Declarations<'_>> {
-    let Some(TextOr::List(list)) = input else { return Vec::new() };
-    let brings = |item: &InputItem| matches!(item.kind.as_deref(), Some("additional_tools" | "tool_search_output"));
-    let brought = list.iter().enumerate().filter(|(_, item)| brings(item));
-    let tools = brought.filter_map(|(position, item)| Some((position, item.tools.as_ref()?.as_array()?)));
-    tools.map(|(position, tools)| Declarations { at: format!("input[{position}].tools"), tools }).collect()
+/// Reads a request with a list of items in this field. Of an item of a kind that is not known nothing but the kind is
+/// read: what its other fields are is not known either.
+pub(crate) fn decode_with_items<T: DeserializeOwned>(body: &Value, field: &str) -> Result<T, Reject> {
+    let unknown = |item: &Value| {
+        let kind = item["type"].as_str().filter(|kind| !KNOWN.contains(kind) && *kind != ITEM_REFERENCE);
+        kind.map(|kind| json!({"type": kind}))
+    };
+    let list = body[field].as_array();
+    if list.is_none_or(|list| list.iter().all(|item| unknown(item).is_none())) {
+        return decode(body);
+    }
+    let mut body = body.clone();
+    let list = body[field].as_array_mut();
+    list.into_iter().flatten().for_each(|item| *item = unknown(item).unwrap_or_else(|| item.take()));
+    decode(&body)
 }
 
 /// The kinds of items that mean nothing here.
@@ -80,6 +89,9 @@ pub(crate) fn unknown_kinds(input: Option<&TextOr<InputItem>>) -> Noted {
     kinds.for_each(|kind| noted.note(kind));
     noted
 }
+
+/// A kind of item that is known and not served.
+const ITEM_REFERENCE: &str = "item_reference";
 
 /// The kinds of items that [`item_body`] reads.
 const KNOWN: [&str; 13] = [
@@ -114,7 +126,10 @@ fn item_body(wire: &InputItem, path: &str, seal: Option<&Seal>) -> Result<Option
         "local_shell_call_output" => result(wire, path, CallKind::LocalShell)?,
         "additional_tools" => {
             let list = wire.tools.as_ref().and_then(Value::as_array).map(Vec::as_slice);
-            ItemBody::AdditionalTools { toolbox: tools::declared(list)?.toolbox, found: false }
+            ItemBody::AdditionalTools {
+                toolbox: tools::declared_at(list, &format!("{path}.tools"))?.toolbox,
+                found: false,
+            }
         }
         "compaction" => ItemBody::Compaction { text: kept().ok_or_else(|| unopened(path))?.text },
         COMPACTION_TRIGGER => {
@@ -122,7 +137,7 @@ fn item_body(wire: &InputItem, path: &str, seal: Option<&Seal>) -> Result<Option
             ItemBody::Message { role: Role::User, content }
         }
         // What it refers to would be missing.
-        "item_reference" => {
+        ITEM_REFERENCE => {
             let at = format!("{path}.type");
             return Err(invalid(
                 at.clone(),
@@ -169,7 +184,9 @@ fn message(wire: &InputItem, path: &str) -> Result<ItemBody, Reject> {
             return Err(invalid(format!("{path}.role"), message));
         }
     };
-    let text = text_of(wire.content.as_ref(), &format!("{path}.content"))?;
+    let known =
+        wire.content.as_ref().map(|content| if role == Role::Assistant { said(content) } else { content.clone() });
+    let text = text_of(known.as_ref(), &format!("{path}.content"))?;
     Ok(ItemBody::Message { role, content: vec![Content::Text { text }] })
 }
 
@@ -177,9 +194,10 @@ fn reasoning(wire: &InputItem, path: &str, kept: Option<Kept>) -> Result<Option<
     if let Some(Kept { text, made }) = kept {
         return Ok(Some(ItemBody::Reasoning { text, made: Some(made) }));
     }
-    let mut text = text_of(wire.content.as_ref(), &format!("{path}.content"))?;
+    let mut text = text_of(wire.content.as_ref().map(said).as_ref(), &format!("{path}.content"))?;
     if text.is_empty() {
-        text = texts(wire.summary.as_deref().unwrap_or_default(), &format!("{path}.summary"))?.join("\n\n");
+        text =
+            texts(&known_parts(wire.summary.as_deref().unwrap_or_default()), &format!("{path}.summary"))?.join("\n\n");
     }
     Ok((!text.is_empty()).then_some(ItemBody::Reasoning { text, made: None }))
 }
@@ -243,6 +261,19 @@ fn result_text(output: &Value, path: &str) -> Result<String, Reject> {
     Ok(parts.iter().map(text).collect())
 }
 
+/// A content of the model's own. Parts of kinds that are not known were made elsewhere, and would end the thread for
+/// good.
+fn said(content: &TextOr<ContentPart>) -> TextOr<ContentPart> {
+    match content {
+        TextOr::Text(text) => TextOr::Text(text.clone()),
+        TextOr::List(parts) => TextOr::List(known_parts(parts)),
+    }
+}
+
+fn known_parts(parts: &[ContentPart]) -> Vec<ContentPart> {
+    parts.iter().filter(|part| TEXT_KINDS.contains(&part.kind.as_str()) || part.kind == REFUSAL).cloned().collect()
+}
+
 /// The text of a content, parts joined.
 fn text_of(content: Option<&TextOr<ContentPart>>, path: &str) -> Result<String, Reject> {
     match content {
@@ -252,11 +283,16 @@ fn text_of(content: Option<&TextOr<ContentPart>>, path: &str) -> Result<String, 
     }
 }
 
+/// Kinds of parts that are text.
+const TEXT_KINDS: [&str; 5] = ["text", "input_text", "output_text", "summary_text", "reasoning_text"];
+/// The kind of a part that refuses.
+const REFUSAL: &str = "refusal";
+
 fn texts<'a>(parts: &'a [ContentPart], path: &str) -> Result<Vec<&'a str>, Reject> {
     let texts = parts.iter().enumerate().map(|(position, part)| {
         let text = match part.kind.as_str() {
-            "text" | "input_text" | "output_text" | "summary_text" | "reasoning_text" => part.text.as_deref(),
-            "refusal" => part.refusal.as_deref(),
+            kind if TEXT_KINDS.contains(&kind) => part.text.as_deref(),
+            REFUSAL => part.refusal.as_deref(),
             kind => {
                 let at = format!("{path}[{position}].type");
                 let message = format!("{at}: the model reads text, and no parts of the type {kind:?}; send text");

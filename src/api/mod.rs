@@ -36,6 +36,8 @@ mod unserved;
 #[cfg(test)]
 mod frame_tests;
 #[cfg(test)]
+mod messages_tests;
+#[cfg(test)]
 mod replay_tests;
 
 use std::future::Future;
@@ -190,6 +192,12 @@ impl App {
         })
     }
 
+    /// How many requests generate, and how many streams and sockets only read.
+    fn occupancy(&self) -> (usize, usize) {
+        let in_flight = self.limits.requests_in_flight_max - self.admission.available_permits();
+        (in_flight, self.limits.readers_max - self.seats.available_permits())
+    }
+
     /// Takes room for a reader; it is given back when the permit is dropped.
     fn seat(&self) -> Result<OwnedSemaphorePermit, Reject> {
         let text = "as many streams and sockets are open as may be; try again soon";
@@ -264,6 +272,8 @@ pub fn router(app: App) -> Router {
         .route("/api/hello", get(operations::hello))
         .route("/healthz", get(operations::healthz))
         .route("/readyz", get(operations::readyz))
+        .route("/metrics", get(operations::metrics))
+        .route_layer(from_fn(operations::count))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn(auth::refuse_foreign_pages))

@@ -29,7 +29,9 @@ pub(crate) fn response(state: &State, response: &Response) -> wire::Response {
     };
     let completed = response.status == ResponseStatus::Ended(Ending::Completed);
     let mut echo = echoed(&config.echo);
-    let own = || tools::wire(&Toolbox { tools: config.tools.clone(), shapes: config.tool_shapes.clone() }).into();
+    let (tools, shapes) = (&config.tools, &config.tool_shapes);
+    let toolbox = || Toolbox { tools: tools.clone(), shapes: shapes.clone(), ..Toolbox::default() };
+    let own = || tools::wire(&toolbox()).into();
     let tools = echo.shift_remove("tools").unwrap_or_else(own);
     wire::Response {
         id: response.id.to_string(),
@@ -106,7 +108,11 @@ pub(crate) fn output(response: &Response, output: &OutputItem) -> WireItem {
             }
         }
         WireItem::Reasoning { encrypted_content, .. } => *encrypted_content = seal(),
-        WireItem::Compaction { encrypted_content, .. } => *encrypted_content = seal().unwrap_or_default(),
+        // A part of a summary must not be taken for one when it is brought back.
+        WireItem::Compaction { encrypted_content, .. } => {
+            let is_whole = output.item.status == ItemStatus::Completed;
+            *encrypted_content = seal().filter(|_| is_whole).unwrap_or_default();
+        }
         _ => {}
     }
     item

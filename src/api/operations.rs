@@ -1,13 +1,20 @@
-//! Operations: is the process alive, can it serve.
+//! Operations: is the process alive, can it serve, and what has it done.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::errors::NativeError;
 use super::{App, Phase};
 use crate::conversation::Reject;
 use crate::error::Code;
+use crate::telemetry;
+
+/// The version of the text format of Prometheus.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The process is alive.
 pub(crate) async fn healthz() -> Json<Value> {
@@ -31,6 +38,25 @@ pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Value>, Native
         })?;
     }
     Ok(Json(json!({"status": "ready"})))
+}
+
+/// What was counted and measured, for Prometheus.
+pub(crate) async fn metrics(State(app): State<App>) -> Result<Response, NativeError> {
+    for engine in app.catalog.list() {
+        telemetry::engine(&engine.model().id, &engine.load());
+    }
+    let (in_flight, readers) = app.occupancy();
+    telemetry::occupancy(in_flight, readers);
+    let text = telemetry::render().ok_or_else(|| Reject::new(Code::Internal, "nothing is measured in this process"))?;
+    Ok(([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response())
+}
+
+/// Counts a request by its route's pattern.
+pub(crate) async fn count(request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let response = next.run(request).await;
+    telemetry::answered(route.as_ref().map_or("", MatchedPath::as_str), response.status().as_u16());
+    response
 }
 
 /// Why requests cannot be served, if they cannot.

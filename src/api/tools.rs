@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value, json};
 
 use super::body::decode;
+use super::custom_tools;
 use super::errors::invalid;
 use super::input::within_a_month;
 use crate::conversation::{
@@ -49,10 +50,17 @@ pub(crate) struct Declared {
 
 /// Reads the tools of a Responses request.
 pub(crate) fn declared(tools: Option<&[Value]>) -> Result<Declared, Reject> {
+    declared_at(tools, "tools")
+}
+
+/// As [`declared`], of the tools in this field.
+pub(crate) fn declared_at(tools: Option<&[Value]>, field: &str) -> Result<Declared, Reject> {
     let mut declared = Declared::default();
-    for (position, tool) in tools.unwrap_or_default().iter().enumerate() {
-        declared.add(tool, None, &format!("tools[{position}]"))?;
+    let tools = tools.unwrap_or_default();
+    for (position, tool) in tools.iter().enumerate() {
+        declared.add(tool, None, &format!("{field}[{position}]"))?;
     }
+    declared.toolbox.holds = custom_tools::holds(tools, field)?;
     Ok(declared)
 }
 
@@ -66,10 +74,11 @@ pub(crate) fn allowed(choice: Option<&Value>) -> ToolsAllowed {
 }
 
 /// The functions of a chat. A custom tool has no shape there that its call could come back in; other kinds are ignored.
-pub(crate) fn functions(tools: Option<&[Value]>, choice: Option<&Value>) -> Result<Vec<ToolDefinition>, Reject> {
+pub(crate) fn functions(tools: Option<&[Value]>, choice: Option<&Value>) -> Result<Toolbox, Reject> {
     if choice.is_some_and(|choice| choice == "none") {
-        return Ok(Vec::new());
+        return Ok(Toolbox::default());
     }
+    let holds = custom_tools::holds(tools.unwrap_or_default(), "tools")?;
     let tools = tools.unwrap_or_default().iter().enumerate();
     if let Some((position, _)) = tools.clone().find(|(_, tool)| tool["type"] == "custom") {
         let at = format!("tools[{position}].type");
@@ -77,7 +86,8 @@ pub(crate) fn functions(tools: Option<&[Value]>, choice: Option<&Value>) -> Resu
         return Err(invalid(at, text));
     }
     let functions = tools.filter(|(_, tool)| tool["type"] == "function");
-    functions.map(|(position, tool)| function(tool, &format!("tools[{position}]"))).collect()
+    let tools = functions.map(|(position, tool)| function(tool, &format!("tools[{position}]")));
+    Ok(Toolbox { tools: tools.collect::<Result<_, _>>()?, holds, ..Toolbox::default() })
 }
 
 impl Declared {

@@ -46,7 +46,7 @@ impl Draft {
 
     /// Puts a synthetic result behind each group of calls that something else follows before all have theirs. Gives
     /// the calls of the last group that still have none.
-    fn close_in_place(&mut self, items: Vec<Item>) -> (Vec<Item>, Vec<CallId>) {
+    pub(super) fn close_in_place(&mut self, items: Vec<Item>) -> (Vec<Item>, Vec<CallId>) {
         let mut unanswered = unanswered(items.iter()).into_iter().peekable();
         let mut closed = Vec::with_capacity(items.len());
         let mut waiting: Vec<CallId> = Vec::new();

@@ -3,13 +3,24 @@
 use super::calls::unanswered;
 use super::decide::{Draft, busy};
 use super::event::{Event, NewResponse};
-use super::input::{Answer, Create, Reject};
+use super::input::{Answer, Create, Now, Reject};
 use super::item::{Item, ItemBody};
 use super::policy::{IfBusy, ToolsOnSteer, When};
 use super::purpose::Purpose;
-use super::state::{Intervention, InterventionStatus};
+use super::state::{Intervention, InterventionStatus, State};
 use crate::error::Code;
 use crate::ids::{CallId, InterventionId};
+
+/// The state with this request's response as its last, whatever runs and waits there. Of `whole` input, calls that
+/// nobody answered are closed at its end too, as they would be; else something may follow.
+pub fn imagined(state: State, create: Create, whole: bool, now: Now) -> State {
+    let mut draft = Draft::new(state, now);
+    let input = if whole { draft.close_unanswered(create.input) } else { draft.close_in_place(create.input).0 };
+    let mut new = NewResponse { id: create.response_id, previous: None, input, config: create.config, enqueued: false };
+    draft.take_brought_tools(&mut new);
+    draft.push(Event::ResponseCreated(Box::new(new)));
+    draft.state
+}
 
 impl Draft {
     pub(super) fn create(&mut self, mut create: Create) -> Result<Answer, Reject> {
@@ -50,12 +61,17 @@ impl Draft {
             self.take_turn_behind(create)?;
             return Ok(Answer::Created(response_id));
         }
-        let answered: Vec<CallId> = create.input.iter().filter_map(Item::answers).cloned().collect();
-        self.close_calls("superseded", |call| !answered.contains(&call.call_id));
-        let input = self.close_brought_calls(create.input);
+        let input = self.close_unanswered(create.input);
         self.commit_pending(response_id);
         self.start(NewResponse { id: response_id, previous: last, input, config: create.config, enqueued: false });
         Ok(Answer::Created(response_id))
+    }
+
+    /// Closes every call that the input does not answer, and gives the input as its response takes it.
+    fn close_unanswered(&mut self, input: Vec<Item>) -> Vec<Item> {
+        let answered: Vec<CallId> = input.iter().filter_map(Item::answers).cloned().collect();
+        self.close_calls("superseded", |call| !answered.contains(&call.call_id));
+        self.close_brought_calls(input)
     }
 
     /// A prompt that is only computed decides nothing: it has no place where calls wait for their results, or

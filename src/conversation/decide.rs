@@ -18,7 +18,7 @@ pub fn decide(state: &State, input: Input, now: Now) -> Result<Step, Reject> {
     if state.deleted {
         return Err(Reject::new(Code::ConversationNotFound, "the conversation was deleted; open a new one"));
     }
-    let mut draft = Draft { state: state.clone(), now, events: Vec::new(), effects: Vec::new() };
+    let mut draft = Draft::new(state.clone(), now);
     let answer = draft.decide(input)?;
     Ok(Step { events: draft.events, effects: draft.effects, answer })
 }
@@ -33,6 +33,10 @@ pub(super) struct Draft {
 }
 
 impl Draft {
+    pub(super) fn new(state: State, now: Now) -> Self {
+        Self { state, now, events: Vec::new(), effects: Vec::new() }
+    }
+
     fn decide(&mut self, input: Input) -> Result<Answer, Reject> {
         match input {
             Input::Open { id, principal, metadata, items, fork, defaults } => {

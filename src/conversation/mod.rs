@@ -40,6 +40,7 @@ mod trim;
 #[cfg(test)]
 mod tests;
 
+pub use create::imagined;
 pub use decide::decide;
 pub use effect::{Effect, Step};
 pub use event::{Cut, EVENT_VERSION, Ending, Event, NewResponse, Recorded, ResponseError, TokenLogprob, Usage};
@@ -61,7 +62,8 @@ pub use state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
 };
 pub use tools::{
-    CUSTOM_ARGUMENT, CallKind, ToolShape, ToolShapes, Toolbox, custom_arguments, custom_input, visible_name,
+    CUSTOM_ARGUMENT, CallKind, Hold, ToolShape, ToolShapes, Toolbox, brought, custom_arguments, custom_input,
+    visible_name,
 };
 pub use transcript::{known_runs, messages, messages_with_answer, messages_within, turns};
 pub use trim::{Border, Survey, begins_turn, reduce};

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::item::{Item, ItemBody};
 use super::purpose::ToolsAllowed;
 use super::response_config::ResponseConfig;
-use crate::engine::settings::Callable;
+use crate::engine::settings::{Callable, InputRule};
 use crate::prompt::ToolDefinition;
 
 /// The namespace whose tools are called without one.
@@ -78,6 +78,22 @@ pub struct Toolbox {
     /// What those stand for that are no plain functions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shapes: ToolShapes,
+    /// What calls of them are held to, by the names that the model sees.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub holds: BTreeMap<String, Hold>,
+}
+
+/// What a tool's calls are held to, wherever it is called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "to", rename_all = "snake_case")]
+pub enum Hold {
+    /// The schema of its arguments.
+    Schema,
+    /// The rule of the text that it takes.
+    Input {
+        /// The rule.
+        rule: InputRule,
+    },
 }
 
 impl Toolbox {
@@ -91,6 +107,40 @@ impl Toolbox {
         }
         self.tools.push(definition);
     }
+
+    /// Adds those of another box that are not here by their names.
+    pub fn take(&mut self, other: &Self) {
+        for tool in &other.tools {
+            if self.tools.iter().any(|known| known.name == tool.name) {
+                continue;
+            }
+            self.tools.push(tool.clone());
+            let entry = |shape: &ToolShape| (tool.name.clone(), shape.clone());
+            self.shapes.extend(other.shapes.get(&tool.name).map(entry));
+            self.holds.extend(other.holds.get(&tool.name).map(|hold| (tool.name.clone(), hold.clone())));
+        }
+    }
+
+    /// How a tool is called here: by its schema where it must be called or says so.
+    pub fn callable(&self, name: &str, must: bool) -> Callable {
+        let hold = self.holds.get(name);
+        let input = match hold {
+            Some(Hold::Input { rule }) => Some(rule.clone()),
+            _ => None,
+        };
+        Callable { name: name.to_owned(), by_schema: must || hold.is_some(), input }
+    }
+}
+
+/// All tools that items of these turns brought.
+pub fn brought<'a>(items: impl Iterator<Item = &'a Item>) -> Toolbox {
+    let mut all = Toolbox::default();
+    for item in items {
+        if let ItemBody::AdditionalTools { toolbox, .. } = &item.body {
+            all.take(toolbox);
+        }
+    }
+    all
 }
 
 /// The name that the model sees of a tool.
@@ -132,7 +182,7 @@ impl ResponseConfig {
                     self.tools.push(tool.clone());
                 }
                 if let Some(calls) = calls.as_mut().filter(|_| !is_held) {
-                    calls.tools.push(Callable { name: tool.name.clone(), by_schema: false, input: None });
+                    calls.tools.push(toolbox.callable(&tool.name, false));
                 }
                 if let Some(shape) = toolbox.shapes.get(&tool.name) {
                     self.tool_shapes.insert(tool.name.clone(), shape.clone());

@@ -71,8 +71,13 @@ fn gather(state: &State, response: &Response, rest_ms: u64, with_answer: bool) -
         }
         if answered(turn) {
             let output = turn.output.iter().filter(|output| output.is_kept()).map(|output| &output.item);
-            let sums_up = |item: &Item| summary == Some(place) && matches!(item.body, ItemBody::Compaction { .. });
-            output.filter(|item| kept(item) || sums_up(item)).for_each(|item| builder.add(item));
+            let shown = |item: &Item| match (turn.config.purpose, &item.body) {
+                (Purpose::Summary, ItemBody::Compaction { .. }) => summary == Some(place),
+                // What was thought of a summary is of no use without it, nor with it.
+                (Purpose::Summary, _) => false,
+                _ => kept(item),
+            };
+            output.filter(|item| shown(item)).for_each(|item| builder.add(item));
         }
         builder.close();
     }

@@ -4,6 +4,7 @@
 //! channel is full is left out of the next step, never its batch-mates.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
@@ -46,9 +47,9 @@ pub enum Medium {
 /// What an engine that takes messages is told besides them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chat {
-    /// The last message is the assistant's, and the answer goes on with it: it is the answer so far, or a beginning
-    /// that the client gave. One with whole calls is the whole answer.
-    pub continues: bool,
+    /// So many of the last messages are the answer so far, or a beginning of it that the client gave: the answer goes
+    /// on with them. With whole calls among them it is the whole answer.
+    pub begun: usize,
     /// Tools that may be called.
     pub tools: Vec<ToolDefinition>,
     /// Texts that end the answer.
@@ -163,6 +164,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the context's end was reached.
     Length,
+    /// A filter of whoever answers ended it.
+    Filtered,
     /// The sequence was aborted.
     Aborted,
     /// What the request says of the answer's form cannot be followed on.
@@ -297,6 +300,28 @@ pub enum KvRefused {
     Shape(&'static str),
 }
 
+/// What an engine has to do, as it stood behind its last step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Sequences in the batch.
+    pub running: usize,
+    /// Sequences in the queue.
+    pub waiting: usize,
+    /// Blocks of the KV cache that sequences hold.
+    pub kv_blocks_held: usize,
+    /// All blocks of the KV cache.
+    pub kv_blocks: usize,
+    /// How often a sequence gave its blocks back to an older one, since the start.
+    pub preemptions: u64,
+}
+
+impl Load {
+    /// The share of the KV cache that sequences hold, from 0 to 1.
+    pub fn kv_usage(&self) -> f64 {
+        if self.kv_blocks == 0 { 0.0 } else { self.kv_blocks_held as f64 / self.kv_blocks as f64 }
+    }
+}
+
 /// Turns prompts into tokens. `submit` only queues: it never blocks and never computes.
 pub trait Engine: Send + Sync + 'static {
     /// The model this engine serves.
@@ -308,11 +333,22 @@ pub trait Engine: Send + Sync + 'static {
     /// Whether requests can be served now; the text says why not.
     fn health(&self) -> Result<(), String>;
 
-    /// How many of these tokens a sequence that began with them would not have to run now. Like the two below it
+    /// What it has to do now; nothing where an engine does not count.
+    fn load(&self) -> Load {
+        Load::default()
+    }
+
+    /// How many of these tokens a sequence that began with them would not have to run now. Like those below it
     /// only queues; a receiver that closes without an answer means that the engine keeps no KV, or cannot now.
     fn cached_kv(&self, tokens: Arc<[u32]>, salt: u64) -> oneshot::Receiver<usize> {
         let _ = (tokens, salt);
         oneshot::channel().1
+    }
+
+    /// Has the KV of these tokens kept for so long, whether it is computed yet or not, in front of what nobody asked to
+    /// keep and as far as there is room for such. It only queues; an engine that keeps no KV does nothing.
+    fn keep_kv(&self, tokens: Arc<[u32]>, salt: u64, ttl: Duration) {
+        let _ = (tokens, salt, ttl);
     }
 
     /// A copy of what the KV cache holds of these tokens, from the first on; closes without an answer when that is

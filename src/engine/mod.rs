@@ -37,7 +37,7 @@ pub use catalog::Catalog;
 #[cfg(feature = "server")]
 pub use contract::{
     AbortHandle, Chat, Counted, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, KvImage,
-    KvRefused, Medium, ModelInfo, Refusal, SequenceId, Standing,
+    KvRefused, Load, Medium, ModelInfo, Refusal, SequenceId, Standing,
 };
 #[cfg(feature = "server")]
 pub use grammar::{Compiled, Grammars, Guide, Lost, Refused, Surroundings, TokenSet, Uncompilable, may_be_unmarked};

@@ -19,7 +19,7 @@ mod turn;
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::contract::{SequenceId, Standing};
+use super::contract::{Load, SequenceId, Standing};
 use super::kv::{BLOCK_TOKENS, BlockId, BlockKey, BlockPool, blocks_for};
 use lookup::Lookup;
 use pace::Pace;
@@ -251,6 +251,18 @@ impl Scheduler {
     /// How often a sequence had to give its blocks back.
     pub(crate) fn preemptions(&self) -> u64 {
         self.preemptions
+    }
+
+    /// What is to be done.
+    pub(crate) fn load(&self) -> Load {
+        let running = self.sequences.values().filter(|sequence| sequence.is_running()).count();
+        Load {
+            running,
+            waiting: self.sequences.len() - running,
+            kv_blocks_held: self.pool.total() - self.pool.available(),
+            kv_blocks: self.pool.total(),
+            preemptions: self.preemptions,
+        }
     }
 
     /// Plans the next step. `room` is how many tokens a sequence's reader can take; without any it is left out.

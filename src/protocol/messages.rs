@@ -110,6 +110,8 @@ pub struct InputBlock {
     pub tool_name: Option<String>,
     /// The tool that is added or removed.
     pub tool: Option<Value>,
+    /// How a `compaction` block left the tools.
+    pub tool_changes: Option<Vec<InputBlock>>,
     /// What is before it is to be kept in the cache.
     pub cache_control: Option<CacheControl>,
 }
@@ -139,6 +141,8 @@ pub struct ToolDeclaration {
     pub strict: Option<bool>,
     /// Whether the model sees it only once it was found.
     pub defer_loading: Option<bool>,
+    /// What is before it is to be kept in the cache.
+    pub cache_control: Option<CacheControl>,
 }
 
 /// Whether tools may be used.
@@ -156,7 +160,7 @@ pub struct ToolChoice {
 /// Whether and how long the model may think.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct ThinkingConfig {
-    /// `enabled`, `adaptive` or `disabled`.
+    /// `enabled`, `adaptive`, `between_tools` or `disabled`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The most tokens of it.
@@ -384,6 +388,8 @@ pub enum StreamEvent {
     Error {
         /// Why.
         error: ErrorObject,
+        /// The request, for people.
+        request_id: String,
     },
 }
 

@@ -20,8 +20,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::error::Error;
 use super::journal::{Batch, Durability, Journal, Sequence};
 use crate::conversation::{Event, Recorded};
-use crate::crash;
 use crate::ids::ConversationId;
+use crate::{clock, crash, telemetry};
 
 /// Parts of a purge that a writer does at most before it stops; the next start goes on with the rest.
 const PURGED_STOPPING_MAX: usize = 64;
@@ -347,7 +347,11 @@ impl Thread {
             return;
         }
         crash::point("append_before");
+        let began = clock::monotonic();
         let written = self.guard(|journal| journal.append(&batches));
+        if written.is_ok() {
+            telemetry::committed(batches.len(), clock::monotonic().duration_since(began));
+        }
         crash::point("append_after");
         for done in waiting {
             // Nobody may wait any more: the caller died.

@@ -161,10 +161,15 @@ async fn a_failure_in_mid_stream_is_an_error_object_and_no_done() {
 async fn silence_is_broken_by_a_chunk_with_an_empty_delta() {
     let server = Server::start_with(Setup { silence: Duration::from_millis(20), ..Setup::default() }).await;
     let chunks = server.post_stream("/v1/chat/completions", streamed("slow")).await.rest_json().await;
-    let empty = chunks.iter().filter(|chunk| {
-        chunk["choices"][0]["delta"] == json!({}) && chunk["choices"][0]["finish_reason"] == Value::Null
-    });
-    assert!(empty.filter(|chunk| !chunk["choices"].as_array().unwrap().is_empty()).count() > 0);
+    let is_empty = |chunk: &&Value| {
+        let choice = &chunk["choices"][0];
+        choice.is_object() && choice["delta"] == json!({}) && choice["finish_reason"] == Value::Null
+    };
+    let empty: Vec<_> = chunks.iter().filter(is_empty).collect();
+    assert!(!empty.is_empty());
+    for name in ["id", "model", "created"] {
+        assert!(empty.iter().all(|chunk| chunk[name] == chunks[0][name]), "{name}: {empty:?}");
+    }
 }
 
 #[tokio::test]

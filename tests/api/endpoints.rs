@@ -107,7 +107,8 @@ async fn a_transcript_is_made_short_and_its_summary_stands_for_it() {
     assert_eq!(compacted["object"], "response.compaction", "{compacted}");
     let output = compacted["output"].as_array().unwrap();
     let kinds: Vec<&str> = output.iter().map(|item| item["type"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["message", "compaction"]);
+    assert_eq!(kinds, ["message", "message", "compaction"]);
+    assert_eq!((&output[0]["role"], &output[1]["role"]), (&json!("developer"), &json!("user")));
     assert!(compacted["usage"]["input_tokens"].as_u64() > Some(0));
     let mut input = output.clone();
     input.push(json!({"role": "user", "content": "and then?"}));
@@ -146,4 +147,8 @@ async fn what_is_no_whole_summary_is_an_error_and_never_given_for_the_transcript
     let refused = server.post("/v1/responses/compact", json!({"input": "a", "generate": false})).await;
     assert_eq!(refused.assert_error(400, "invalid_input")["param"], "generate");
     assert_eq!(server.post("/v1/responses/compact", json!({"input": "a"})).await.status, 200);
+    let asked = json!([{"role": "user", "content": "a"}, {"type": "compaction_trigger"}]);
+    let cut = server.post("/v1/responses", json!({"input": asked, "max_output_tokens": 1})).await.body;
+    let part = &cut["output"][0];
+    assert_eq!((&part["type"], &part["encrypted_content"]), (&json!("compaction"), &json!("")), "{cut}");
 }

@@ -227,6 +227,40 @@ async fn why_a_message_ended_is_said_in_anthropics_words() {
 }
 
 #[tokio::test]
+async fn an_answer_that_somebody_else_cut_is_paused_and_can_be_gone_on_with() {
+    let server = Server::start().await;
+    let mut body = ask("endless");
+    body["stream"] = true.into();
+    let mut stream = server.post_stream(PATH, body).await;
+    let begun = stream.until("message_start").await;
+    stream.until("content_block_delta").await;
+    let id = begun["message"]["id"].as_str().unwrap().replacen("msg_", "resp_", 1);
+    let path = format!("/v1/responses/{id}/interventions");
+    let steered = server.post_keyed(&path, "k", json!({"input": "rain", "when": "now"})).await;
+    assert_eq!(steered.status, 202, "{}", steered.body);
+    assert_eq!(stream.until("message_delta").await["delta"]["stop_reason"], "pause_turn");
+    assert_eq!(stream.next().await.unwrap().json()["type"], "message_stop");
+}
+
+#[tokio::test]
+async fn a_model_that_thinks_unasked_is_stopped_unless_the_request_says_otherwise() {
+    let server = Server::start().await;
+    let thoughts = async |body: Value| {
+        let message = server.post(PATH, body).await.body;
+        let blocks = message["content"].as_array().unwrap_or_else(|| panic!("{message}")).iter();
+        blocks
+            .filter(|block| block["type"] == "thinking")
+            .map(|block| block["thinking"].to_string())
+            .collect::<String>()
+    };
+    let mut off = ask("think");
+    assert!(thoughts(off.clone()).await.len() < "hm, well".len());
+    off["thinking"] = json!({"type": "between_tools"});
+    assert!(thoughts(off).await.len() < "hm, well".len());
+    assert_eq!(thoughts(thinking("think", "summarized")).await, "\"hm, well\"");
+}
+
+#[tokio::test]
 async fn a_request_for_no_tokens_computes_the_prompt_only() {
     let server = Server::start().await;
     let mut body = ask("hi");
@@ -283,6 +317,7 @@ async fn errors_have_anthropics_shape_before_and_within_a_stream() {
     let last = events.last().unwrap();
     assert_eq!((last.event.as_deref(), &last.json()["error"]["type"]), (Some("error"), &json!("api_error")));
     assert!(events.iter().all(|event| event.event.as_deref() != Some("message_stop")));
+    assert!(last.json()["request_id"].as_str().is_some_and(|id| id.starts_with("req_")), "{}", last.data);
 
     let mut unknown = ask("hi");
     unknown["model"] = "claude-unheard-of".into();
@@ -325,10 +360,25 @@ async fn a_prompt_that_cannot_fit_is_refused_in_the_words_that_clients_read() {
 #[tokio::test]
 async fn a_key_is_answered_once() {
     let server = Server::start().await;
-    let first = server.post_keyed(PATH, "k", ask("hi")).await;
-    assert_eq!(first.status, 200);
+    let mut body = ask("endless");
+    body["stream"] = true.into();
+    let begin = || server.stream(server.request(Method::POST, PATH).header("idempotency-key", "k").json(&body));
+    let mut first = begin().await;
+    let begun = first.next().await.unwrap().json();
+    assert_eq!(begun["type"], "message_start");
+    let mut again = begin().await;
+    assert_eq!(again.next().await.unwrap().json(), begun, "it is followed from its beginning");
+    assert_eq!(server.running.count(), 1);
+    let refused = |answer: &Answer| answer.body["error"]["details"]["error_code"].clone();
     let other = server.post_keyed(PATH, "k", ask("rain")).await;
-    assert!(other.status == 422 || other.body["content"][0]["text"] == "Take an umbrella.", "{}", other.body);
+    assert_eq!((other.status, refused(&other)), (422, json!("idempotency_key_reused")), "{}", other.body);
+    let mut whole = body.clone();
+    whole["stream"] = false.into();
+    let whole = server.post_keyed(PATH, "k", whole).await;
+    assert_eq!((whole.status, refused(&whole)), (409, json!("idempotency_in_progress")), "{}", whole.body);
+    // The second reader keeps it alive.
+    drop(first);
+    again.until("content_block_delta").await;
 }
 
 #[tokio::test]

@@ -97,6 +97,32 @@ async fn tools_come_and_go_where_a_message_says_so() {
     }
 }
 
+#[tokio::test]
+async fn a_summary_stands_for_all_messages_before_it_but_not_for_the_system_text() {
+    let server = Server::start().await;
+    let user = |content: Value| json!({"role": "user", "content": content});
+    let counted = async |messages: Value| {
+        let mut body = ask("");
+        (body["system"], body["tools"], body["messages"]) = ("Be kind.".into(), json!([tool("look")]), messages);
+        server.post(COUNT, body).await.body["input_tokens"].as_u64().unwrap()
+    };
+    let summary = json!({"type": "compaction", "content": "They spoke of rain."});
+    let alone = counted(json!([user(json!([summary, {"type": "text", "text": "hi"}]))])).await;
+    let before = [user(json!("a long story ".repeat(50))), json!({"role": "assistant", "content": "And then?"})];
+    let [story, answer] = &before;
+    let behind = json!([story, answer, {"role": "assistant", "content": [summary]}, user(json!("hi"))]);
+    assert_eq!(counted(behind).await, alone);
+    let failed = json!({"type": "compaction", "content": null});
+    let failed = counted(json!([story, answer, {"role": "assistant", "content": [failed]}, user(json!("hi"))])).await;
+    assert!(failed > alone + 500, "one that failed stands for nothing");
+    // What the compacted messages changed of the tools holds on.
+    let mut changed = summary.clone();
+    let removal = json!({"type": "tool_removal", "tool": {"type": "tool_reference", "name": "look"}});
+    changed["tool_changes"] = json!([removal]);
+    let told = counted(json!([{"role": "assistant", "content": [changed]}, user(json!("hi"))])).await;
+    assert!(told > alone, "the model is told");
+}
+
 /// Two turns with thinking and a call each, and a third that asks.
 fn long() -> Value {
     let mut messages = Vec::new();

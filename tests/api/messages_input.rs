@@ -98,6 +98,52 @@ async fn what_stands_in_front_of_the_last_mark_is_put_into_the_cache_and_told_by
 }
 
 #[tokio::test]
+async fn marks_of_both_times_are_told_apart_and_one_on_a_tool_is_one_on_the_system_text() {
+    let server = Server::start().await;
+    let hour = json!({"type": "ephemeral", "ttl": "1h"});
+    let mut body = ask("hi");
+    body["messages"][0]["content"] = json!([{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]);
+    body["system"] = "Be kind.".into();
+    body["tools"] = tools();
+    let plain = server.post(PATH, body.clone()).await.body["usage"]["cache_creation"].clone();
+    let all = plain["ephemeral_5m_input_tokens"].as_u64().unwrap();
+    body["system"] = json!([{"type": "text", "text": "Be kind.", "cache_control": hour}]);
+    let on_system = server.post(PATH, body.clone()).await.body["usage"]["cache_creation"].clone();
+    body["system"] = "Be kind.".into();
+    body["tools"][0]["cache_control"] = hour;
+    let on_tools = server.post(PATH, body).await.body["usage"]["cache_creation"].clone();
+    assert_eq!(on_tools, on_system);
+    let (minutes, hour) = (&on_tools["ephemeral_5m_input_tokens"], &on_tools["ephemeral_1h_input_tokens"]);
+    assert_eq!(minutes.as_u64().unwrap() + hour.as_u64().unwrap(), all);
+    // A byte is a token, and a message has a control token at either end, and a line for its role.
+    assert_eq!(minutes.as_u64().unwrap(), 1 + "user\nhi".len() as u64 + 1 + 1);
+}
+
+#[tokio::test]
+async fn fifty_counts_at_once_are_the_tokens_that_answers_would_have() {
+    let server = Server::start().await;
+    let asked = json!({"role": "user", "content": "weather"});
+    let body = |number: usize| match number % 5 {
+        0 => ask(&"hi ".repeat(number + 1)),
+        1 => with(json!([asked, call("toolu1"), {"role": "user", "content": "rain"}])),
+        // Calls that nobody answers are closed, in the middle and at the end.
+        2 => with(json!([asked, call("toolu1")])),
+        3 => with(json!([asked, call("toolu1"), {"role": "user", "content": [result("toolu1", &json!("rain"))]}])),
+        _ => {
+            let mut body = with(json!([asked, {"role": "system", "content": "Be brief."}]));
+            (body["tools"], body["system"]) = (tools(), "Be kind.".into());
+            body
+        }
+    };
+    let counts = (0..50).map(|number| count(&server, body(number)));
+    let counts = futures_util::future::join_all(counts).await;
+    for (number, counted) in counts.into_iter().enumerate() {
+        let answer = server.post(PATH, body(number)).await.body;
+        assert_eq!(answer["usage"]["input_tokens"], counted, "{number}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn results_are_taken_in_every_form_and_stand_behind_their_calls() {
     let server = Server::start().await;
     let turn = |results: Vec<Value>| {
@@ -182,6 +228,13 @@ async fn what_is_wrong_is_refused_by_its_place() {
         (user(json!([{"type": "text", "text": ""}])), "messages.0"),
         (user(json!([{"type": "text"}])), "messages.0.content.0.text"),
         (user(json!([{"type": "riddle"}])), "messages.0.content.0.type"),
+        (user(json!([{"type": "text", "text": "a"}, {"type": 7}])), "messages.0.content"),
+        (user(json!([{"type": "tool_result"}])), "messages.0.content.0.tool_use_id"),
+        (json!([{"role": "user", "content": "a"}, {"role": 7}]), "messages.1.role: "),
+        (
+            json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "riddle"}]}]),
+            "messages.1.content.0.type",
+        ),
         (user(json!([{"type": "image", "source": {}}])), "messages.0.content.0.type"),
         (json!([{"role": "assistant", "content": [{"type": "tool_use", "name": "a"}]}]), "messages.0.content.0.id"),
     ] {
@@ -190,6 +243,9 @@ async fn what_is_wrong_is_refused_by_its_place() {
     }
     for (name, value, at) in [
         ("max_tokens", Value::Null, "max_tokens"),
+        ("max_tokens", json!(-1), "max_tokens: "),
+        ("thinking", json!({"type": "enabled", "budget_tokens": 1000}), "thinking.budget_tokens"),
+        ("thinking", json!({"type": "sometimes"}), "thinking.type"),
         ("thinking", json!({"type": "enabled", "budget_tokens": 5000}), "`max_tokens` must be greater"),
         ("tool_choice", json!({"type": "tool", "name": "nobody"}), "tool_choice"),
         ("tools", json!([{"type": "bash_20250124", "name": "bash"}]), "tools.0.type"),

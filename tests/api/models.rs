@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Server};
+use crate::support::{Answer, Server, Setup};
 
 #[tokio::test]
 async fn models_are_listed_with_what_they_take_in_and_found_by_their_ids() {
@@ -18,6 +18,17 @@ async fn models_are_listed_with_what_they_take_in_and_found_by_their_ids() {
     assert!(list.get("models").is_none());
     assert_eq!(server.get("/v1/models/scripted").await.body, *model);
     server.get("/v1/models/org/of/slashes").await.assert_error(404, "model_not_found");
+}
+
+#[tokio::test]
+async fn a_model_with_slashes_in_its_name_is_found_however_they_are_written_and_answers() {
+    let server = Server::start_with(Setup { aliases: &["org/of/big-model"], ..Setup::default() }).await;
+    for path in ["/v1/models/org/of/big-model", "/v1/models/org%2Fof%2Fbig-model"] {
+        let model = server.get(path).await;
+        assert_eq!((model.status, &model.body["id"]), (200, &json!("org/of/big-model")), "{path}");
+    }
+    let answer = server.post("/v1/responses", json!({"model": "org/of/big-model", "input": "hi"})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
 #[tokio::test]

@@ -1,9 +1,109 @@
 //! `/v1/responses`.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::support::{Answer, PATIENCE, Server, Setup, SseEvent, text_of};
+
+#[tokio::test]
+async fn what_a_request_says_of_its_answer_is_repeated_in_the_object() {
+    let server = Server::start().await;
+    let said = json!({
+        "truncation": "disabled", "max_tool_calls": 3, "prompt_cache_key": "k", "safety_identifier": "s", "user": "u",
+        "service_tier": "flex", "top_logprobs": 2, "parallel_tool_calls": true,
+        "reasoning": {"effort": "low", "summary": "auto"},
+        "text": {"format": {"type": "text"}, "verbosity": "low"},
+    });
+    let mut body = said.clone();
+    body["input"] = "hi".into();
+    let answer = server.post("/v1/responses", body).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    for (name, value) in said.as_object().unwrap() {
+        assert_eq!(&answer.body[name], value, "{name}");
+    }
+    let stored = server.get(&format!("/v1/responses/{}", answer.id())).await;
+    assert_eq!(stored.body, answer.body);
+}
+
+#[tokio::test]
+async fn silence_is_broken_by_a_whole_event_with_the_next_number_over_http_and_on_a_socket() {
+    let script = json!([{"deltas": ["late"], "delay_ms": 3_600_000}]);
+    let silence = Duration::from_millis(50);
+    let server = Server::start_with(Setup { script: Some(script), silence, ..Setup::default() }).await;
+    let body = json!({"input": "hi", "stream": true});
+    let mut stream = server.post_stream("/v1/responses", body).await;
+    let mut socket = server.responses_socket().await;
+    socket.send(json!({"type": "response.create", "input": "hi"})).await;
+    for number in 0..5 {
+        let kind = if number == 0 { "response.created" } else { "response.in_progress" };
+        for event in [stream.next().await.unwrap().json(), socket.next().await] {
+            assert_eq!((&event["type"], &event["sequence_number"]), (&json!(kind), &json!(number)));
+            assert_eq!(event["response"]["object"], "response", "{event}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_resets_its_connection_behind_the_last_event_has_its_answer() {
+    let server = Server::start().await;
+    let mut socket = TcpStream::connect(&server.address).await.unwrap();
+    let body = json!({"input": "hi", "stream": true}).to_string();
+    let head = format!("POST /v1/responses HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len());
+    socket.write_all((head + &body).as_bytes()).await.unwrap();
+    let mut read = Vec::new();
+    while !String::from_utf8_lossy(&read).contains("event: response.completed") {
+        assert!(socket.read_buf(&mut read).await.unwrap() > 0);
+    }
+    // Dropped with unread bytes or none, the system sends a reset and not an end.
+    socket.set_zero_linger().unwrap();
+    drop(socket);
+    let text = String::from_utf8_lossy(&read).into_owned();
+    let id = text.split(r#""id":""#).nth(1).unwrap().split('"').next().unwrap();
+    let answer = server.get(&format!("/v1/responses/{id}")).await;
+    assert_eq!((&answer.body["status"], &answer.body["error"]), (&json!("completed"), &Value::Null));
+}
+
+#[tokio::test]
+async fn a_foreground_answer_whose_client_leaves_before_its_first_event_or_its_whole_is_cancelled() {
+    let script = json!([{"deltas": ["late"], "delay_ms": 3_600_000}]);
+    let server = Server::start_with(Setup { script: Some(script), ..Setup::default() }).await;
+    for path in ["/v1/responses", "/v1/chat/completions", "/v1/messages"] {
+        for streams in [true, false] {
+            let messages = json!([{"role": "user", "content": "hi"}]);
+            let body = if path == "/v1/responses" {
+                json!({"input": "hi", "store": false, "stream": streams})
+            } else {
+                json!({"messages": messages, "max_tokens": 9, "stream": streams})
+            };
+            let request = server.request(Method::POST, path).json(&body).send();
+            let asked = tokio::spawn(request);
+            while server.running.count() == 0 {
+                tokio::task::yield_now().await;
+            }
+            asked.abort();
+            timeout(PATIENCE, server.running.idle()).await.unwrap_or_else(|_| panic!("{path}, {streams}: it runs on"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn bodies_of_many_megabytes_are_taken_over_http_and_on_a_socket() {
+    let (body_bytes_max, ws_frame_bytes_max) = (64 << 20, 64 << 20);
+    let server = Server::start_with(Setup { body_bytes_max, ws_frame_bytes_max, ..Setup::default() }).await;
+    // What is long and means nothing: a prompt as long would not fit the model.
+    let junk = json!({"type": "of tomorrow", "content": "x".repeat(20 << 20)});
+    let input = json!([junk, {"role": "user", "content": "hi"}]);
+    let answer = server.post("/v1/responses", json!({"input": input})).await;
+    assert_eq!((answer.status, &answer.body["status"]), (200, &json!("completed")));
+    let mut socket = server.responses_socket().await;
+    socket.send(json!({"type": "response.create", "input": input})).await;
+    assert_eq!(socket.until_type("response.completed").await["response"]["status"], "completed");
+}
 
 #[tokio::test]
 async fn a_whole_response_has_every_field_that_sdks_require() {

@@ -394,7 +394,8 @@ async fn a_stop_of_the_server_closes_sockets_as_restarting() {
     busy.send(json!({"type": "response.steer", "previous_response_id": "resp_1", "input": "a"})).await;
     busy.until_type("response.steer.failed").await;
     server.root.stop().await;
-    assert_eq!(busy.until_type("error").await["status"], 503);
+    let error = busy.until_type("error").await;
+    assert_eq!((&error["status"], &error["headers"]), (&json!(503), &json!({"retry-after": "1"})));
     assert_eq!(busy.close_code().await, 1012);
 }
 

@@ -71,6 +71,8 @@ pub(crate) struct Server {
 pub(crate) struct Setup {
     /// What the model says, where it is not the usual.
     pub(crate) script: Option<Value>,
+    /// Further names of the scripted model.
+    pub(crate) aliases: &'static [&'static str],
     /// The server whose model it serves, in the place of a script.
     pub(crate) upstream: Option<String>,
     pub(crate) body_bytes_max: usize,
@@ -87,6 +89,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             script: None,
+            aliases: &[],
             upstream: None,
             body_bytes_max: 2 << 20,
             ws_frame_bytes_max: 1 << 16,
@@ -126,7 +129,8 @@ impl Server {
         } else {
             let engine = ScriptedEngine::from_json(&setup.script.unwrap_or_else(script).to_string()).unwrap();
             let briefly = Effort { budget_tokens: Some(4), ..Effort::default() };
-            Arc::new(engine.with_efforts(&[("briefly".to_owned(), briefly)].into()))
+            let aliases = setup.aliases.iter().map(|alias| (*alias).to_owned()).collect();
+            Arc::new(engine.with_efforts(&[("briefly".to_owned(), briefly)].into()).with_aliases(aliases))
         };
         let catalog = Arc::new(Catalog::new(vec![engine]));
         let keys = Keys::new(journal.clone());

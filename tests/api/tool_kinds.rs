@@ -165,6 +165,11 @@ async fn kinds_that_nobody_runs_here_fail_no_request_and_are_noted() {
         {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "a"}},
         {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "image_url": "a"}},
         {"type": "of tomorrow", "output": [{}]},
+        {"type": "of tomorrow", "content": {"a": 1}, "id": 7, "input": [1], "summary": "s", "role": []},
+        {"role": "assistant", "content": [
+            {"type": "output_picture", "url": "a"}, {"type": "output_text", "text": "So."},
+        ]},
+        {"type": "reasoning", "summary": [{"type": "of tomorrow"}], "content": [{"type": "of tomorrow", "x": 1}]},
         {"type": "reasoning", "summary": [], "content": null, "encrypted_content": "somebody else's"},
         {"role": "user", "content": "hi", "phase": "final_answer"},
     ]);
@@ -195,6 +200,28 @@ async fn a_choice_of_nothing_that_is_run_here_leaves_the_model_no_tool_of_an_ite
     let body = json!({"input": input, "tools": [look]});
     let prompt = server.post("/v1/chat/render", body).await.body["prompt"].to_string();
     assert!(prompt.contains("look") && prompt.contains("brought"), "{prompt}");
+}
+
+#[tokio::test]
+async fn a_whole_call_into_a_namespace_names_it_and_a_wrong_tool_of_an_item_is_refused_by_its_place() {
+    let server = server(&[call("agents__spawn", &json!({"task": "a"}))]).await;
+    let spawn = json!({"type": "function", "name": "spawn", "parameters": {"type": "object"}});
+    let brought = json!({"type": "additional_tools", "tools": [
+        {"type": "namespace", "name": "agents", "tools": [spawn]},
+    ]});
+    let input = json!([brought, {"role": "user", "content": "go now"}]);
+    let body = json!({"input": input, "stream": true, "stream_options": {"include_dispatch": true}});
+    let events = server.post_stream("/v1/responses", body).await.rest_json().await;
+    let whole = events.iter().find(|event| event["type"] == "tool_call_dispatch").unwrap();
+    assert_eq!((&whole["namespace"], &whole["name"]), (&json!("agents"), &json!("spawn")));
+    let wrong =
+        json!([{"role": "user", "content": "a"}, {"type": "additional_tools", "tools": [{"type": "function"}]}]);
+    for (path, field) in [("/v1/responses", "input"), ("/v1/conversations", "items")] {
+        let mut body = json!({});
+        body[field] = wrong.clone();
+        let refused = server.post(path, body).await;
+        assert_eq!(refused.assert_error(400, "invalid_input")["param"], format!("{field}[1].tools[0].name"));
+    }
 }
 
 #[tokio::test]

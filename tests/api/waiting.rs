@@ -227,6 +227,19 @@ async fn a_model_that_thinks_is_told_to_stop_thinking_while_it_does() {
 }
 
 #[tokio::test]
+async fn a_budget_ends_reasoning_where_the_model_rests_and_not_behind_it() {
+    let server = Server::start().await;
+    let thinking = json!({"type": "enabled", "budget_tokens": 1024});
+    let messages = json!([{"role": "user", "content": "ponder"}]);
+    let body = json!({"messages": messages, "max_tokens": 1100, "thinking": thinking});
+    let answer = server.post("/v1/messages", body).await.body;
+    let thought = answer["content"][0]["thinking"].as_str().unwrap();
+    assert!(thought.ends_with('?'), "{thought}");
+    // The scripted model's tokens are bytes; it rests after at most six. The tags are not part of the text.
+    assert!((1024 - 80..1024).contains(&thought.len()), "{}", thought.len());
+}
+
+#[tokio::test]
 async fn how_hard_to_think_is_said_in_the_words_that_the_model_takes() {
     let server = Server::start().await;
     let thought = async |word: &str| {

@@ -1,18 +1,13 @@
 //! Anthropic's SDKs for Python and JavaScript, over all that they have for this server.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::install;
-use crate::server::Site;
+use crate::confined::{self, checks};
 
 const PYTHON: &str = "anthropic==2.14.0";
 const JAVASCRIPT: &str = "1.14.0";
-/// Seconds after which a check hangs.
-const PATIENCE_S: &str = "120";
 
 /// What the scripted model says to what the checks ask.
 fn replies() -> Value {
@@ -27,50 +22,15 @@ fn replies() -> Value {
     ])
 }
 
-/// Runs a check to its end, which must be a good one: nothing but loopback can be reached, and nothing of the caller's
-/// environment.
-fn run(program: &Path, script: &Path, check: &str, environment: &[(&str, &Path)]) {
-    let site = Site::new(&replies());
-    let server = site.start();
-    let home = TempDir::new_in(install::folder()).unwrap();
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", PATIENCE_S]).arg(program).arg(script);
-    command.arg(format!("http://{}", server.address)).arg(check);
-    command.current_dir(home.path()).env_clear().env("HOME", home.path()).envs(environment.iter().copied());
-    let nowhere = "http://127.0.0.1:9";
-    command.envs([("HTTP_PROXY", nowhere), ("HTTPS_PROXY", nowhere), ("NO_PROXY", "127.0.0.1")]);
-    let output = command.env("PATH", "/usr/bin:/bin").stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{check}: {}\n{said}", output.status);
-}
-
 fn python(check: &str) {
-    let (program, packages) = install::pip(PYTHON);
-    // Not beside the script: its name is the package's.
-    let home = TempDir::new_in(install::folder()).unwrap();
-    let script = home.path().join("check.py");
-    std::fs::write(&script, include_str!("anthropic.py")).unwrap();
-    run(&program, &script, check, &[("PYTHONPATH", &packages), ("PYTHONDONTWRITEBYTECODE", Path::new("1"))]);
+    let command = |home: &Path| confined::python(PYTHON, include_str!("anthropic.py"), home);
+    confined::check(&replies(), "", &command, check);
 }
 
 fn javascript(check: &str) {
-    let place = install::npm("@anthropic-ai/sdk", JAVASCRIPT);
-    // A module finds packages beside itself.
-    let script: PathBuf = place.join("anthropic.mjs");
-    let written = tempfile::NamedTempFile::new_in(&place).unwrap();
-    std::fs::write(&written, include_str!("anthropic.mjs")).unwrap();
-    written.persist(&script).unwrap();
-    run(&install::node(), &script, check, &[]);
-}
-
-/// A test of each check.
-macro_rules! checks {
-    ($($name:ident: $run:ident($check:literal);)*) => {$(
-        #[test]
-        fn $name() {
-            $run($check);
-        }
-    )*};
+    let packages = [("@anthropic-ai/sdk", JAVASCRIPT)];
+    let command = |home: &Path| confined::javascript(&packages, include_str!("anthropic.mjs"), home);
+    confined::check(&replies(), "", &command, check);
 }
 
 checks! {

@@ -9,13 +9,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::confined::{self, PATIENCE_S};
 use crate::install;
 use crate::proxy::Proxy;
 use crate::server::{Server, Site};
 
 const VERSION: &str = "2.1.332";
-/// Seconds after which a run hangs.
-const PATIENCE_S: &str = "120";
 /// The heads of its requests.
 const POSTS: &str = "POST /v1/messages?beta=true ";
 const COUNTS: &str = "POST /v1/messages/count_tokens?beta=true ";
@@ -74,19 +73,13 @@ impl Claude {
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        // Ends what hangs, with what it started.
-        let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", PATIENCE_S]).arg(&self.program);
+        let mut command = confined::command(&self.program, self.home.path(), PATIENCE_S);
         command.arg("-p").args(words).args(["--model", "scripted", "--allowedTools", "Bash"]);
-        command.current_dir(self.home.path().join("work")).env_clear();
-        // Nothing but loopback can be reached.
-        let nowhere = "http://127.0.0.1:9";
-        command.envs([("HTTP_PROXY", nowhere), ("HTTPS_PROXY", nowhere), ("NO_PROXY", "127.0.0.1")]);
+        command.current_dir(self.home.path().join("work"));
         command.env("ANTHROPIC_BASE_URL", format!("http://{}", self.proxy.address));
         command.envs([("ANTHROPIC_API_KEY", "sk-ant-fake"), ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")]);
-        command.envs([("DISABLE_TELEMETRY", "1"), ("DISABLE_AUTOUPDATER", "1"), ("TERM", "dumb")]);
-        command.env("PATH", "/usr/bin:/bin").env("HOME", self.home.path());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.envs([("DISABLE_TELEMETRY", "1"), ("DISABLE_AUTOUPDATER", "1")]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
@@ -172,6 +165,16 @@ fn claude_code_runs_a_tool_and_answers_with_its_result() {
     assert!(run["usage"]["output_tokens_details"]["thinking_tokens"].as_u64() > Some(0), "{run}");
     assert!(claude.proxy.answered("signature_delta") > 0 && claude.proxy.asked("\"signature\":\"") > 0);
     assert_eq!(claude.proxy.asked(POSTS), 2);
+}
+
+#[test]
+fn claude_code_asks_for_a_whole_answer_where_there_are_no_streams() {
+    let claude = Claude::new();
+    claude.proxy.refuse_next(POSTS);
+    let run = claude.run(&["say hi"]);
+    assert_eq!((&run["result"], &run["stop_reason"]), (&json!("Hello there."), &json!("end_turn")), "{run}");
+    assert_eq!((claude.proxy.asked(POSTS), claude.proxy.asked("\"stream\":true")), (2, 1));
+    assert_eq!(claude.proxy.answered("message_start"), 0);
 }
 
 #[test]

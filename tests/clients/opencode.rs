@@ -1,18 +1,16 @@
 //! opencode, from its package on npm, over each of the APIs that it speaks: text, and a tool.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::confined::{self, PATIENCE_S};
 use crate::install;
 use crate::proxy::Proxy;
 use crate::server::{Server, Site};
 
 const VERSION: &str = "1.18.33";
-/// Seconds after which a run hangs.
-const PATIENCE_S: &str = "120";
 
 /// An API, by opencode's adapter for it and the head of a request.
 struct Api {
@@ -75,17 +73,12 @@ impl OpenCode {
 
     /// Runs to its end, which must be a good one; gives what it printed.
     fn run(&self, text: &str) -> String {
-        let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", PATIENCE_S]).arg(&self.program).args(["run", "-m", "local/scripted", text]);
-        command.current_dir(self.home.path().join("work")).env_clear().env("HOME", self.home.path());
-        // Nothing but loopback can be reached.
-        let nowhere = "http://127.0.0.1:9";
-        command.envs([("HTTP_PROXY", nowhere), ("HTTPS_PROXY", nowhere), ("NO_PROXY", "127.0.0.1")]);
+        let mut command = confined::command(&self.program, self.home.path(), PATIENCE_S);
+        command.args(["run", "-m", "local/scripted", text]).current_dir(self.home.path().join("work"));
         for off in ["AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS"] {
             command.env(format!("OPENCODE_DISABLE_{off}"), "1");
         }
-        command.envs([("PATH", "/usr/bin:/bin"), ("TERM", "dumb")]);
-        let output = command.stdin(Stdio::null()).output().unwrap();
+        let output = command.output().unwrap();
         let (said, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{}\n{said}\n{log}", output.status);
         said.into_owned()

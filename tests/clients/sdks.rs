@@ -1,21 +1,16 @@
 //! OpenAI's SDKs for Python and JavaScript, over all that they have for this server.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::install;
-use crate::server::Site;
+use crate::confined::{self, checks};
 
 const PYTHON: &str = "openai[realtime]==3.57.0";
 /// The last one that runs on the oldest Node.js that is still maintained.
 const JAVASCRIPT: &str = "6.49.0";
 /// What that one speaks on sockets with.
 const WS: &str = "8.21.0";
-/// Seconds after which a check hangs.
-const PATIENCE_S: &str = "120";
 
 /// What the scripted model says to what the checks ask.
 fn replies() -> Value {
@@ -35,47 +30,15 @@ fn replies() -> Value {
     ])
 }
 
-/// Runs a check to its end, which must be a good one: nothing but loopback can be reached, and nothing of the caller's
-/// environment.
-fn run(program: &Path, arguments: &[&Path], check: &str, environment: &[(&str, &Path)]) {
-    let site = Site::new(&replies());
-    let server = site.start();
-    let home = TempDir::new_in(install::folder()).unwrap();
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", PATIENCE_S]).arg(program).args(arguments);
-    command.arg(format!("http://{}/v1", server.address)).arg(check);
-    command.current_dir(home.path()).env_clear().env("HOME", home.path()).envs(environment.iter().copied());
-    let nowhere = "http://127.0.0.1:9";
-    command.envs([("HTTP_PROXY", nowhere), ("HTTPS_PROXY", nowhere), ("NO_PROXY", "127.0.0.1")]);
-    let output = command.env("PATH", "/usr/bin:/bin").stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{check}: {}\n{said}", output.status);
-}
-
 fn python(check: &str) {
-    let (program, packages) = install::pip(PYTHON);
-    let script = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/sdk.py"));
-    run(&program, &[&script], check, &[("PYTHONPATH", &packages), ("PYTHONDONTWRITEBYTECODE", Path::new("1"))]);
+    let command = |home: &Path| confined::python(PYTHON, include_str!("sdk.py"), home);
+    confined::check(&replies(), "/v1", &command, check);
 }
 
 fn javascript(check: &str) {
-    let place = install::npm_all(&[("openai", JAVASCRIPT), ("ws", WS)]);
-    // A module finds packages beside itself.
-    let script = place.join("sdk.mjs");
-    let written = tempfile::NamedTempFile::new_in(&place).unwrap();
-    std::fs::write(&written, include_str!("sdk.mjs")).unwrap();
-    written.persist(&script).unwrap();
-    run(&install::node(), &[&script], check, &[]);
-}
-
-/// A test of each check.
-macro_rules! checks {
-    ($($name:ident: $run:ident($check:literal);)*) => {$(
-        #[test]
-        fn $name() {
-            $run($check);
-        }
-    )*};
+    let packages = [("openai", JAVASCRIPT), ("ws", WS)];
+    let command = |home: &Path| confined::javascript(&packages, include_str!("sdk.mjs"), home);
+    confined::check(&replies(), "/v1", &command, check);
 }
 
 checks! {

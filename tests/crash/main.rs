@@ -9,6 +9,7 @@ mod crowd;
 mod disk;
 mod kills;
 mod kv;
+mod metrics;
 mod model;
 mod operators;
 mod order;

@@ -25,6 +25,10 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer {
         path: "src/config", modules: &["parse", "prompt"], crates: &["figment", "serde", "thiserror"], pure: false,
     },
+    Layer {
+        path: "src/telemetry.rs", modules: &["clock", "conversation", "engine"],
+        crates: &["metrics", "metrics_exporter_prometheus", "tokio"], pure: false,
+    },
     Layer { path: "src/models/", modules: &[], crates: &["indicatif", "sha2", "thiserror"], pure: false },
     Layer { path: "src/crash.rs", modules: &[], crates: &[], pure: false },
     Layer { path: "src/clock.rs", modules: &[], crates: &[], pure: false },
@@ -44,7 +48,8 @@ pub(crate) const LAYERS: &[Layer] = &[
         crates: &["serde", "serde_json", "thiserror"], pure: true,
     },
     Layer {
-        path: "src/store/", modules: &["clock", "config", "conversation", "crash", "error", "ids", "migrations"],
+        path: "src/store/",
+        modules: &["clock", "config", "conversation", "crash", "error", "ids", "migrations", "telemetry"],
         crates: &["crc32fast", "rustix", "serde", "serde_json", "sha2", "sled", "thiserror", "tokio", "tracing"],
         pure: false,
     },
@@ -85,6 +90,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         path: "src/actors/",
         modules: &[
             "clock", "config", "conversation", "crash", "engine", "error", "ids", "parse", "prompt", "store",
+            "telemetry",
         ],
         crates: &[
             "anyhow", "futures_util", "ractor", "serde", "serde_json", "sha2", "thiserror", "tokio", "tracing",
@@ -95,6 +101,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         path: "src/api/",
         modules: &[
             "actors", "clock", "config", "conversation", "engine", "error", "ids", "parse", "prompt", "protocol",
+            "telemetry",
             // How an idempotency key is named and answered; the journal itself stays out of reach.
             "store::KeyScope", "store::KeyedAnswer", "store::Operation",
         ],

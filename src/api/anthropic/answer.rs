@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::marks::Marked;
 use crate::api::object::seal;
 use crate::conversation::{Ending, Item, ItemBody, ItemStatus, OutputItem, Purpose, Response, ResponseStatus};
 use crate::ids::ResponseId;
@@ -16,8 +17,10 @@ pub(super) struct Shown {
     pub(super) dispatches: bool,
     /// What was left out of its prompt, where the request asks for that.
     pub(super) edits: Option<AppliedEdits>,
-    /// Tokens of its prompt up to the last mark, and whether they are to be kept for an hour.
-    pub(super) marked: Option<(u32, bool)>,
+    /// Tokens of its prompt that are to be kept in the cache.
+    pub(super) marked: Marked,
+    /// Names the request where the answer breaks off.
+    pub(super) request_id: String,
 }
 
 /// The answer as it ended.
@@ -95,6 +98,7 @@ pub(super) fn end(response: &Response) -> MessageEnd {
             let reached = most.is_none_or(|most| response.usage.output_tokens >= most);
             if reached { "max_tokens" } else { "model_context_window_exceeded" }
         }
+        ResponseStatus::Ended(Ending::Incomplete { reason }) => cut(reason),
         _ if response.config.purpose == Purpose::Prefill => "max_tokens",
         ResponseStatus::Ended(Ending::Completed) if response.output.iter().any(calls) => "tool_use",
         ResponseStatus::Ended(Ending::Completed) if response.stop_string.is_some() => "stop_sequence",
@@ -104,19 +108,47 @@ pub(super) fn end(response: &Response) -> MessageEnd {
     MessageEnd { stop_reason, stop_sequence }
 }
 
+/// Why a message ended that was cut for another reason than its own bound.
+fn cut(reason: &str) -> &'static str {
+    match reason {
+        "max_conversation_tokens" => "max_tokens",
+        "content_filter" => "refusal",
+        // Somebody else or a policy ended it: what there is of it can be gone on with.
+        _ => "pause_turn",
+    }
+}
+
 /// Tokens so far.
 pub(super) fn usage(response: &Response, shown: &Shown) -> Usage {
     let usage = &response.usage;
-    let (marked, for_an_hour) = shown.marked.unwrap_or_default();
-    let created = marked.min(usage.input_tokens).saturating_sub(usage.cached_tokens);
-    let (hour, minutes) = if for_an_hour { (created, 0) } else { (0, created) };
+    let created = |marked: u32| marked.min(usage.input_tokens).saturating_sub(usage.cached_tokens);
+    let (created, hour) = (created(shown.marked.all), created(shown.marked.hour));
     Usage {
         input_tokens: usage.input_tokens.saturating_sub(usage.cached_tokens + created),
         cache_creation_input_tokens: created,
-        cache_creation: CacheCreation { ephemeral_5m_input_tokens: minutes, ephemeral_1h_input_tokens: hour },
+        cache_creation: CacheCreation { ephemeral_5m_input_tokens: created - hour, ephemeral_1h_input_tokens: hour },
         cache_read_input_tokens: usage.cached_tokens,
         output_tokens: usage.output_tokens,
         output_tokens_details: OutputTokensDetails { thinking_tokens: usage.reasoning_tokens },
         service_tier: "standard",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_gone_on_with_is_not_called_a_pause() {
+        for (reason, word) in [
+            ("max_conversation_tokens", "max_tokens"),
+            ("content_filter", "refusal"),
+            ("steered", "pause_turn"),
+            ("interrupted", "pause_turn"),
+            ("disconnected", "pause_turn"),
+            ("max_unattended_tokens", "pause_turn"),
+        ] {
+            assert_eq!(cut(reason), word, "{reason}");
+        }
     }
 }

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::transcript::Mark;
 use crate::api::App;
 use crate::api::errors::invalid;
 use crate::conversation::{Create, Item, ItemBody, Reject};
 use crate::engine::Engine;
-use crate::prompt::{PromptEnd, Role};
+use crate::prompt::Role;
 use crate::protocol::messages::{Amount, AppliedEdit, AppliedEdits, Edit, MessagesRequest};
 
 /// What Anthropic's API does where a request does not say: the tokens from which on uses of tools are cleared, and how
@@ -65,22 +64,6 @@ pub(super) async fn apply(
 /// Tokens of the prompt.
 pub(super) async fn count(app: &App, engine: &Arc<dyn Engine>, create: &Create) -> Result<usize, Reject> {
     app.directory.count(None, create.clone(), engine).await
-}
-
-/// Tokens of the prompt up to a mark.
-pub(super) async fn count_marked(
-    app: &App,
-    engine: &Arc<dyn Engine>,
-    create: &Create,
-    mark: Option<Mark>,
-) -> Result<Option<(u32, bool)>, Reject> {
-    let Some(mark) = mark else { return Ok(None) };
-    let Some(place) = create.input.iter().position(|item| item.id == mark.behind) else { return Ok(None) };
-    let mut begins = create.clone();
-    begins.input.truncate(place + 1);
-    begins.config.prompt_end = PromptEnd::Nothing;
-    let tokens = count(app, engine, &begins).await?;
-    Ok(Some((u32::try_from(tokens).unwrap_or(u32::MAX), mark.for_an_hour)))
 }
 
 /// What is left out.

@@ -22,11 +22,20 @@ pub(crate) fn refusal(reject: Reject, request_id: Option<String>) -> Response {
 
 /// The error object of a refusal.
 pub(super) fn object(reject: Reject) -> ErrorObject {
+    let message = match &reject.param {
+        Some(path) => reject.message.replace(path, &dotted(path)),
+        None => reject.message,
+    };
     ErrorObject {
         kind: kind(reject.code),
-        message: reject.message,
+        message,
         details: ErrorDetails { error_code: reject.code.to_string(), others: reject.details },
     }
+}
+
+/// A path with its numbers between dots, as all are spelled here.
+pub(super) fn dotted(path: &str) -> String {
+    path.replace('[', ".").replace(']', "")
 }
 
 fn status(code: Code) -> u16 {
@@ -53,6 +62,13 @@ fn kind(code: Code) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_spelled_with_dots_wherever_the_refusal_comes_from() {
+        let reject = Reject::new(Code::InvalidInput, "messages[2].content[0].id: expected a string");
+        let object = object(reject.param("messages[2].content[0].id"));
+        assert_eq!(object.message, "messages.2.content.0.id: expected a string");
+    }
 
     #[test]
     fn every_code_has_a_class_that_clients_know_and_says_when_to_come_back() {

@@ -4,6 +4,7 @@ mod answer;
 pub(crate) mod count;
 mod edits;
 pub(crate) mod errors;
+mod marks;
 pub(crate) mod messages;
 pub(crate) mod models;
 pub(super) mod request;

@@ -4,14 +4,15 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::marks::Marks;
 use super::thinking::thinking;
 use super::tools::{self, Declared};
-use super::transcript::{Mark, Setting, Transcript, transcript};
+use super::transcript::{Setting, Transcript, transcript};
 use crate::api::body::decode;
 use crate::api::errors::invalid;
 use crate::api::seal::Seal;
-use crate::api::{constraint, input, sampling, unserved};
-use crate::conversation::{Create, Item, ItemBody, Purpose, Reject, ResponseConfig};
+use crate::api::{constraint, custom_tools, input, sampling, unserved};
+use crate::conversation::{Create, Item, ItemBody, Purpose, Reject, ResponseConfig, Toolbox};
 use crate::engine::ModelInfo;
 use crate::engine::settings::Constraint;
 use crate::ids::{FreshIds, ResponseId};
@@ -31,7 +32,7 @@ pub(crate) struct Prepared {
     /// What its generation follows from, in the words of the other APIs.
     pub(super) params: Value,
     /// Up to where the prompt is to be kept in the cache.
-    pub(super) mark: Option<Mark>,
+    pub(super) marks: Marks,
 }
 
 /// Whether the stricter rules of the newer version hold. A version that is not known is taken for the older one.
@@ -51,14 +52,17 @@ pub(crate) fn prepare(
     let fresh = &mut FreshIds::random();
     let response_id = ResponseId::draw(fresh);
     let declared = tools::declared(request.tools.as_deref())?;
-    let Transcript { items, effort, removed, mark } =
+    let Transcript { items, effort, removed, marks } =
         transcript(request, Setting { seal, strict, tools: &declared }, fresh)?;
-    let (thinking, template_kwargs) = thinking(request, effort.as_deref(), model)?;
+    let behind_results = items.last().is_some_and(|item| item.answers().is_some());
+    let (thinking, template_kwargs) = thinking(request, effort.as_deref(), behind_results, model)?;
     let params = params(request, body, &declared, &removed)?;
     let (read, tools) = (decode::<GenerationParams>(&params)?, shown(request, declared));
     // What was removed stands at the head of the prompt as before, and is not called.
-    let callable: Vec<_> = tools.iter().filter(|tool| !removed.contains(&tool.name)).cloned().collect();
-    let constraint = constraint::constraint(&read, &[], &callable, model).map_err(in_own_words)?.map(blamed);
+    let callable = tools.iter().filter(|tool| !removed.contains(&tool.name)).cloned().collect();
+    let holds = custom_tools::holds(read.tools.as_deref().unwrap_or_default(), "tools").map_err(in_own_words)?;
+    let callable = Toolbox { tools: callable, holds, ..Toolbox::default() };
+    let constraint = constraint::constraint(&read, &callable, model).map_err(in_own_words)?.map(blamed);
     let purpose = if request.max_tokens == Some(0) { Purpose::Prefill } else { Purpose::Answer };
     let config = ResponseConfig {
         tools,
@@ -78,7 +82,7 @@ pub(crate) fn prepare(
         extras: input::extras(body)?,
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
-    Ok(Prepared { create: Create::new(response_id, items, config), params, mark })
+    Ok(Prepared { create: Create::new(response_id, items, config), params, marks })
 }
 
 /// Refuses what is not done here, and what the version does not take.

@@ -1,7 +1,9 @@
 //! The text of content that is given as blocks: what the model reads of each kind.
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::errors::dotted;
 use crate::api::body::decode;
 use crate::api::errors::invalid;
 use crate::conversation::Reject;
@@ -71,7 +73,21 @@ fn inner(content: Option<&Value>, path: &str) -> Result<String, Reject> {
 /// Content inside a block, whose errors are named by their place.
 pub(super) fn blocks(content: Option<&Value>, path: &str) -> Result<TextOr<InputBlock>, Reject> {
     let Some(content) = content.filter(|content| !content.is_null()) else { return Ok(TextOr::List(Vec::new())) };
-    decode(content).map_err(|reject| invalid(path, format!("{path}: {}", reject.message)))
+    decode_at(content, path)
+}
+
+/// Reads a known type out of JSON that stands at this path of the request.
+pub(super) fn decode_at<T: DeserializeOwned>(value: &Value, path: &str) -> Result<T, Reject> {
+    decode(value).map_err(|reject| {
+        let inner = reject.param.unwrap_or_default();
+        let said = reject.message.strip_prefix(&inner).unwrap_or(&reject.message);
+        let inner = dotted(&inner);
+        let at = match inner.trim_matches('.') {
+            "" => path.to_owned(),
+            inner => format!("{path}.{inner}"),
+        };
+        invalid(at.clone(), format!("{at}{said}"))
+    })
 }
 
 /// What stands in the place of something that the model cannot read: a tool that gave a picture once must not end the
@@ -90,12 +106,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::protocol::messages::ToolDeclaration;
 
     #[test]
     fn one_text_is_the_same_as_one_block_of_it_and_several_stand_apart() {
         let joined = |texts: &[&str]| joined(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
         assert_eq!(joined(&[" a \n"]), " a \n");
         assert_eq!(joined(&["a", "", "b\n", "c"]), "a\n\nb\nc");
+    }
+
+    #[test]
+    fn what_is_wrong_inside_a_block_is_named_by_its_whole_path() {
+        let read = |content: Value| blocks(Some(&content), "messages.2.content.0.content").unwrap_err().message;
+        let path = "messages.2.content.0.content";
+        assert!(read(json!([{"type": "text", "text": "a"}, {"type": 7}])).starts_with(path), "one spelling");
+        assert!(read(json!(7)).starts_with(&format!("{path}: ")));
+        let definition = decode_at::<ToolDeclaration>(&json!({"name": 7}), "messages.1.content.0.tool.definition");
+        let said = definition.unwrap_err().message;
+        assert!(said.starts_with("messages.1.content.0.tool.definition.name: "), "{said}");
     }
 
     #[test]

@@ -14,6 +14,9 @@ const BUDGET_MIN: u32 = 1024;
 /// Anthropic's words for effort, from the least to the most.
 const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 
+/// Variables of templates that switch thinking on and off.
+const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
+
 /// Checks a word for effort; `at` is the field that has it.
 pub(super) fn checked<'a>(word: Option<&'a str>, at: &str) -> Result<Option<&'a str>, Reject> {
     match word.filter(|word| !EFFORTS.contains(word)) {
@@ -26,30 +29,33 @@ pub(super) fn checked<'a>(word: Option<&'a str>, at: &str) -> Result<Option<&'a 
 }
 
 /// How long the answer may think, and the template's variables. The request's own effort is part of the prompt's
-/// head; `later` is one that a message said since, and stands in its place there.
+/// head; `later` is one that a message said since, and stands in its place there. `behind_results`: the answer is what
+/// the model makes of what its tools gave.
 pub(super) fn thinking(
     request: &MessagesRequest,
     later: Option<&str>,
+    behind_results: bool,
     model: &ModelInfo,
 ) -> Result<(Option<Thinking>, Map<String, Value>), Reject> {
     let mut kwargs = request.chat_template_kwargs.clone().unwrap_or_default();
     let word = request.output_config.as_ref().and_then(|config| config.effort.as_deref());
     let word = checked(word, "output_config.effort")?;
     let config = request.thinking.as_ref();
+    // Who sets the template's own switch knows what he does.
+    let is_switched = SWITCHES.iter().any(|switch| kwargs.contains_key(*switch));
     let budget_tokens = match config.map(|config| config.kind.as_str()) {
-        None => {
-            kwargs.entry("enable_thinking").or_insert(Value::Bool(false));
-            return Ok((None, kwargs));
-        }
-        Some("disabled") => {
+        None if is_switched => return Ok((None, kwargs)),
+        None | Some("disabled") => {
             let off = Effort { budget_tokens: Some(0), ..Effort::default() };
             let thinking = Thinking { budget_tokens: Some(0), effort: None };
             return Ok((Some(thinking), with_effort(kwargs, "none", &off)));
         }
         Some("enabled") => Some(budget(request)?),
         Some("adaptive") => None,
+        // What comes before the first call is not thought about, and the prompt stays the same from call to call.
+        Some("between_tools") => (!behind_results).then_some(0),
         Some(kind) => {
-            let text = format!("thinking.type is {kind:?}, but must be enabled, adaptive or disabled");
+            let text = format!("thinking.type is {kind:?}, but must be enabled, adaptive, between_tools or disabled");
             return Err(invalid("thinking.type", text));
         }
     };
@@ -94,8 +100,12 @@ mod tests {
     use crate::engine::{Engine, ScriptedEngine};
 
     fn asked(body: &Value, later: Option<&str>) -> Result<(Option<Thinking>, Value), Reject> {
+        asked_behind(false, body, later)
+    }
+
+    fn asked_behind(results: bool, body: &Value, later: Option<&str>) -> Result<(Option<Thinking>, Value), Reject> {
         let engine = ScriptedEngine::from_json("[]").unwrap();
-        let (thinking, kwargs) = thinking(&decode(body).unwrap(), later, engine.model())?;
+        let (thinking, kwargs) = thinking(&decode(body).unwrap(), later, results, engine.model())?;
         Ok((thinking, kwargs.into()))
     }
 
@@ -105,9 +115,13 @@ mod tests {
 
     #[test]
     fn thinking_is_off_unless_asked_for_and_bounded_by_its_budget_or_by_effort() {
-        assert_eq!(asked(&json!({}), None).unwrap(), (None, json!({"enable_thinking": false})));
-        let (off, kwargs) = asked(&json!({"thinking": {"type": "disabled"}}), None).unwrap();
-        assert_eq!((off.unwrap().budget_tokens, kwargs), (Some(0), json!({"enable_thinking": false})));
+        for off in [json!({}), json!({"thinking": {"type": "disabled"}})] {
+            let (off, kwargs) = asked(&off, None).unwrap();
+            assert_eq!((off.unwrap().budget_tokens, kwargs), (Some(0), json!({"enable_thinking": false})));
+        }
+        // Who sets the template's own switch is let think.
+        let switched = json!({"chat_template_kwargs": {"enable_thinking": true}});
+        assert_eq!(asked(&switched, None).unwrap(), (None, json!({"enable_thinking": true})));
         let enabled = json!({"thinking": {"type": "enabled", "budget_tokens": 2048}, "max_tokens": 4096});
         assert_eq!(asked(&enabled, None).unwrap().0.unwrap().budget_tokens, Some(2048));
         let adaptive = json!({"thinking": {"type": "adaptive", "display": "omitted"}});
@@ -116,6 +130,15 @@ mod tests {
         let (thinking, kwargs) = asked(&low, None).unwrap();
         assert_eq!(thinking.unwrap().budget_tokens, Some(1024));
         assert_eq!(kwargs, json!({"enable_thinking": true, "reasoning_effort": "low"}));
+    }
+
+    #[test]
+    fn between_tools_is_thought_behind_results_only_and_the_template_is_told_the_same() {
+        let between = json!({"thinking": {"type": "between_tools"}, "output_config": {"effort": "low"}});
+        let (first, head) = asked(&between, None).unwrap();
+        let (behind, same) = asked_behind(true, &between, None).unwrap();
+        assert_eq!((first.unwrap().budget_tokens, behind.unwrap().budget_tokens), (Some(0), Some(1024)));
+        assert_eq!(head, same);
     }
 
     #[test]

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::Value;
 
-use super::text::missing;
+use super::text::{decode_at, missing};
 use super::tools::{self, Declared};
-use crate::api::body::decode;
 use crate::api::errors::invalid;
 use crate::conversation::{CallKind, Reject, Toolbox};
 use crate::prompt::ToolDefinition;
@@ -56,7 +55,8 @@ impl Changes {
         let at = format!("{path}.tool");
         if change["type"] == "tool_definition" {
             let definition = change.get("definition").ok_or_else(|| missing(&at, "definition"))?;
-            let tool = tools::definition(&decode(definition)?, &format!("{at}.definition"))?;
+            let at = format!("{at}.definition");
+            let tool = tools::definition(&decode_at(definition, &at)?, &at)?;
             let name = tool.name.clone();
             self.defined.insert(name.clone(), tool);
             return self.added(&name, declared, &at);

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
+use super::marks::{self, Marks};
 use super::text::{self, joined, missing, reading};
 use super::thinking::checked;
 use super::tool_changes::Changes;
@@ -30,23 +31,8 @@ pub(super) struct Transcript {
     pub(super) effort: Option<String>,
     /// The tools that cannot be used at its end.
     pub(super) removed: HashSet<String>,
-    /// The last mark.
-    pub(super) mark: Option<Mark>,
-}
-
-/// A mark up to which the prompt is to be kept in the cache.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
-    /// The last item in front of it: marks are told apart message by message.
-    pub(super) behind: ItemId,
-    /// Whether for an hour.
-    pub(super) for_an_hour: bool,
-}
-
-/// The last mark in a content.
-fn mark(content: Option<&TextOr<InputBlock>>) -> Option<&CacheControl> {
-    let Some(TextOr::List(blocks)) = content else { return None };
-    blocks.iter().rev().find_map(|block| block.cache_control.as_ref())
+    /// Up to where the prompt is to be kept in the cache.
+    pub(super) marks: Marks,
 }
 
 /// What reading depends on besides the messages.
@@ -71,14 +57,17 @@ pub(super) fn transcript(
     }
     let effort = request.output_config.as_ref().and_then(|config| config.effort.clone());
     let (items, open, closed, changes) = (Vec::new(), Vec::new(), HashSet::new(), Changes::default());
-    let mut reader = Reader { setting, fresh, items, open, closed, effort, changes, mark: None };
+    let mut reader = Reader { setting, fresh, items, head: 0, open, closed, effort, changes, marks: Marks::default() };
     if let Some(system) = &request.system {
         let text = self::system(system)?;
         if !text.is_empty() {
             reader.say(Role::System, text);
         }
-        reader.mark(mark(Some(system)));
+        reader.mark(marks::last(Some(system)));
+        reader.head = reader.items.len();
     }
+    // Templates show tools and the system text as one.
+    reader.mark(request.tools.iter().flatten().rev().find_map(|tool| tool.cache_control.as_ref()));
     let last_user = messages.iter().rposition(|message| message.role == "user");
     let mut effort = None;
     for (position, message) in messages.iter().enumerate() {
@@ -95,10 +84,10 @@ pub(super) fn transcript(
                 return Err(invalid(at.clone(), format!("{at}: {role:?} is none of user, assistant, system")));
             }
         }
-        reader.mark(mark(message.content.as_ref()));
+        reader.mark(marks::last(message.content.as_ref()));
     }
     reader.mark(request.cache_control.as_ref());
-    Ok(Transcript { items: reader.items, effort, removed: reader.changes.removed, mark: reader.mark })
+    Ok(Transcript { items: reader.items, effort, removed: reader.changes.removed, marks: reader.marks })
 }
 
 /// The system text as one.
@@ -116,6 +105,8 @@ struct Reader<'a> {
     setting: Setting<'a>,
     fresh: &'a mut FreshIds,
     items: Vec<Item>,
+    /// Items of the system text in front of all messages.
+    head: usize,
     /// Calls of the last turn of the assistant that have no result yet.
     open: Vec<String>,
     /// Calls that have theirs.
@@ -123,14 +114,15 @@ struct Reader<'a> {
     /// The effort in force.
     effort: Option<String>,
     changes: Changes,
-    mark: Option<Mark>,
+    marks: Marks,
 }
 
 impl Reader<'_> {
     /// What was read so far is marked, if there is a mark.
     fn mark(&mut self, mark: Option<&CacheControl>) {
-        let Some((mark, last)) = mark.zip(self.items.last()) else { return };
-        self.mark = Some(Mark { behind: last.id, for_an_hour: mark.ttl.as_deref() == Some("1h") });
+        if let Some((mark, last)) = mark.zip(self.items.last()) {
+            self.marks.add(last.id, mark);
+        }
     }
 
     fn item(&mut self, body: ItemBody) -> Item {
@@ -156,7 +148,7 @@ impl Reader<'_> {
                     let at = format!("{path}.content.{place}");
                     match block.kind.as_str() {
                         "tool_result" => results.push(self.result(block, &at)?),
-                        "compaction" => self.compaction(block),
+                        "compaction" => said.extend(self.compaction(block, &at)?),
                         _ => said.push(self.said(block, &at)?),
                     }
                 }
@@ -250,10 +242,29 @@ impl Reader<'_> {
         }
     }
 
-    /// A summary stands for what came before it; one that failed stands for nothing.
-    fn compaction(&mut self, block: &InputBlock) {
-        if let Some(text) = block.content.as_ref().and_then(Value::as_str) {
-            self.add(ItemBody::Compaction { text: text.to_owned() });
+    /// A summary stands for all messages that came before it; one that failed stands for nothing. Gives what is to be
+    /// said of the tools that changed meanwhile.
+    fn compaction(&mut self, block: &InputBlock, path: &str) -> Result<Option<String>, Reject> {
+        let Some(text) = block.content.as_ref().and_then(Value::as_str) else { return Ok(None) };
+        self.items.truncate(self.head);
+        self.open.clear();
+        self.changes = Changes::default();
+        self.add(ItemBody::Compaction { text: text.to_owned() });
+        let mut told = Vec::new();
+        for (place, change) in block.tool_changes.iter().flatten().enumerate() {
+            told.push(self.change(change, &format!("{path}.tool_changes.{place}"))?);
+        }
+        let found = self.found();
+        self.items.extend(found);
+        Ok(Some(joined(&told)).filter(|told| !told.is_empty()))
+    }
+
+    /// What the model is told of a tool that comes or goes.
+    fn change(&mut self, block: &InputBlock, path: &str) -> Result<String, Reject> {
+        match block.kind.as_str() {
+            "tool_addition" => self.changes.add(block, self.setting.tools, path),
+            "tool_removal" => self.changes.remove(block, self.setting.tools, path),
+            _ => Err(unknown(block, path, "the system")),
         }
     }
 
@@ -299,7 +310,11 @@ impl Reader<'_> {
                 let (native_id, namespace) = (None, None);
                 self.add(ItemBody::FunctionCall { call_id, native_id, name, arguments, call_kind, namespace });
             }
-            "compaction" => self.compaction(block),
+            "compaction" => {
+                if let Some(text) = self.compaction(block, path)? {
+                    self.say(Role::System, text);
+                }
+            }
             "document" if self.setting.strict => {
                 let at = format!("{path}.type");
                 return Err(invalid(at.clone(), format!("{at}: a message of the assistant has no documents")));
@@ -340,9 +355,7 @@ impl Reader<'_> {
                     let at = format!("{path}.content.{place}");
                     told.push(match block.kind.as_str() {
                         "text" => text::text(block, &at)?,
-                        "tool_addition" => self.changes.add(block, self.setting.tools, &at)?,
-                        "tool_removal" => self.changes.remove(block, self.setting.tools, &at)?,
-                        _ => return Err(unknown(block, &at, "the system")),
+                        _ => self.change(block, &at)?,
                     });
                 }
                 joined(&told)

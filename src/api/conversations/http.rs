@@ -29,7 +29,7 @@ pub(crate) async fn create(
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Result<Response, OpenAiError> {
-    let request: CreateConversation = decode(&body)?;
+    let request: CreateConversation = input::decode_with_items(&body, "items")?;
     unserved::refuse(&body)?;
     let fingerprint = idempotency::fingerprint(&body, None);
     let key = Key::new(&principal, None, Operation::Open, idempotency::key(&headers)?, fingerprint);
@@ -111,7 +111,7 @@ pub(crate) async fn add_items(
     PathId(id): PathId,
     JsonBody(body): JsonBody,
 ) -> Result<Json<ItemList>, OpenAiError> {
-    let request: AddItems = decode(&body)?;
+    let request: AddItems = input::decode_with_items(&body, "items")?;
     if request.items.is_empty() {
         return Err(invalid("items", "items is empty; give at least one").into());
     }

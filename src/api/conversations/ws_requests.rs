@@ -15,6 +15,7 @@ use crate::api::errors::{self, invalid, wrong_operation};
 use crate::api::frame::frame;
 use crate::api::idempotency::{echo, fingerprint};
 use crate::api::inject;
+use crate::api::input;
 use crate::api::object::snapshot;
 use crate::api::openai::cancel::{self, Asked};
 use crate::api::operations;
@@ -108,7 +109,7 @@ async fn create(
     event_id: Option<&str>,
     subscribes: bool,
 ) -> Result<Option<Value>, Reject> {
-    let request: CreateResponse = decode(frame)?;
+    let request: CreateResponse = input::decode_with_items(frame, "input")?;
     if let Some(reject) = operations::refusal(session.app.phase()) {
         return Err(reject);
     }
@@ -125,8 +126,9 @@ async fn create(
         Claimed::Replay(_) => return Err(wrong_operation()),
     };
     let model = session.app.engine(request.model.as_deref())?.model();
-    let mut create = create::create(model, Some(&session.app.seal), &request, frame)?;
-    create::check_constraint(&session.app, &create, frame).await?;
+    let before = create::tools_before(Some(&*session.handle.state().await?));
+    let mut create = create::create(model, Some(&session.app.seal), &request, frame, &before)?;
+    create::check_constraint(&session.app, &create, frame, &before).await?;
     if let Some(previous) = &request.previous_response_id {
         let id: ResponseId = previous.parse().map_err(|_| create::unknown_previous(previous))?;
         if session.handle.state().await?.response(id).is_none() {

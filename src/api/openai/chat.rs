@@ -22,7 +22,7 @@ use crate::api::unserved;
 use crate::api::{constraint, sampling};
 use crate::config::ReasoningField;
 use crate::conversation::ResponseStatus;
-use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig};
+use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig, Toolbox};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
@@ -88,7 +88,7 @@ pub(crate) async fn create(
         Claimed::Replay(answer) => return choices::replay(&app, &principal, answer, form, permit).await,
     };
     let create = core_request(app.engine(request.model.as_deref())?.model(), &request, &body)?;
-    create::check_constraint(&app, &create, &body).await?;
+    create::check_constraint(&app, &create, &body, &Toolbox::default()).await?;
     let creates = choices::of_one(create, request.n.unwrap_or(1));
     let asked = choices::ask(&app, &principal, creates, claim, &mut permit).await.map_err(of_messages)?;
     choices::answer(&app, asked, form, permit).await
@@ -151,9 +151,9 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
     let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
     let tools = tools::functions(request.tools.as_deref(), request.tool_choice.as_ref())?;
-    let constraint = constraint::constraint(&params, &[], &tools, model)?;
+    let constraint = constraint::constraint(&params, &tools, model)?;
     let config = ResponseConfig {
-        tools,
+        tools: tools.tools,
         sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: limit.or(old_limit),
         stop: input::stops(request.stop.as_ref())?,

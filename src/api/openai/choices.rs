@@ -27,7 +27,7 @@ use crate::protocol::error::ErrorBody;
 use crate::store::KeyedAnswer;
 
 /// What the answers of a route look like.
-pub(super) trait Form: Send + 'static {
+pub(in crate::api) trait Form: Send + 'static {
     /// What is known of one choice while it is streamed.
     type Choice: Send;
 
@@ -43,6 +43,16 @@ pub(super) trait Form: Send + 'static {
     /// What is sent when all choices have ended, in front of the last word.
     fn close(&self, spent: &[(u32, conversation::Usage)]) -> Option<Event>;
 
+    /// The last word.
+    fn last_word(&self) -> Option<Event> {
+        Some(Event::default().data("[DONE]"))
+    }
+
+    /// What is sent where the stream breaks off.
+    fn broken(&self, reject: Reject) -> Event {
+        data(&ErrorBody { error: object(reject) })
+    }
+
     /// What is sent after silence.
     fn sign_of_life(&self) -> Event;
 
@@ -51,7 +61,7 @@ pub(super) trait Form: Send + 'static {
 }
 
 /// One choice that was asked for: the reader stands in front of its response.
-pub(super) struct Asked {
+pub(in crate::api) struct Asked {
     id: ResponseId,
     handle: ConversationHandle,
     reader: Reader,
@@ -76,7 +86,7 @@ pub(super) fn of_one(create: Create, n: u32) -> Vec<Create> {
 }
 
 /// Asks for the choices. Each is a sequence of its own, and takes the room of one.
-pub(super) async fn ask(
+pub(in crate::api) async fn ask(
     app: &App,
     principal: &str,
     creates: Vec<Create>,
@@ -101,7 +111,7 @@ pub(super) async fn ask(
 }
 
 /// The answer with these choices.
-pub(super) async fn answer<F: Form>(
+pub(in crate::api) async fn answer<F: Form>(
     app: &App,
     asked: Vec<Asked>,
     form: F,
@@ -131,7 +141,7 @@ fn ended_well(state: &State, id: ResponseId) -> Result<Response, Reject> {
 }
 
 /// Gives the first answer to a key again: the key's request had one choice.
-pub(super) async fn replay<F: Form>(
+pub(in crate::api) async fn replay<F: Form>(
     app: &App,
     principal: &str,
     answer: KeyedAnswer,
@@ -226,7 +236,7 @@ impl<F: Form> ChoiceStream<F> {
         }
         if self.open.is_empty() && self.failure.is_none() {
             self.waiting.extend(self.form.close(&self.spent));
-            self.waiting.push_back(Event::default().data("[DONE]"));
+            self.waiting.extend(self.form.last_word());
         }
     }
 
@@ -247,7 +257,7 @@ impl<F: Form> ChoiceStream<F> {
     /// A choice cannot be given, so the others are not wanted any more.
     fn break_off(&mut self, reject: Reject) {
         self.open.clear();
-        self.waiting.push_back(data(&ErrorBody { error: object(reject.clone()) }));
+        self.waiting.push_back(self.form.broken(reject.clone()));
         self.failure = Some(reject);
     }
 

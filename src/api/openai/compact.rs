@@ -1,5 +1,5 @@
-//! `POST /v1/responses/compact`: the transcript of a client that keeps it itself, made short. What users said stays,
-//! and a sealed summary stands for all else.
+//! `POST /v1/responses/compact`: the transcript of a client that keeps it itself, made short. What users and
+//! applications said stays, and a sealed summary stands for all else.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::api::App;
 use crate::api::auth::Principal;
-use crate::api::body::{Admitted, JsonBody, decode};
+use crate::api::body::{Admitted, JsonBody};
 use crate::api::create::{self, Done};
 use crate::api::errors::{OpenAiError, failed, invalid, wrong_operation};
-use crate::api::input::COMPACTION_TRIGGER;
+use crate::api::input::{self, COMPACTION_TRIGGER};
 use crate::api::object;
 use crate::api::stream::finish;
 use crate::conversation::{Ending, Item, ItemBody, Reject, ResponseStatus};
@@ -36,7 +36,7 @@ pub(crate) async fn compact(
     body["input"] = input.into();
     // The client keeps it.
     body["store"] = false.into();
-    let request = decode(&body)?;
+    let request = input::decode_with_items(&body, "input")?;
     let Done::Created { id, handle, reader } = create::perform(&app, &principal, &request, &body, None).await? else {
         return Err(wrong_operation().into());
     };
@@ -51,7 +51,7 @@ pub(crate) async fn compact(
             return Err(Reject::new(Code::ResponseFailed, text).detail("response_id", id.to_string()).into());
         }
     }
-    let said = |item: &&Item| matches!(item.body, ItemBody::Message { role: Role::User, .. });
+    let said = |item: &&Item| matches!(item.body, ItemBody::Message { role, .. } if role != Role::Assistant);
     let turns = state.responses.iter().flat_map(|response| &response.input).filter(said);
     let mut output: Vec<Value> = turns.map(|item| json!(object::item(item))).collect();
     // The last of them is what the model was asked for here.

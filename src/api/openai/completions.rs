@@ -20,7 +20,7 @@ use crate::api::idempotency;
 use crate::api::input;
 use crate::api::unserved;
 use crate::api::{constraint, sampling};
-use crate::conversation::{ChoiceOf, Create, Extras, Formats, Item, Reject, ResponseConfig, ToolsAllowed};
+use crate::conversation::{ChoiceOf, Create, Extras, Formats, Item, Reject, ResponseConfig, Toolbox, ToolsAllowed};
 use crate::engine::{Engine, ModelInfo};
 use crate::ids::{FreshIds, ItemId, ResponseId};
 use crate::parse::{ReasoningFormat, ToolFormat};
@@ -61,17 +61,18 @@ pub(crate) async fn create(
         let text = "a request with an Idempotency-Key is given one choice: leave the key out, or ask for one";
         return Err(invalid("n", text).into());
     }
-    let prompts = encoded(&app, &engine, prompts, request.add_special_tokens.unwrap_or(true)).await?;
-    let form = CompletionForm::new(&request, n, &prompts, &engine.model().tokenizer);
     let fingerprint = idempotency::fingerprint(&asked, Some("completions"));
     let key = Key::new(&principal, None, Operation::Create, key, fingerprint);
-    let claim = match create::claim(&app, key.as_ref())? {
+    let claimed = create::claim(&app, key.as_ref())?;
+    let prompts = encoded(&app, &engine, prompts, request.add_special_tokens.unwrap_or(true)).await?;
+    let form = CompletionForm::new(&request, n, &prompts, &engine.model().tokenizer);
+    let claim = match claimed {
         Claimed::Fresh(claim) => claim,
         Claimed::Replay(answer) => return choices::replay(&app, &principal, answer, form, permit).await,
     };
     let creates = creates(engine.model(), &request, &body, prompts, n)?;
     if let Some(create) = creates.first() {
-        create::check_constraint(&app, create, &body).await?;
+        create::check_constraint(&app, create, &body, &Toolbox::default()).await?;
     }
     let asked = choices::ask(&app, &principal, creates, claim, &mut permit).await?;
     choices::answer(&app, asked, form, permit).await
@@ -230,7 +231,7 @@ fn config(
         formats: Some(Formats { tool, reasoning, bare_calls: false }),
         prompt_end: PromptEnd::Nothing,
         logprobs: sampling::logprobs(&params)?,
-        constraint: constraint::constraint(&params, &[], &[], model)?,
+        constraint: constraint::constraint(&params, &Toolbox::default(), model)?,
         priority: input::priority(body)?,
         tools_allowed: ToolsAllowed::None,
         extras: input::extras(body)?,

@@ -23,7 +23,7 @@ use crate::api::idempotency::{echo, fingerprint};
 use crate::api::inject;
 use crate::api::socket::{Out, Outbox};
 use crate::api::stream::follow;
-use crate::api::{App, object, operations};
+use crate::api::{App, input, object, operations};
 use crate::conversation::{Create, Event, Recorded, Reject, State as Conversation};
 use crate::error::Code;
 use crate::ids::{ConversationId, InterventionId, ResponseId};
@@ -218,7 +218,7 @@ impl Lane {
         if let Some(reject) = operations::refusal(self.app.phase()) {
             return Err(reject);
         }
-        let request: CreateResponse = decode(frame)?;
+        let request: CreateResponse = input::decode_with_items(frame, "input")?;
         let dispatches = request.stream_options.as_ref().and_then(|options| options.include_dispatch);
         let _deciding = self.deciding.lock().await;
         self.place().dispatches = dispatches.unwrap_or(self.app.surface.dispatch);
@@ -264,8 +264,9 @@ impl Lane {
         let Some(home) = home else { return Ok(None) };
         create::check(request, frame)?;
         let model = self.app.engine(request.model.as_deref())?.model();
-        let create = create::create(model, Some(&self.app.seal), request, frame)?;
-        create::check_constraint(&self.app, &create, frame).await?;
+        let before = create::tools_before(Some(&*home.state().await?));
+        let create = create::create(model, Some(&self.app.seal), request, frame, &before)?;
+        create::check_constraint(&self.app, &create, frame, &before).await?;
         let id = create.response_id;
         if self.follows(home.id()) {
             match home.create(Create { previous: Some(previous), ..create.clone() }, None).await {

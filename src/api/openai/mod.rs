@@ -3,7 +3,7 @@
 pub(crate) mod cancel;
 pub(crate) mod chat;
 mod chat_stream;
-mod choices;
+pub(in crate::api) mod choices;
 pub(crate) mod compact;
 pub(crate) mod completions;
 mod completions_form;

@@ -13,13 +13,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::actors::{ConversationHandle, Reader};
 use crate::api::App;
 use crate::api::auth::Principal;
-use crate::api::body::{Admitted, JsonBody, PathId, decode, flag};
+use crate::api::body::{Admitted, JsonBody, PathId, flag};
 use crate::api::create::{self, Done};
 use crate::api::errors::{OpenAiError, failed, in_progress, invalid, wrong_operation};
 use crate::api::frame::silent_failure;
 use crate::api::page::page;
 use crate::api::stream::{Follow, at_creation, finish, kept_end, sse};
-use crate::api::{idempotency, object};
+use crate::api::{idempotency, input, object};
 use crate::conversation::{self, Input, Reject};
 use crate::error::Code;
 use crate::ids::ResponseId;
@@ -55,7 +55,7 @@ pub(crate) async fn create(
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Result<Response, OpenAiError> {
-    let request: CreateResponse = decode(&body)?;
+    let request: CreateResponse = input::decode_with_items(&body, "input")?;
     let delivery = Delivery::of(&request, &app);
     match create::perform(&app, &principal, &request, &body, idempotency::key(&headers)?).await? {
         Done::Created { id, handle, reader } => answer(&app, &handle, *reader, id, delivery, permit).await,

@@ -12,6 +12,7 @@ use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create;
 use crate::api::errors::{OpenAiError, invalid};
+use crate::api::input;
 use crate::conversation::Reject;
 use crate::engine::tokenizer::Tokenizer;
 use crate::engine::{Engine, ModelInfo};
@@ -55,11 +56,12 @@ pub(crate) async fn input_tokens(
     Admitted(_permit): Admitted,
     JsonBody(body): JsonBody,
 ) -> Result<Json<Value>, OpenAiError> {
-    let request: CreateResponse = decode(&body)?;
+    let request: CreateResponse = input::decode_with_items(&body, "input")?;
     create::check(&request, &body)?;
     let engine = app.engine(request.model.as_deref())?.clone();
     let behind = create::continues(&app, &principal, &request).await?;
-    let create = create::create(engine.model(), Some(&app.seal), &request, &body)?;
+    let before = create::tools_before(behind.as_ref());
+    let create = create::create(engine.model(), Some(&app.seal), &request, &body, &before)?;
     if behind.is_none() && create.input.is_empty() {
         return Err(invalid("input", "the input is empty; give at least one message").into());
     }

@@ -4,6 +4,7 @@
 //! a model, reads a clock or knows about requests.
 
 mod key;
+mod pins;
 mod pool;
 
 use key::{KeyParts, block_key};

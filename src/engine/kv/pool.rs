@@ -5,10 +5,11 @@
 //!
 //! Which cached block is evicted follows from what it would cost to compute it again, how often it was used, and how
 //! long ago ("greedy dual"): every eviction raises the worth of whatever is let go later, so what nobody uses goes in
-//! the end, however dear it was.
+//! the end, however dear it was. What is pinned goes behind everything else.
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::pins::Pins;
 use super::{BLOCK_TOKENS, BlockKey, KeyParts, block_key};
 
 /// One block, by its number in the backend's memory.
@@ -24,6 +25,8 @@ pub(crate) struct PoolConfig {
     pub(crate) model: String,
     /// How keys and values are stored, part of every key.
     pub(crate) kv_type: String,
+    /// Most blocks that are pinned.
+    pub(crate) pinned_blocks_max: usize,
 }
 
 /// What the index remembers of a full block, to be compared on every hit: a key alone is not trusted.
@@ -56,6 +59,8 @@ impl Content {
 /// The place of a cached block in the order of eviction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
+    /// Pinned blocks go last.
+    is_pinned: bool,
     /// A prefix is of use without its end, an end not without its prefix: ends go first.
     has_children: bool,
     worth: u64,
@@ -85,6 +90,7 @@ pub(crate) struct BlockPool {
     releases: u64,
     /// The worth of the dearest block that was evicted; whatever is let go from now on is worth more.
     floor: u64,
+    pins: Pins,
 }
 
 impl BlockPool {
@@ -98,7 +104,8 @@ impl BlockPool {
         let blocks = vec![Block::default(); config.blocks];
         // Popped from the end: the lowest number is handed out first.
         let free = (0..config.blocks).rev().map(|number| BlockId(number as u32)).collect();
-        Self { config, key_of, blocks, free, index: HashMap::new(), cached: BTreeMap::new(), releases: 0, floor: 0 }
+        let (index, cached, pins) = (HashMap::new(), BTreeMap::new(), Pins::new(config.pinned_blocks_max));
+        Self { config, key_of, blocks, free, index, cached, releases: 0, floor: 0, pins }
     }
 
     /// All blocks, in whatever state.
@@ -141,11 +148,44 @@ impl BlockPool {
             return;
         };
         content.children = content.children.saturating_add_signed(change);
-        let has_children = content.children > 0;
-        if block.holders == 0 && block.rank.has_children != has_children {
-            self.cached.remove(&block.rank);
-            block.rank.has_children = has_children;
-            self.cached.insert(block.rank, id);
+        self.rank_again(id);
+    }
+
+    /// Gives a cached block its place once more, since it got or lost a child or a pin.
+    fn rank_again(&mut self, id: BlockId) {
+        let block = &mut self.blocks[id.0 as usize];
+        let Some(content) = block.content.as_ref().filter(|_| block.holders == 0) else {
+            return;
+        };
+        self.cached.remove(&block.rank);
+        block.rank.has_children = content.children > 0;
+        block.rank.is_pinned = self.pins.holds(&content.key);
+        self.cached.insert(block.rank, id);
+    }
+
+    /// Keeps the full blocks of these tokens in front of all others until then, whether they are computed yet or not:
+    /// as many as may be pinned. Where that is too much together, the oldest pins make way.
+    pub(crate) fn pin(&mut self, salt: u64, tokens: &[u32], until_ms: u64) {
+        let mut prefix: Vec<BlockKey> = Vec::new();
+        for tokens in tokens.chunks_exact(BLOCK_TOKENS).take(self.config.pinned_blocks_max) {
+            let parent = prefix.last().copied();
+            prefix.push(self.key(salt, parent, tokens));
+        }
+        let dropped = self.pins.pin(&prefix, until_ms);
+        self.rank_all_again(prefix.iter().chain(&dropped));
+    }
+
+    /// Ends the pins whose time is over.
+    pub(crate) fn expire_pins(&mut self, now_ms: u64) {
+        let over = self.pins.expire(now_ms);
+        self.rank_all_again(over.iter());
+    }
+
+    fn rank_all_again<'a>(&mut self, keys: impl Iterator<Item = &'a BlockKey>) {
+        for key in keys {
+            if let Some(id) = self.index.get(key).copied() {
+                self.rank_again(id);
+            }
         }
     }
 
@@ -252,7 +292,8 @@ impl BlockPool {
             if let Some(content) = &block.content {
                 self.releases += 1;
                 let worth = self.floor + content.cost();
-                block.rank = Rank { has_children: content.children > 0, worth, released_at: self.releases };
+                let (is_pinned, has_children) = (self.pins.holds(&content.key), content.children > 0);
+                block.rank = Rank { is_pinned, has_children, worth, released_at: self.releases };
                 self.cached.insert(block.rank, id);
             } else {
                 self.free.push(id);
@@ -274,7 +315,11 @@ impl BlockPool {
                 assert_eq!(self.index.get(&content.key), Some(&BlockId(number as u32)));
             }
         }
-        assert!(self.cached.iter().all(|(rank, id)| *rank == self.blocks[id.0 as usize].rank));
+        for (rank, id) in &self.cached {
+            let block = &self.blocks[id.0 as usize];
+            let is_pinned = block.content.as_ref().is_some_and(|content| self.pins.holds(&content.key));
+            assert_eq!((*rank, rank.is_pinned), (block.rank, is_pinned));
+        }
         assert_eq!(self.index.len(), self.blocks.iter().filter(|block| block.content.is_some()).count());
         assert!(self.free.iter().all(|id| self.blocks[id.0 as usize].content.is_none()));
         self.blocks.iter().map(|block| block.holders).collect()
@@ -286,7 +331,7 @@ mod tests {
     use super::*;
 
     fn config(blocks: usize) -> PoolConfig {
-        PoolConfig { blocks, model: "m".into(), kv_type: "f16".into() }
+        PoolConfig { blocks, model: "m".into(), kv_type: "f16".into(), pinned_blocks_max: blocks / 2 }
     }
 
     fn numbers(count: usize) -> Vec<u32> {
@@ -423,6 +468,83 @@ mod tests {
         pool.release([second].into_iter());
         pool.release([first].into_iter());
         assert_eq!(adopt(&mut pool, 0, &numbers(17)), [first]);
+        pool.audit();
+    }
+
+    #[test]
+    fn a_pinned_prefix_outlives_whatever_comes_until_its_time_is_over() {
+        let mut pool = BlockPool::new(config(16));
+        let (pinned, plain) = (numbers(4 * BLOCK_TOKENS + 1), vec![7; 4 * BLOCK_TOKENS + 1]);
+        // Before it is computed and behind it alike.
+        pool.pin(0, &pinned[..2 * BLOCK_TOKENS], 1_000);
+        fill(&mut pool, 0, &pinned);
+        pool.pin(0, &pinned, 1_000);
+        fill(&mut pool, 0, &plain);
+        let press = |pool: &mut BlockPool, seed: u32| {
+            for number in 0..20 {
+                fill(pool, 0, &vec![100 * seed + number; 6 * BLOCK_TOKENS]);
+            }
+        };
+        press(&mut pool, 1);
+        assert_eq!((pool.probe(0, &pinned).0, pool.probe(0, &plain).0), (4, 0));
+        pool.expire_pins(999);
+        press(&mut pool, 2);
+        assert_eq!(pool.probe(0, &pinned).0, 4);
+        pool.expire_pins(1_000);
+        press(&mut pool, 3);
+        assert_eq!(pool.probe(0, &pinned).0, 0, "it is as all others then");
+        pool.audit();
+    }
+
+    #[test]
+    fn a_prefix_is_kept_for_the_longest_of_its_pins() {
+        let mut pool = BlockPool::new(config(16));
+        let tokens = numbers(4 * BLOCK_TOKENS + 1);
+        pool.pin(0, &tokens[..2 * BLOCK_TOKENS], 3_600);
+        pool.pin(0, &tokens, 300);
+        fill(&mut pool, 0, &tokens);
+        pool.expire_pins(300);
+        for number in 0..20 {
+            fill(&mut pool, 0, &[1_000 + number; 6 * BLOCK_TOKENS]);
+        }
+        assert_eq!(pool.probe(0, &tokens).0, 2);
+        pool.audit();
+    }
+
+    #[test]
+    fn over_the_bound_the_oldest_pin_goes_first_and_its_end_before_its_beginning() {
+        let mut pool = BlockPool::new(config(16));
+        let (old, new) = (numbers(5 * BLOCK_TOKENS + 1), vec![7; 6 * BLOCK_TOKENS + 1]);
+        for tokens in [&old, &new] {
+            pool.pin(0, tokens, 1_000);
+            fill(&mut pool, 0, tokens);
+        }
+        // Eight may be pinned.
+        for number in 0..20 {
+            fill(&mut pool, 0, &[1_000 + number; 4 * BLOCK_TOKENS]);
+        }
+        assert_eq!((pool.probe(0, &old).0, pool.probe(0, &new).0), (2, 6));
+        pool.pin(0, &numbers(100 * BLOCK_TOKENS), 1_000);
+        pool.audit();
+        assert_eq!(pool.probe(0, &new).0, 6, "nothing is evicted before its place is needed");
+    }
+
+    #[test]
+    fn pins_keep_no_sequence_waiting() {
+        let mut pool = BlockPool::new(config(8));
+        let tokens = numbers(4 * BLOCK_TOKENS + 1);
+        pool.pin(0, &tokens, 1_000);
+        fill(&mut pool, 0, &tokens);
+        assert_eq!(pool.available(), 8);
+        let taken: Vec<_> = (0..8).map(|_| pool.allocate().unwrap()).collect();
+        assert_eq!(pool.probe(0, &tokens).0, 0);
+        pool.release(taken.into_iter());
+        // What is computed again is pinned again.
+        fill(&mut pool, 0, &tokens);
+        for number in 0..20 {
+            fill(&mut pool, 0, &[1_000 + number; 4 * BLOCK_TOKENS]);
+        }
+        assert_eq!(pool.probe(0, &tokens).0, 4);
         pool.audit();
     }
 }

@@ -25,6 +25,7 @@ const OPTIONS: LoadOptions = LoadOptions {
     threads: Some(1),
     context_length: None,
     kv_bytes: 1 << 20,
+    kv_pinned_bytes_max: 0,
     kv_format: KvFormat::F16,
     promised_bytes: 0,
     sequences_max: 8,
@@ -32,6 +33,7 @@ const OPTIONS: LoadOptions = LoadOptions {
     step_tokens: 128,
     token_gap_ms: 1000,
     guessed_tokens: 0,
+    clock: Clock::System,
 };
 
 fn tiny_file(folder: &Path) -> PathBuf {

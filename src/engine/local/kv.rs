@@ -14,9 +14,12 @@ use super::super::backend::Backend;
 use super::super::contract::{KvImage, KvRefused};
 use super::super::kv::{BLOCK_TOKENS, BlockId, BlockKey, BlockPool};
 use super::super::scheduler::Scheduler;
+use crate::clock::Clock;
 
-/// Orders that wait for the engine's thread, and as many that it works on.
-pub(super) const KV_ORDERS_MAX: usize = 16;
+/// Orders that wait for the engine's thread: two of each request that can be in flight, and some more.
+pub(super) const KV_ORDERS_WAITING_MAX: usize = 1024;
+/// Orders that it works on.
+const KV_ORDERS_MAX: usize = 16;
 /// Bytes taken in between two steps, one block at least: about a millisecond.
 const RESTORED_PER_STEP: usize = 4 << 20;
 /// Bytes copied out between two steps. Nobody waits for them.
@@ -26,6 +29,8 @@ const SAVED_PER_STEP: usize = 1 << 20;
 pub(super) enum KvOrder {
     /// How many tokens are cached?
     Cached { tokens: Arc<[u32]>, salt: u64, reply: oneshot::Sender<usize> },
+    /// Evict them after all others, for so long.
+    Keep { tokens: Arc<[u32]>, salt: u64, ttl_ms: u64 },
     /// Copy blocks out.
     Save { tokens: Arc<[u32]>, salt: u64, reply: oneshot::Sender<KvImage> },
     /// Take blocks in.
@@ -41,11 +46,12 @@ pub(super) struct KvWork {
     saves: VecDeque<Save>,
     /// Before any save: somebody waits for them.
     restores: VecDeque<Restore>,
+    clock: Clock,
 }
 
 impl KvWork {
-    pub(super) fn new(fingerprint: String, orders: mpsc::Receiver<KvOrder>) -> Self {
-        Self { fingerprint, orders, taken: None, saves: VecDeque::new(), restores: VecDeque::new() }
+    pub(super) fn new(fingerprint: String, orders: mpsc::Receiver<KvOrder>, clock: Clock) -> Self {
+        Self { fingerprint, orders, taken: None, saves: VecDeque::new(), restores: VecDeque::new(), clock }
     }
 
     /// Whether there is nothing to do until the next order.
@@ -64,6 +70,7 @@ impl KvWork {
     /// Takes orders in and copies a part. False when there was nothing to do.
     pub(super) fn advance(&mut self, scheduler: &mut Scheduler, backend: &mut impl Backend) -> bool {
         let mut worked = false;
+        scheduler.pool_mut().expire_pins(self.clock.unix_ms());
         while self.saves.len() + self.restores.len() < KV_ORDERS_MAX {
             let Some(order) = self.taken.take().or_else(|| self.orders.try_recv().ok()) else { break };
             self.begin(order, scheduler, backend);
@@ -92,6 +99,9 @@ impl KvWork {
             KvOrder::Cached { tokens, salt, reply } => {
                 let (blocks, _) = scheduler.pool_mut().probe(salt, &tokens);
                 let _ = reply.send(blocks * BLOCK_TOKENS);
+            }
+            KvOrder::Keep { tokens, salt, ttl_ms } => {
+                scheduler.pool_mut().pin(salt, &tokens, self.clock.unix_ms().saturating_add(ttl_ms));
             }
             KvOrder::Save { tokens, salt, reply } => {
                 self.saves.push_back(Save { tokens, salt, parent: None, blocks: Vec::new(), reply });

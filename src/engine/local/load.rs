@@ -57,6 +57,8 @@ pub struct LoadOptions {
     pub context_length: Option<usize>,
     /// Memory for KV, for all sequences and the prefix cache together. Taken from the system as it fills.
     pub kv_bytes: usize,
+    /// Most of it for prefixes that are to be kept for a time.
+    pub kv_pinned_bytes_max: usize,
     /// How keys and values are stored.
     pub kv_format: KvFormat,
     /// Memory that other models of this process will still take, as [`LocalEngine::promised_bytes`] says.
@@ -71,6 +73,8 @@ pub struct LoadOptions {
     pub token_gap_ms: u64,
     /// Most tokens that a step guesses from a sequence's own text; 0 turns guessing off. It changes no token.
     pub guessed_tokens: usize,
+    /// Tells when what is kept for a time is kept no longer.
+    pub clock: Clock,
 }
 
 impl Default for LoadOptions {
@@ -86,6 +90,7 @@ impl Default for LoadOptions {
             threads: None,
             context_length: None,
             kv_bytes: KV_BYTES_DEFAULT,
+            kv_pinned_bytes_max: KV_BYTES_DEFAULT / 2,
             kv_format: KvFormat::default(),
             promised_bytes: 0,
             sequences_max: 256,
@@ -93,6 +98,7 @@ impl Default for LoadOptions {
             step_tokens: 512,
             token_gap_ms: 100,
             guessed_tokens: 7,
+            clock: Clock::System,
         }
     }
 }
@@ -189,7 +195,8 @@ impl LocalEngine {
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, LoadError> {
         let (model, scheduler, backend) = open(path, options)?;
         let promised_bytes = backend.kv_bytes() as u64;
-        let engine = Self::start(model, scheduler, backend, options.sequences_max).map_err(LoadError::Start)?;
+        let engine = Self::start(model, scheduler, backend, options.sequences_max, options.clock.clone());
+        let engine = engine.map_err(LoadError::Start)?;
         Ok(engine.promising(promised_bytes))
     }
 }
@@ -258,6 +265,7 @@ pub(super) fn prepare(
         blocks: kv.blocks,
         model: fingerprint.clone(),
         kv_type: kv.format.name().to_owned(),
+        pinned_blocks_max: kv.blocks.min(options.kv_pinned_bytes_max / kv_block_bytes(&description, options)),
     });
     let scheduler = Scheduler::new(limits, pool);
     let context_length = scheduler.context_length();
@@ -381,10 +389,13 @@ fn model_info(
 
 /// As many KV blocks as fit into the memory for KV: whole blocks, one at least.
 fn kv_plan(description: &Description, options: &LoadOptions) -> KvPlan {
-    let block_bytes = CpuBackend::block_bytes_of(description, options.kv_format).max(1);
     // Numbered in 32 bits; far more than any memory holds.
-    let blocks = (options.kv_bytes / block_bytes).clamp(1, u32::MAX as usize);
+    let blocks = (options.kv_bytes / kv_block_bytes(description, options)).clamp(1, u32::MAX as usize);
     KvPlan { format: options.kv_format, blocks }
+}
+
+fn kv_block_bytes(description: &Description, options: &LoadOptions) -> usize {
+    CpuBackend::block_bytes_of(description, options.kv_format).max(1)
 }
 
 /// What the file recommends, else what suits small and quantised models: a little cooler than the model's own

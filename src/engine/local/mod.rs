@@ -23,8 +23,8 @@ mod shaped_tests;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,12 +32,12 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::backend::Backend;
 use super::contract::{
-    AbortHandle, Engine, EngineError, EngineEvent, Generation, GenerationRequest, KvImage, KvRefused, ModelInfo,
+    AbortHandle, Engine, EngineError, EngineEvent, Generation, GenerationRequest, KvImage, KvRefused, Load, ModelInfo,
     SequenceId,
 };
 use super::scheduler::Scheduler;
-use crate::clock;
-use kv::{KV_ORDERS_MAX, KvOrder, KvWork};
+use crate::clock::{self, Clock};
+use kv::{KV_ORDERS_WAITING_MAX, KvOrder, KvWork};
 pub(super) use load::open;
 pub use load::{FileFacts, LoadError, LoadOptions, read_file_facts, read_model_info};
 pub use memory::{Needs, Shortage};
@@ -65,6 +65,8 @@ pub struct LocalEngine {
 /// What the engine's thread and everybody else see of each other.
 struct Shared {
     counters: Counters,
+    /// As it stood behind the last step.
+    load: Mutex<Load>,
     /// Told when a sequence is aborted or the engine is dropped, for a thread that waits for readers.
     wake: Notify,
     stopping: AtomicBool,
@@ -90,18 +92,21 @@ struct Submission {
 }
 
 impl LocalEngine {
-    /// Starts the thread that runs `backend` as `scheduler` plans. At most `sequences_max` wait or run.
+    /// Starts the thread that runs `backend` as `scheduler` plans. At most `sequences_max` wait or run. `clock` tells
+    /// when what is kept for a time is kept no longer.
     fn start(
         model: ModelInfo,
         scheduler: Scheduler,
         backend: impl Backend,
         sequences_max: usize,
+        clock: Clock,
     ) -> std::io::Result<Self> {
         // Never the limit: each submission in it is one of `sequences_max`.
         let (submissions, submitted) = mpsc::channel(sequences_max.max(1));
-        let (kv, kv_orders) = mpsc::channel(KV_ORDERS_MAX);
+        let (kv, kv_orders) = mpsc::channel(KV_ORDERS_WAITING_MAX);
         let shared = Arc::new(Shared {
             counters: Counters::default(),
+            load: Mutex::default(),
             wake: Notify::new(),
             stopping: AtomicBool::new(false),
             live: AtomicUsize::new(0),
@@ -110,7 +115,7 @@ impl LocalEngine {
         });
         // Only to wait for several channels at once; it drives no I/O and no timers.
         let waiting = tokio::runtime::Builder::new_current_thread().build()?;
-        let kv_work = KvWork::new(model.fingerprint.clone(), kv_orders);
+        let kv_work = KvWork::new(model.fingerprint.clone(), kv_orders, clock);
         let runner =
             Runner::new(scheduler, backend, submitted, kv_work, Arc::clone(&shared), Arc::clone(&model.tokenizer));
         let name = "local-engine".to_owned();
@@ -190,8 +195,19 @@ impl Engine for LocalEngine {
         self.shared.health_after(Duration::ZERO)
     }
 
+    fn load(&self) -> Load {
+        *self.shared.load.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn cached_kv(&self, tokens: Arc<[u32]>, salt: u64) -> oneshot::Receiver<usize> {
         self.order_kv(|reply| KvOrder::Cached { tokens, salt, reply })
+    }
+
+    fn keep_kv(&self, tokens: Arc<[u32]>, salt: u64, ttl: Duration) {
+        let ttl_ms = ttl.as_millis() as u64;
+        if let Some(inbox) = &self.inbox {
+            let _ = inbox.kv.try_send(KvOrder::Keep { tokens, salt, ttl_ms });
+        }
     }
 
     fn save_kv(&self, tokens: Arc<[u32]>, salt: u64) -> oneshot::Receiver<KvImage> {

@@ -1,8 +1,8 @@
 //! The engine's thread: drain the inbox, plan, run, sample, deliver, and again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use futures_util::future::select_all;
 use tokio::runtime::Runtime;
@@ -199,6 +199,7 @@ impl<B: Backend> Runner<B> {
         }
         let live = &self.live;
         let plan = self.scheduler.plan(|id| live.get(&id).map_or(0, Live::room));
+        self.note_load();
         for id in &plan.removed {
             self.finish(*id, FinishReason::Aborted);
         }
@@ -220,6 +221,10 @@ impl<B: Backend> Runner<B> {
         self.scheduler.measured(&plan, clock::monotonic().duration_since(began).as_nanos() as u64);
         self.shared.end_step();
         true
+    }
+
+    fn note_load(&self) {
+        *self.shared.load.lock().unwrap_or_else(PoisonError::into_inner) = self.scheduler.load();
     }
 
     fn run_plan(&mut self, plan: &Plan) {
@@ -259,6 +264,7 @@ impl<B: Backend> Runner<B> {
         }
         // The blocks are let go before the end is told.
         self.scheduler.complete(results);
+        self.note_load();
         for (id, finish) in finished {
             self.finish(id, finish);
         }

@@ -37,7 +37,7 @@ pub(super) fn engine(options: &LoadOptions) -> LocalEngine {
 
 pub(super) fn engine_of(tiny: Tiny, options: &LoadOptions) -> LocalEngine {
     let (model, scheduler, backend) = parts_of(tiny, options);
-    LocalEngine::start(model, scheduler, backend, options.sequences_max).unwrap()
+    LocalEngine::start(model, scheduler, backend, options.sequences_max, options.clock.clone()).unwrap()
 }
 
 pub(super) fn prompt(seed: u32, length: u32) -> Arc<[u32]> {
@@ -120,8 +120,8 @@ pub(super) fn gated_engine_of(
     sequences_max: usize,
 ) -> (LocalEngine, Gate) {
     let ((open, gate), (arrived, arrivals)) = (std_mpsc::channel(), std_mpsc::channel());
-    let engine = LocalEngine::start(model, scheduler, Gated { backend, gate, arrived }, sequences_max).unwrap();
-    (engine, Gate { open, arrived: arrivals })
+    let engine = LocalEngine::start(model, scheduler, Gated { backend, gate, arrived }, sequences_max, Clock::System);
+    (engine.unwrap(), Gate { open, arrived: arrivals })
 }
 
 #[test]
@@ -405,7 +405,7 @@ fn weights_that_are_no_numbers_fail_the_sequence_and_not_the_engine() {
     let norm = Gguf::parse(&file).unwrap().tensor("output_norm.weight").unwrap().range.clone();
     file[norm.start..norm.start + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     let (model, scheduler, backend) = prepare(Path::new("x"), &[&file], &LoadOptions::default()).unwrap();
-    let engine = LocalEngine::start(model, scheduler, backend, 8).unwrap();
+    let engine = LocalEngine::start(model, scheduler, backend, 8, Clock::System).unwrap();
     for sampling in [GREEDY, WARM] {
         let answer = generate(&engine, GenerationRequest { sampling, ..request(prompt(1, 40), 5) });
         assert!(matches!(answer.finish, Some(FinishReason::Failed(text)) if text.contains("not finite")));

@@ -10,7 +10,7 @@ use crate::engine::kv::PoolConfig;
 const MS: u64 = 1_000_000;
 
 fn pool(blocks: usize) -> BlockPool {
-    BlockPool::new(PoolConfig { blocks, model: "m".into(), kv_type: "f16".into() })
+    BlockPool::new(PoolConfig { blocks, model: "m".into(), kv_type: "f16".into(), pinned_blocks_max: 0 })
 }
 
 fn scheduler(blocks: usize) -> Scheduler {

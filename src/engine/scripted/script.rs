@@ -50,6 +50,9 @@ pub(super) struct Reply {
     /// Text that the last user or tool message must contain; without it every transcript matches.
     #[serde(default, rename = "match")]
     pub(super) matches: Option<String>,
+    /// Text that some message must contain: what is said last is not always what is asked.
+    #[serde(default, rename = "match_any")]
+    pub(super) matches_any: Option<String>,
     /// The text, in the pieces in which it is sent.
     pub(super) deltas: Vec<String>,
     /// Waited before each piece.
@@ -83,11 +86,15 @@ impl Script {
         serde_json::from_str(json)
     }
 
-    /// The first reply that matches the last user or tool message.
+    /// The first reply that matches the last user or tool message, and any message.
     pub(super) fn reply(&self, messages: &[Message]) -> Option<&Reply> {
         let last = messages.iter().rev().find(|message| matches!(message.role, Role::User | Role::Tool));
         let text = last.map_or("", |message| message.content.as_str());
-        self.replies.iter().find(|reply| reply.matches.as_deref().is_none_or(|wanted| text.contains(wanted)))
+        let is_said = |wanted: &str| messages.iter().any(|message| message.content.contains(wanted));
+        self.replies.iter().find(|reply| {
+            reply.matches.as_deref().is_none_or(|wanted| text.contains(wanted))
+                && reply.matches_any.as_deref().is_none_or(is_said)
+        })
     }
 }
 
@@ -139,6 +146,12 @@ mod tests {
         assert_eq!(chosen(&[(Role::User, "weather"), (Role::Assistant, "?"), (Role::Tool, "rain")]), "2");
         assert_eq!(chosen(&[(Role::User, "weather"), (Role::User, "hello"), (Role::Assistant, "rain")]), "3");
         assert_eq!(chosen(&[]), "3");
+        let json = r#"[{"match_any": "rain", "match": "weather", "deltas": ["1"]}, {"deltas": ["2"]}]"#;
+        let script = Script::parse(json).unwrap();
+        let chosen = |messages: &[Message]| script.reply(messages).unwrap().deltas[0].clone();
+        let (rain, weather) = (Message::text(Role::User, "rain"), Message::text(Role::User, "weather"));
+        assert_eq!(chosen(&[rain.clone(), weather.clone()]), "1");
+        assert_eq!((chosen(&[weather.clone(), rain]), chosen(&[weather])), ("2".into(), "2".into()));
         assert_eq!(Script::parse(r#"[{"match": "x", "deltas": []}]"#).unwrap().reply(&[]), None);
     }
 }

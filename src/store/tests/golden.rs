@@ -9,9 +9,9 @@ use serde_json::{Map, json};
 
 use crate::conversation::{
     CallKind, CallStatus, ChoiceOf, Content, CopiedCall, CopiedOutput, CopiedTurn, Cut, Ending, Event, Extras,
-    FlushPolicy, Formats, Item, ItemBody, ItemStatus, Made, NewResponse, OnDisconnect, OnRestart, Policies, Policy,
-    Purpose, Recorded, RecordedPrompt, ResponseConfig, ResponseError, SealKey, Thinking, TokenLogprob, ToolPolicy,
-    ToolShape, Toolbox, ToolsAllowed, ToolsOnSteer, Usage, When,
+    FlushPolicy, Formats, Hold, Item, ItemBody, ItemStatus, Made, NewResponse, OnDisconnect, OnRestart, Policies,
+    Policy, Purpose, Recorded, RecordedPrompt, ResponseConfig, ResponseError, SealKey, Thinking, TokenLogprob,
+    ToolPolicy, ToolShape, Toolbox, ToolsAllowed, ToolsOnSteer, Usage, When,
 };
 use crate::engine::settings::{Sampling, Shaping};
 use crate::error::Code;

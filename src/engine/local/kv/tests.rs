@@ -339,7 +339,7 @@ proptest! {
         bench.run(1, &prompt(2, 70), 2);
         let (before, holders) = (bench.all_blocks(), bench.holders());
         let (sender, orders) = mpsc::channel(1);
-        let mut work = KvWork::new(bench.fingerprint.clone(), orders);
+        let mut work = KvWork::new(bench.fingerprint.clone(), orders, Clock::System);
         let (reply, mut answer) = oneshot::channel();
         sender.try_send(KvOrder::Restore { image, reply }).ok().unwrap();
         while work.advance(&mut bench.scheduler, &mut bench.backend) {}

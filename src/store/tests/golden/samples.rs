@@ -13,8 +13,13 @@ pub(super) fn kinds() -> Vec<Event> {
     let (call_id, namespace) = (CallId("call0123456789abcdefghijklmn".into()), Some("a".into()));
     let (name, arguments, output) = ("exec".into(), String::new(), "done".into());
     let call_kind = CallKind::Custom;
+    let hold = Hold::Input { rule: InputRule::Regex { pattern: "[a-c]+".into() } };
+    let holds = BTreeMap::from([("a__exec".to_owned(), hold), ("look".to_owned(), Hold::Schema)]);
     let bodies = [
-        ItemBody::AdditionalTools { toolbox: Toolbox { tools: vec![tool], shapes: shapes.clone() }, found: true },
+        ItemBody::AdditionalTools {
+            toolbox: Toolbox { tools: vec![tool], shapes: shapes.clone(), holds },
+            found: true,
+        },
         ItemBody::FunctionCall { call_id: call_id.clone(), native_id: None, name, arguments, call_kind, namespace },
         ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false, call_kind },
         ItemBody::Compaction { text: "so far".into() },
