@@ -56,7 +56,7 @@ pub struct Config {
     pub models: Vec<String>,
     /// A file of scripted replies to serve as the model `scripted`.
     pub scripted: Option<PathBuf>,
-    /// Engines and providers behind HTTP, by names that only the log shows.
+    /// Engines and providers behind HTTP, by names that the log and errors show.
     pub upstream: BTreeMap<String, UpstreamConfig>,
     /// Threads of the CPU engine; 0 takes what the process may use.
     pub threads: usize,

@@ -25,9 +25,21 @@ pub(super) const BYTES_PER_TOKEN: usize = 4;
 /// for token is what a user said.
 pub(super) fn as_messages(state: &State, turn: &Response, model: &ModelInfo, settings: PromptSettings) -> Rendered {
     let rest_ms = settings.reasoning_cleared_after_ms;
-    let has_answer = turn.output.iter().any(OutputItem::is_kept);
-    let mut messages =
-        if has_answer { messages_with_answer(state, turn, rest_ms) } else { messages_within(state, turn, rest_ms) };
+    let asked = messages_within(state, turn, rest_ms);
+    // A beginning that the client gave is one message with what follows.
+    let given = usize::from(turn.config.prompt_end.continued(&asked).is_some());
+    let (mut messages, begun) = match summary_of(turn) {
+        Some(summary) => {
+            let answer = [Message::text(Role::Assistant, summary)];
+            (asked.into_iter().chain(answer).collect(), 1)
+        }
+        None if turn.output.iter().any(OutputItem::is_kept) => {
+            let answered = messages_with_answer(state, turn, rest_ms);
+            let own = answered.len().saturating_sub(asked.len()) + given;
+            (answered, own)
+        }
+        None => (asked, given),
+    };
     if let Some(given) = &turn.config.extras.prompt {
         messages.insert(0, Message::text(Role::User, model.tokenizer.spell(given)));
     }
@@ -37,12 +49,22 @@ pub(super) fn as_messages(state: &State, turn: &Response, model: &ModelInfo, set
     let open = turn.open_item().map(|output| &output.item.body);
     Rendered {
         tokens: Vec::new(),
-        continues: has_answer || turn.config.prompt_end.continued(&messages).is_some(),
+        begun,
         is_in_call: matches!(open, Some(ItemBody::FunctionCall { .. })),
         messages,
         starts_in_reasoning: None,
         record: None,
     }
+}
+
+/// The summary of the transcript as far as it is written, where that is what the response writes.
+fn summary_of(turn: &Response) -> Option<String> {
+    let text = |output: &OutputItem| match &output.item.body {
+        ItemBody::Compaction { text } => Some(text.clone()),
+        _ => None,
+    };
+    let text: String = turn.output.iter().filter_map(text).collect();
+    Some(text).filter(|text| !text.is_empty())
 }
 
 fn without_preamble(messages: &mut Vec<Message>) {
@@ -63,12 +85,12 @@ pub(super) fn estimated_tokens(messages: &[Message]) -> u32 {
 }
 
 /// What goes along with the messages.
-pub(super) fn chat(config: &ResponseConfig, model: &ModelInfo, continues: bool) -> Arc<Chat> {
+pub(super) fn chat(config: &ResponseConfig, model: &ModelInfo, begun: usize) -> Arc<Chat> {
     if model.medium == Medium::Tokens {
         return Arc::default();
     }
     Arc::new(Chat {
-        continues,
+        begun,
         tools: config.tools.clone(),
         stop: config.stop.clone(),
         constraint: config.constraint.clone(),

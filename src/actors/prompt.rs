@@ -68,8 +68,8 @@ pub(super) struct Rendered {
     pub(super) starts_in_reasoning: Option<bool>,
     /// What is to be recorded of it, unless that was done.
     pub(super) record: Option<RecordedPrompt>,
-    /// The last of the messages is what the answer goes on with. Of tokens the prompt itself says so.
-    pub(super) continues: bool,
+    /// So many of the last messages are the answer's beginning. Of tokens the prompt itself says so.
+    pub(super) begun: usize,
     /// The answer so far breaks off inside of a call. Of tokens the answer's own say so.
     pub(super) is_in_call: bool,
 }
@@ -77,7 +77,7 @@ pub(super) struct Rendered {
 impl Rendered {
     /// Tokens, for an engine that takes them.
     fn tokens(tokens: Vec<u32>, messages: Vec<Message>, starts_in_reasoning: Option<bool>) -> Self {
-        Self { tokens, messages, starts_in_reasoning, record: None, continues: false, is_in_call: false }
+        Self { tokens, messages, starts_in_reasoning, record: None, begun: 0, is_in_call: false }
     }
 
     /// Tokens of the prompt; of messages that an engine renders itself, about as many as they will be.

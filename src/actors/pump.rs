@@ -244,9 +244,7 @@ async fn begin(
     let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
     let says_text = config.constraint.as_ref().is_none_or(|constraint| constraint.text != TextRule::Nothing);
     let source = Source { engine, request, form_at, says_text, tokens: resumed, control: control.clone() };
-    let mut pump = Pump::begin(source, parsed, recorder)?;
-    pump.gathered.groups.extend(unfinished);
-    Ok(Begun { pump, prompt })
+    Ok(Begun { pump: Pump::begin(source, parsed, recorder, unfinished)?, prompt })
 }
 
 /// How a generation ends that has no prompt.
@@ -288,7 +286,7 @@ fn request(
         logprobs: config.logprobs,
         constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
         stop_tokens: model.tokenizer.end_of_generation().into(),
-        chat: chat(config, model, rendered.continues),
+        chat: chat(config, model, rendered.begun),
         messages: rendered.messages.into(),
         cache_salt,
         standing: Standing { owner, priority: config.priority.unwrap_or(0) },
@@ -362,12 +360,13 @@ impl Gathered {
         }
     }
 
-    /// Takes a piece that the engine has read itself. It stands for a token, as far as anybody counts before the
+    /// Takes a piece that the engine has read itself. One that says more stands for a token, as far as anybody counts before the
     /// engine says how many there were.
     fn take_piece(&mut self, piece: Piece) {
         self.count += 1;
-        self.source.tokens.push(PIECE_TOKEN);
-        self.groups.push(Output { tokens: vec![PIECE_TOKEN], logprobs: Vec::new(), pieces: vec![piece] });
+        let tokens = if piece.grows() { vec![PIECE_TOKEN] } else { Vec::new() };
+        self.source.tokens.extend(&tokens);
+        self.groups.push(Output { tokens, logprobs: Vec::new(), pieces: vec![piece] });
     }
 
     fn close_group(&mut self) {
@@ -411,8 +410,14 @@ enum Dropping {
 
 impl Pump {
     /// Submits the sequence. A model that may not think at all begins behind its reasoning.
-    fn begin(source: Source, parsed: Parsed, recorder: Option<Recorder>) -> Result<Self, GenerationEnd> {
-        let (groups, tokens, logprobs, pieces) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    fn begin(
+        source: Source,
+        parsed: Parsed,
+        recorder: Option<Recorder>,
+        unfinished: Option<Output>,
+    ) -> Result<Self, GenerationEnd> {
+        let groups = unfinished.into_iter().collect();
+        let (tokens, logprobs, pieces) = (Vec::new(), Vec::new(), Vec::new());
         let mut gathered = Gathered { source, parsed, recorder, groups, count: 0, tokens, logprobs, pieces };
         gathered.close_reasoning();
         let sequence = gathered.source.submit()?;
@@ -518,6 +523,7 @@ impl Pump {
                 None => GenerationEnd::Stop,
             },
             FinishReason::Length => GenerationEnd::Length,
+            FinishReason::Filtered => GenerationEnd::Filtered,
             FinishReason::Aborted => GenerationEnd::Aborted,
             FinishReason::Lost(lost) => {
                 let message = blamed(self.gathered.source.form_at.as_deref(), &lost);

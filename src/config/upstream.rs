@@ -82,6 +82,12 @@ impl UpstreamConfig {
         if !self.base_url.starts_with("http://") && !self.base_url.starts_with("https://") {
             return Some("base_url must be an address such as http://127.0.0.1:8000/v1".to_owned());
         }
+        // Whoever writes a key there would read it in the log.
+        if self.base_url.contains(['@', '?', '#']) {
+            return Some(
+                "base_url must have neither a user nor a query; keys go into api_key_env or a file".to_owned(),
+            );
+        }
         if self.models.is_empty() {
             return Some("models must name what it serves".to_owned());
         }
@@ -120,12 +126,13 @@ mod tests {
         assert_eq!(config.upstream["gpu"], expected);
         for (changed, said) in [
             (file.replace("http://", ""), "[upstream.gpu]: base_url must be an address"),
+            (file.replace("//127", "//u:sk-secret@127"), "neither a user nor a query"),
             (file.replace("['m']", "[]"), "[upstream.gpu]: models must name"),
             (format!("{file}\nidle_timeout_ms = 0"), "[upstream.gpu]: idle_timeout_ms must be at least 1"),
             (format!("{file}\napi_key_env = 'A'\napi_key_file = 'b'"), "exclude each other"),
         ] {
             let refusal = load(&changed).unwrap_err().to_string();
-            assert!(refusal.contains(said), "{refusal}");
+            assert!(refusal.contains(said) && !refusal.contains("sk-secret"), "{refusal}");
         }
         let refusal = load(&file.replace("vllm", "vlm")).unwrap_err().to_string();
         assert!(refusal.contains("upstream.gpu.kind") && refusal.contains("sglang"), "{refusal}");

@@ -83,6 +83,11 @@ impl Draft {
                 self.end_naturally(response_id, ItemStatus::Incomplete, terminal);
                 self.foresee(response_id);
             }
+            GenerationEnd::Filtered => {
+                let ending = Ending::Incomplete { reason: "content_filter".to_owned() };
+                let terminal = Terminal { ending, tail_tokens, stop_string: None, usage };
+                self.end_naturally(response_id, ItemStatus::Incomplete, terminal);
+            }
             GenerationEnd::Failed { code, message } => self.end(response_id, failed(code, message)),
         }
     }

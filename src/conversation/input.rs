@@ -185,6 +185,8 @@ pub enum GenerationEnd {
     StopString(String),
     /// The token limit or the context's end.
     Length,
+    /// A filter of whoever answers ended it.
+    Filtered,
     /// It was aborted, as asked.
     Aborted,
     /// It could not be done.

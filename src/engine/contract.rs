@@ -47,9 +47,9 @@ pub enum Medium {
 /// What an engine that takes messages is told besides them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chat {
-    /// The last message is the assistant's, and the answer goes on with it: it is the answer so far, or a beginning
-    /// that the client gave. One with whole calls is the whole answer.
-    pub continues: bool,
+    /// So many of the last messages are the answer so far, or a beginning of it that the client gave: the answer goes
+    /// on with them. With whole calls among them it is the whole answer.
+    pub begun: usize,
     /// Tools that may be called.
     pub tools: Vec<ToolDefinition>,
     /// Texts that end the answer.
@@ -164,6 +164,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the context's end was reached.
     Length,
+    /// A filter of whoever answers ended it.
+    Filtered,
     /// The sequence was aborted.
     Aborted,
     /// What the request says of the answer's form cannot be followed on.

@@ -44,3 +44,10 @@ pub enum Piece {
         stop: String,
     },
 }
+
+impl Piece {
+    /// Whether the answer says more with it: text, reasoning, or a part of a call's arguments.
+    pub fn grows(&self) -> bool {
+        matches!(self, Self::Reasoning(_) | Self::Text(_) | Self::ToolCallArguments { .. })
+    }
+}

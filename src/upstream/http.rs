@@ -131,11 +131,7 @@ impl Client {
 impl Exchange {
     /// The next bytes; none at the end.
     pub(super) async fn bytes(&mut self) -> Result<Option<Bytes>, Error> {
-        self.bytes_within(self.idle_timeout).await
-    }
-
-    /// The same, for whoever waits less long.
-    pub(super) async fn bytes_within(&mut self, patience: Duration) -> Result<Option<Bytes>, Error> {
+        let patience = self.idle_timeout;
         let bytes = tokio::time::timeout(patience, async {
             loop {
                 let frame = tokio::select! {

@@ -157,7 +157,11 @@ impl Line {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(SetupError::Start)?;
         let thread = std::thread::Builder::new()
             .name(format!("upstream-{}", upstream.name))
-            .spawn(move || runtime.block_on(read_all(&upstream, work)))
+            .spawn(move || {
+                runtime.block_on(read_all(&upstream, work));
+                // Whoever still looks up an address is not waited for.
+                runtime.shutdown_background();
+            })
             .map_err(SetupError::Start)?;
         Ok(Self { inbox: Some(inbox), thread: Some(thread) })
     }

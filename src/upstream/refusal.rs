@@ -29,7 +29,7 @@ pub(super) struct Trouble {
     pub(super) may_pass: bool,
     /// How long the upstream asks to wait.
     pub(super) retry_after: Option<Duration>,
-    /// Whether it is the wish for a stream that is refused.
+    /// Whether it may be the wish for a stream that is refused.
     pub(super) refuses_streams: bool,
     /// What the client is told in the end.
     pub(super) end: FinishReason,

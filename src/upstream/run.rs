@@ -16,10 +16,11 @@ use super::kind::Manners;
 use super::refusal::{Trouble, broken, refused};
 use super::sse::SseReader;
 use crate::clock::Clock;
-use crate::engine::{Counted, EngineEvent, FinishReason, GenerationRequest, Refusal};
+use crate::engine::settings::TextRule;
+use crate::engine::{Counted, EngineEvent, FinishReason, GenerationRequest};
 use crate::ids::FreshIds;
 use crate::parse::Piece;
-use crate::prompt::{Message, Role};
+use crate::prompt::Message;
 
 /// The route of Chat Completions.
 const CHAT_PATH: &str = "/chat/completions";
@@ -38,11 +39,18 @@ pub(super) struct Upstream {
     pub(super) client: Client,
     pub(super) manners: Manners,
     pub(super) key: Option<ApiKey>,
-    /// Whether it streams; cleared once it says that it cannot.
+    /// Whether it streams; cleared once it refused to, and answered whole.
     pub(super) streams: AtomicBool,
     pub(super) retries_max: u32,
     pub(super) retry_after_max: Duration,
     pub(super) clock: Clock,
+}
+
+impl Upstream {
+    /// The text without the key.
+    fn redact(&self, text: &str) -> String {
+        self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.redact(text))
+    }
 }
 
 /// Asks for an answer and tells its events, all but the last: that is what it returns.
@@ -52,22 +60,24 @@ pub(super) async fn answer(
     request: &GenerationRequest,
     events: &mpsc::Sender<EngineEvent>,
 ) -> FinishReason {
-    let mut answer = Answer::of(request, events);
+    let mut answer = Answer::of(request, events, upstream.streams.load(Ordering::Relaxed));
     let mut tries = 0;
     loop {
-        if answer.has_calls {
-            // They wait for their results: whatever else it would have said, it says behind them.
+        if let Some(finish) = answer.is_over() {
             answer.begin().await;
-            return FinishReason::Stop;
-        }
-        if answer.tokens_left() == Some(0) {
-            answer.begin().await;
-            return FinishReason::Length;
+            return finish;
         }
         let trouble = match attempt(upstream, model, &mut answer).await {
             Ok(finish) => return finish,
             Err(trouble) => trouble,
         };
+        if let Some(finish) = answer.is_over() {
+            return finish;
+        }
+        if answer.streams && trouble.refuses_streams {
+            answer.streams = false;
+            continue;
+        }
         let asked_to_wait = trouble.retry_after.unwrap_or_default();
         if !trouble.may_pass || tries >= upstream.retries_max || asked_to_wait > upstream.retry_after_max {
             return redacted(upstream, trouble.end);
@@ -88,10 +98,9 @@ fn backoff(tries: u32, random: u64) -> Duration {
 
 /// What is told a client, without the key that an upstream may repeat.
 fn redacted(upstream: &Upstream, end: FinishReason) -> FinishReason {
-    let Some(key) = &upstream.key else { return end };
     match end {
-        FinishReason::Failed(text) => FinishReason::Failed(key.redact(&text)),
-        FinishReason::Refused(refusal, text) => FinishReason::Refused(refusal, key.redact(&text)),
+        FinishReason::Failed(text) => FinishReason::Failed(upstream.redact(&text)),
+        FinishReason::Refused(refusal, text) => FinishReason::Refused(refusal, upstream.redact(&text)),
         end => end,
     }
 }
@@ -106,25 +115,45 @@ struct Answer<'a> {
     text: String,
     /// Whether it has a whole call.
     has_calls: bool,
-    /// How many of its pieces were told, in this process and before.
+    /// How many of its pieces were told that say something, in this process and before.
     said: u32,
     has_begun: bool,
+    /// Whether it is asked for as a stream.
+    streams: bool,
 }
 
 impl<'a> Answer<'a> {
-    fn of(request: &'a GenerationRequest, events: &'a mpsc::Sender<EngineEvent>) -> Self {
+    fn of(request: &'a GenerationRequest, events: &'a mpsc::Sender<EngineEvent>, streams: bool) -> Self {
         let all = &request.messages[..];
-        let own = all.iter().rev().take_while(|message| message.role == Role::Assistant);
-        let own = if request.chat.continues { own.count() } else { 0 };
-        let (before, own) = all.split_at(all.len() - own);
+        let before = all.len().saturating_sub(request.chat.begun);
+        let own = &all[before..];
         let has_calls = own.iter().any(|message| !message.tool_calls.is_empty());
         // Reasoning without a word behind it is not gone on with: the model thinks again.
-        let (messages, text) = match own.split_last() {
-            Some((last, _)) => (&all[..all.len() - 1], last.content.clone()),
-            None => (before, String::new()),
+        let last = own.iter().rposition(|message| !message.content.is_empty());
+        let (messages, text) = match last {
+            Some(last) => (&all[..before + last], own[last].content.clone()),
+            None => (&all[..before], String::new()),
         };
         let said = u32::try_from(request.resumed.len()).unwrap_or(u32::MAX);
-        Self { request, events, messages, text, has_calls, said, has_begun: false }
+        Self { request, events, messages, text, has_calls, said, has_begun: false, streams }
+    }
+
+    /// How it ends, if nothing is left to ask for.
+    fn is_over(&self) -> Option<FinishReason> {
+        let form = self.request.chat.constraint.as_ref().map(|constraint| &constraint.text);
+        let has_form = form.is_some_and(|form| !matches!(form, TextRule::Any | TextRule::Nothing));
+        if self.has_calls {
+            // They wait for their results: whatever else it would have said, it says behind them.
+            Some(FinishReason::Stop)
+        } else if self.tokens_left() == Some(0) {
+            Some(FinishReason::Length)
+        } else if has_form && !self.text.is_empty() {
+            let text = "the answer broke off inside of the form that it must have, and its upstream would begin the \
+                        form anew; ask again";
+            Some(FinishReason::Failed(text.to_owned()))
+        } else {
+            None
+        }
     }
 
     /// None where there is no bound.
@@ -147,7 +176,7 @@ impl<'a> Answer<'a> {
                 Piece::ToolCallDone { complete, .. } => self.has_calls |= complete,
                 _ => {}
             }
-            self.said += 1;
+            self.said += u32::from(piece.grows());
             self.tell(EngineEvent::Piece(piece)).await;
         }
     }
@@ -160,7 +189,7 @@ impl<'a> Answer<'a> {
 
 /// One request, and its answer as far as it comes.
 async fn attempt(upstream: &Upstream, model: &str, answer: &mut Answer<'_>) -> Result<FinishReason, Trouble> {
-    let streams = upstream.streams.load(Ordering::Relaxed);
+    let streams = answer.streams;
     let asked = Asked {
         model,
         request: answer.request,
@@ -174,9 +203,13 @@ async fn attempt(upstream: &Upstream, model: &str, answer: &mut Answer<'_>) -> R
     let failed = |error: Error| Trouble::passing(format!("the upstream {} failed: {error}", upstream.name));
     let mut exchange = upstream.client.post(CHAT_PATH, body.to_string()).await.map_err(failed)?;
     if !exchange.status.is_success() {
-        let text = exchange.whole().await.unwrap_or_default();
-        let trouble = refused(&upstream.name, exchange.status, &exchange.headers, &text, upstream.clock.unix_ms());
-        return Err(if streams && trouble.refuses_streams { whole_from_now_on(upstream) } else { trouble });
+        let text = upstream.redact(&String::from_utf8_lossy(&exchange.whole().await.unwrap_or_default()));
+        let now_ms = upstream.clock.unix_ms();
+        return Err(refused(&upstream.name, exchange.status, &exchange.headers, text.as_bytes(), now_ms));
+    }
+    if !streams {
+        // It is not asked for streams any more.
+        upstream.streams.store(false, Ordering::Relaxed);
     }
     let kind = exchange.header("content-type").unwrap_or_default().to_owned();
     let mut decoder = Decoder::default();
@@ -196,37 +229,28 @@ async fn attempt(upstream: &Upstream, model: &str, answer: &mut Answer<'_>) -> R
     }
     answer.say(&mut pieces).await;
     read?;
-    Ok(finished(upstream, &decoder, answer, said_before).await)
+    Ok(finished(&decoder, answer, said_before).await)
 }
 
 /// The end that the upstream told, with its count.
-async fn finished(upstream: &Upstream, decoder: &Decoder, answer: &Answer<'_>, said_before: u32) -> FinishReason {
+async fn finished(decoder: &Decoder, answer: &Answer<'_>, said_before: u32) -> FinishReason {
     if let Some(counted) = decoder.counted() {
-        // What was said in front of a break was counted by nobody.
+        // What was said in front of a break was counted by nobody, and now as part of the prompt.
         let output_tokens = counted.output_tokens.saturating_add(said_before);
-        answer.tell(EngineEvent::Counted(Counted { output_tokens, ..counted })).await;
+        let input_tokens = counted.input_tokens.saturating_sub(said_before);
+        answer.tell(EngineEvent::Counted(Counted { input_tokens, output_tokens, ..counted })).await;
     }
     match decoder.finish() {
         Some(Finish::Length) => FinishReason::Length,
-        Some(Finish::Filtered) => {
-            let text = format!("a filter of the upstream {} ended the answer", upstream.name);
-            FinishReason::Refused(Refusal::Input, text)
-        }
+        Some(Finish::Filtered) => FinishReason::Filtered,
         Some(Finish::Stop(stop)) => {
             if let Some(stop) = stop.clone() {
                 answer.tell(EngineEvent::Piece(Piece::Stopped { stop })).await;
             }
             FinishReason::Stop
         }
-        None => FinishReason::Stop,
+        None | Some(Finish::Broken(_)) => FinishReason::Stop,
     }
-}
-
-/// The upstream said that it cannot stream: it is asked for whole answers from here on.
-fn whole_from_now_on(upstream: &Upstream) -> Trouble {
-    upstream.streams.store(false, Ordering::Relaxed);
-    let text = format!("the upstream {} does not stream", upstream.name);
-    Trouble { retry_after: Some(Duration::ZERO), ..Trouble::passing(text) }
 }
 
 async fn read_whole(
@@ -239,9 +263,12 @@ async fn read_whole(
     let text = exchange.whole().await.map_err(|error| broke(&error))?;
     let whole: Value = serde_json::from_slice(&text).map_err(|_| broke(&"its answer is no JSON"))?;
     if !whole["error"].is_null() {
-        return Err(broken(&upstream.name, &whole));
+        return Err(broken(&upstream.name, &redacted_json(upstream, whole)));
     }
     decoder.read(&whole, pieces);
+    if let Some(Finish::Broken(reason)) = decoder.finish() {
+        return Err(broke(reason));
+    }
     if decoder.finish().is_none() && pieces.is_empty() {
         return Err(broke(&"its answer says nothing"));
     }
@@ -256,32 +283,62 @@ async fn read_stream(
     answer: &mut Answer<'_>,
 ) -> Result<(), Trouble> {
     let broke = |why: &dyn std::fmt::Display| Trouble::passing(format!("the upstream {} failed: {why}", upstream.name));
-    let (mut reader, mut events, mut pieces) = (SseReader::default(), Vec::new(), Vec::new());
-    loop {
-        let bytes = match decoder.finish() {
-            None => exchange.bytes().await.map_err(|error| broke(&error))?,
-            // Whatever becomes of the rest, the answer is whole.
-            Some(_) => exchange.bytes_within(USAGE_PATIENCE).await.unwrap_or_default(),
-        };
-        let Some(bytes) = bytes else {
-            return match decoder.finish() {
-                Some(_) => Ok(()),
-                None => Err(broke(&"its stream ended before its answer did")),
-            };
-        };
-        reader.push(&bytes, &mut events).map_err(|error| broke(&error))?;
-        for event in events.drain(..) {
-            if event.data.trim() == "[DONE]" {
-                return Ok(());
-            }
-            let chunk: Value = serde_json::from_str(&event.data).map_err(|_| broke(&"an event is no JSON"))?;
-            if !chunk["error"].is_null() {
-                return Err(broken(&upstream.name, &chunk));
-            }
-            decoder.read(&chunk, &mut pieces);
-            answer.say(&mut pieces).await;
+    let mut reader = SseReader::default();
+    while decoder.finish().is_none() {
+        let bytes = exchange.bytes().await.map_err(|error| broke(&error))?;
+        let bytes = bytes.ok_or_else(|| broke(&"its stream ended before its answer did"))?;
+        if read_events(upstream, &mut reader, &bytes, decoder, answer).await? {
+            return Ok(());
         }
     }
+    // Whatever becomes of the rest, the answer is whole.
+    let rest = async {
+        while let Ok(Some(bytes)) = exchange.bytes().await {
+            if !matches!(read_events(upstream, &mut reader, &bytes, decoder, answer).await, Ok(false)) {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(USAGE_PATIENCE, rest).await;
+    Ok(())
+}
+
+/// Reads the events that end in these bytes, tells what they say, and gives whether the last one was among them.
+async fn read_events(
+    upstream: &Upstream,
+    reader: &mut SseReader,
+    bytes: &[u8],
+    decoder: &mut Decoder,
+    answer: &mut Answer<'_>,
+) -> Result<bool, Trouble> {
+    let broke = |why: &dyn std::fmt::Display| Trouble::passing(format!("the upstream {} failed: {why}", upstream.name));
+    let (mut events, mut pieces) = (Vec::new(), Vec::new());
+    reader.push(bytes, &mut events).map_err(|error| broke(&error))?;
+    for event in events {
+        if event.data.trim() == "[DONE]" {
+            return Ok(true);
+        }
+        let chunk = serde_json::from_str::<Value>(&event.data);
+        if decoder.finish().is_some() {
+            decoder.count(&chunk.unwrap_or_default());
+            continue;
+        }
+        let chunk = chunk.map_err(|_| broke(&"an event is no JSON"))?;
+        if !chunk["error"].is_null() {
+            return Err(broken(&upstream.name, &redacted_json(upstream, chunk)));
+        }
+        decoder.read(&chunk, &mut pieces);
+        answer.say(&mut pieces).await;
+        if let Some(Finish::Broken(reason)) = decoder.finish() {
+            return Err(broke(reason));
+        }
+    }
+    Ok(false)
+}
+
+/// The same without the key, in front of whatever cuts its texts.
+fn redacted_json(upstream: &Upstream, value: Value) -> Value {
+    serde_json::from_str(&upstream.redact(&value.to_string())).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::config::UpstreamKind;
+use crate::engine::settings::{Constraint, TextRule};
 use crate::engine::{Chat, Counted, Refusal};
 use crate::parse::Piece;
 use crate::prompt::{Message, Role, ToolCall};
@@ -89,6 +90,9 @@ fn ends(reason: &str) -> String {
 fn usage(prompt: u32, completion: u32) -> String {
     format!("data: {}\n\n", json!({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}}))
 }
+
+/// Sun, 06 Nov 1994 08:49:37 GMT.
+const NOW_MS: u64 = 784_111_777_000;
 
 const DONE: &str = "data: [DONE]\n\n";
 
@@ -180,6 +184,7 @@ async fn run_with(config: &UpstreamConfig, request: GenerationRequest, scenes: V
     let key = |name: &str| (name == "KEY").then(|| "sk-secret".to_owned());
     let mut upstream = upstream("gpu", config, key).unwrap();
     upstream.client = upstream.client.over(dial);
+    upstream.clock = Clock::Manual(Arc::new(NOW_MS.into()));
     let (events, mut told) = mpsc::channel(1000);
     let requests = Mutex::default();
     let began = Instant::now();
@@ -240,12 +245,11 @@ async fn what_fails_before_a_word_was_said_is_asked_again_after_a_growing_while(
 #[tokio::test(start_paused = true)]
 async fn an_upstream_says_how_long_to_wait() {
     let busy = |header: &str| answers("429 Too Many Requests", header, r#"{"error": {"message": "slow down"}}"#);
-    let date = httpdate::fmt_http_date(std::time::UNIX_EPOCH + Duration::from_millis(Clock::System.unix_ms() + 7000));
-    let dated = busy(&format!("retry-after: {date}\r\n"));
+    let dated = busy("retry-after: Sun, 06 Nov 1994 08:49:44 GMT\r\n");
     let good = streams(&[&says("hi"), &ends("stop"), DONE]);
     let outcome = run(vec![busy("retry-after: 20\r\n"), busy("retry-after-ms: 1500\r\n"), dated, good]).await;
     assert_eq!(outcome.finish, FinishReason::Stop);
-    assert!((26.5..=28.6).contains(&outcome.seconds()), "{outcome:?}");
+    assert!((outcome.seconds() - 28.5).abs() < 0.01, "{outcome:?}");
     // Longer than anybody waits, and a word that it is of no use.
     for header in ["retry-after: 121\r\n", "x-should-retry: false\r\n"] {
         let outcome = run(vec![busy(header)]).await;
@@ -269,7 +273,7 @@ async fn a_stream_that_breaks_is_gone_on_with_behind_what_was_shown() {
     let prefixes: Vec<_> = outcome.requests.iter().map(|request| request["messages"][1]["content"].clone()).collect();
     assert_eq!(prefixes, [json!(null), json!("one tw"), json!("one two thr"), json!("one two thre")]);
     assert_eq!(outcome.requests[1]["continue_final_message"], true);
-    let counted = Counted { input_tokens: 30, output_tokens: 5, ..Counted::default() };
+    let counted = Counted { input_tokens: 27, output_tokens: 5, ..Counted::default() };
     assert_eq!(outcome.events.last(), Some(&EngineEvent::Counted(counted)));
     assert!(outcome.seconds() > 300.0, "it waited as long as an upstream may be silent");
 }
@@ -310,10 +314,40 @@ async fn a_call_that_breaks_off_is_marked_and_made_anew_and_a_whole_one_waits_fo
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_of_a_form_is_not_gone_on_with_inside_of_it() {
+    let text = TextRule::JsonSchema { schema: json!({"type": "object"}) };
+    let constraint = Some(Constraint { text, calls: None, at: None });
+    let request = asks(Chat { constraint, ..Chat::default() }, &[Message::text(Role::User, "Count.")]);
+    let fails = answers("500 Internal Server Error", "", "{}");
+    let outcome = run_with(&config(), request, vec![fails, streams(&[&says("{\"a\": ")])]).await;
+    assert!(
+        matches!(&outcome.finish, FinishReason::Failed(text) if text.contains("inside of the form")),
+        "{outcome:?}"
+    );
+    assert_eq!(outcome.text(), "{\"a\": ");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_behind_an_end_changes_nothing_and_a_fault_that_is_told_as_an_end_is_one() {
+    let fault = "data: {\"error\": {\"message\": \"late\"}}\n\n";
+    let outcome = run(vec![streams(&[&says("hi"), &ends("stop"), fault, "data: no json\n\n"])]).await;
+    assert_eq!((outcome.text().as_str(), &outcome.finish), ("hi", &FinishReason::Stop));
+    let aborted = streams(&[&says("one"), &ends("abort")]);
+    let outcome = run(vec![aborted, streams(&[&says(" two"), &ends("content_filter"), DONE])]).await;
+    assert_eq!((outcome.text().as_str(), &outcome.finish), ("one two", &FinishReason::Filtered));
+    // Signs of life do not lengthen the wait for usage.
+    let ping = || [Act::Wait(900), Act::Say(": ping\n\n".to_owned())];
+    let begins = Act::Say(stream() + &says("hi") + &ends("stop"));
+    let acts = [begins].into_iter().chain(ping()).chain(ping()).chain(ping()).chain([Act::Hang]).collect();
+    let outcome = run(vec![Scene::Acts(acts)]).await;
+    assert!((outcome.seconds() - 2.0).abs() < 0.01, "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_a_restart_cut_goes_on_from_its_prefix() {
     let begun = |answer: Message| {
         let messages = [Message::text(Role::User, "Count."), answer];
-        asks(Chat { continues: true, ..Chat::default() }, &messages)
+        asks(Chat { begun: 1, ..Chat::default() }, &messages)
     };
     let rest = || streams(&[&says(" two"), &ends("stop"), DONE]);
     let outcome = run_with(&config(), begun(Message::text(Role::Assistant, "one")), vec![rest()]).await;
@@ -321,8 +355,17 @@ async fn an_answer_that_a_restart_cut_goes_on_from_its_prefix() {
     assert_eq!(outcome.text(), " two");
     // Reasoning alone is not gone on with.
     let thought = Message { reasoning_content: Some("hm".to_owned()), ..Message::text(Role::Assistant, "") };
-    let outcome = run_with(&config(), begun(thought), vec![rest()]).await;
+    let outcome = run_with(&config(), begun(thought.clone()), vec![rest()]).await;
     assert_eq!(outcome.requests[0]["messages"].as_array().unwrap().len(), 1);
+    // Behind a text it is left out; a message of the assistant that a client brought is none of the answer's.
+    let said = |text: &str| Message::text(Role::Assistant, text);
+    let messages = [Message::text(Role::User, "Count."), said("brought"), said("one"), thought];
+    let begun_twice = asks(Chat { begun: 2, ..Chat::default() }, &messages);
+    let outcome = run_with(&config(), begun_twice, vec![rest()]).await;
+    let contents: Vec<_> =
+        outcome.requests[0]["messages"].as_array().unwrap().iter().map(|it| it["content"].clone()).collect();
+    assert_eq!(contents, ["Count.", "brought", "one"]);
+    assert_eq!(outcome.requests[0]["continue_final_message"], true);
     // Whole calls wait for their results, and nobody is asked.
     let calls = Message { tool_calls: vec![ToolCall::new("c1", "f", "{}")], ..Message::text(Role::Assistant, "") };
     assert_eq!(run_with(&config(), begun(calls), vec![]).await.finish, FinishReason::Stop);

@@ -20,6 +20,8 @@ pub(in crate::upstream) enum Finish {
     Length,
     /// A filter of the provider ended it.
     Filtered,
+    /// It broke off, for this reason.
+    Broken(String),
 }
 
 /// Reads the chunks of one answer.
@@ -29,6 +31,8 @@ pub(in crate::upstream) struct Decoder {
     calls: VecDeque<Call>,
     /// How many calls were shown to their end.
     done: u32,
+    /// What was said between the parts of a call.
+    held: Vec<Piece>,
     finish: Option<Finish>,
     counted: Option<Counted>,
 }
@@ -55,18 +59,24 @@ impl Call {
 impl Decoder {
     /// Takes a chunk of a stream, or a whole answer.
     pub(in crate::upstream) fn read(&mut self, chunk: &Value, pieces: &mut Vec<Piece>) {
-        // Usage is told last, or again and again: the last one holds.
-        self.counted = counted(&chunk["usage"]).or(self.counted);
+        self.count(chunk);
         let Some(choice) = chunk["choices"].get(0) else { return };
         let said = if choice["delta"].is_object() { &choice["delta"] } else { &choice["message"] };
         self.read_said(said, pieces);
         let stop = || choice["stop_reason"].as_str().map(str::to_owned);
-        let finish = choice["finish_reason"].as_str().map(|reason| match reason {
+        let reason = choice["finish_reason"].as_str().filter(|reason| !reason.is_empty());
+        let finish = reason.map(|reason| match reason {
+            "abort" | "error" => Finish::Broken(format!("it ended its answer with {reason}")),
             "length" => Finish::Length,
             "content_filter" => Finish::Filtered,
             _ => Finish::Stop(stop()),
         });
         self.finish = self.finish.take().or(finish);
+    }
+
+    /// Takes what a chunk says of tokens. It is told last, or again and again: the last one holds.
+    pub(in crate::upstream) fn count(&mut self, chunk: &Value) {
+        self.counted = counted(&chunk["usage"]).or(self.counted);
     }
 
     /// How the answer ended, once that is known.
@@ -85,6 +95,17 @@ impl Decoder {
             self.show(pieces);
             self.end_call(pieces, self.finish != Some(Finish::Length));
         }
+        pieces.append(&mut self.held);
+    }
+
+    /// Says something beside calls. What comes between the parts of a call stands behind it.
+    fn say(&mut self, piece: Piece, pieces: &mut Vec<Piece>) {
+        if self.calls.iter().all(Call::is_whole) {
+            self.end(pieces);
+            pieces.push(piece);
+        } else {
+            self.held.push(piece);
+        }
     }
 
     /// The stream broke off: the call that was shown ends here, whole or not, and what was not shown is forgotten.
@@ -94,6 +115,7 @@ impl Decoder {
             self.end_call(pieces, false);
         }
         self.calls.clear();
+        self.held.clear();
     }
 
     fn read_said(&mut self, said: &Value, pieces: &mut Vec<Piece>) {
@@ -101,8 +123,7 @@ impl Decoder {
         // Some tell it in both fields.
         let reasoning = reasoning.into_iter().filter_map(Value::as_str).find(|text| !text.is_empty());
         if let Some(text) = reasoning {
-            self.end(pieces);
-            pieces.push(Piece::Reasoning(text.to_owned()));
+            self.say(Piece::Reasoning(text.to_owned()), pieces);
         }
         self.read_content(&said["content"], pieces);
         // A refusal in a field of its own is what the reader is told.
@@ -116,8 +137,7 @@ impl Decoder {
     fn read_content(&mut self, content: &Value, pieces: &mut Vec<Piece>) {
         let mut say = |text: &str, piece: fn(String) -> Piece, pieces: &mut Vec<Piece>| {
             if !text.is_empty() {
-                self.end(pieces);
-                pieces.push(piece(text.to_owned()));
+                self.say(piece(text.to_owned()), pieces);
             }
         };
         match content {
@@ -359,6 +379,25 @@ mod tests {
         assert_eq!(pieces, [done(0, "c1", "{\"a\"", false)]);
         decoder.break_off(&mut pieces);
         assert_eq!(pieces.len(), 1);
+    }
+
+    #[test]
+    fn text_between_the_parts_of_a_call_stands_behind_it() {
+        let (pieces, _) = read(&[
+            calls(&[(0, "c1", "f", "{\"a\"")]),
+            delta(&json!({"content": "\n"})),
+            calls(&[(0, "", "", ": 1}")]),
+            finish("tool_calls"),
+        ]);
+        let call = [started(0, "c1", "f"), arguments(0, "{\"a\""), arguments(0, ": 1}")];
+        assert_eq!(pieces, [&call[..], &[done(0, "c1", "{\"a\": 1}", true), text("\n")]].concat());
+    }
+
+    #[test]
+    fn an_end_that_is_a_fault_is_told_apart_and_one_that_says_nothing_is_none() {
+        let ended = |reason: &str| read(&[delta(&json!({"content": "a"})), finish(reason)]).1.finish().cloned();
+        assert!(matches!(ended("abort"), Some(Finish::Broken(_))) && matches!(ended("error"), Some(Finish::Broken(_))));
+        assert_eq!((ended(""), ended("content_filter")), (None, Some(Finish::Filtered)));
     }
 
     #[test]

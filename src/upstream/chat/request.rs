@@ -72,7 +72,7 @@ fn refused(what: impl std::fmt::Display) -> FinishReason {
 
 /// What the settings change. Where they stand at what changes nothing, the upstream's own hold.
 fn sampling(sampling: &Sampling, manners: &Manners, body: &mut Map<String, Value>) -> Result<(), FinishReason> {
-    let Sampling { temperature, top_k, top_p, min_p, seed, choice: _, shaping } = sampling;
+    let Sampling { temperature, top_k, top_p, min_p, seed, choice, shaping } = sampling;
     let Shaping { order, logit_bias, penalties, dry, top_n_sigma, typical_p, xtc, mirostat } = shaping;
     let unknown = [
         ("samplers", order.is_some()),
@@ -109,8 +109,9 @@ fn sampling(sampling: &Sampling, manners: &Manners, body: &mut Map<String, Value
         body.insert("top_k".to_owned(), (*top_k).into());
     }
     if manners.takes_extras {
-        // Some keep seeds in 32 bits with a sign.
-        body.insert("seed".to_owned(), (seed & 0x7fff_ffff).into());
+        // Each choice has its own. Some keep seeds in 32 bits with a sign.
+        let seed = seed.wrapping_add(u64::from(*choice)) & 0x7fff_ffff;
+        body.insert("seed".to_owned(), seed.into());
     }
     Ok(())
 }
