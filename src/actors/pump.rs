@@ -186,9 +186,8 @@ async fn begin(
 ) -> Result<Begun, GenerationEnd> {
     let failed = |code, message: String| GenerationEnd::Failed { code, message };
     let Some(response) = state.response(response_id) else { return Err(GenerationEnd::Aborted) };
-    let (config, resumed) = (response.config.clone(), response.tokens());
+    let (config, resumed, home) = (response.config.clone(), response.tokens(), state.id);
     let limits = (state.tokens_max(response).unwrap_or(u32::MAX), parts.config.token_channel_capacity);
-    let home = state.id.filter(|_| config.store);
     let (owner, salt) = (owner(&state, &config), salt(&state, &config));
     let Some(engine) = parts.catalog.get(Some(&config.model)).cloned() else {
         return Err(failed(Code::ModelNotFound, format!("the model {} is not served any more", config.model)));
@@ -229,7 +228,7 @@ async fn begin(
     }
     parts.foresight.overtaken_by(&rendered.tokens);
     let prompt = Prompt { tokens: rendered.length(), record: rendered.record.take() };
-    let recorder = match home.filter(|_| engine.model().medium == Medium::Tokens) {
+    let recorder = match home.filter(|_| config.store && engine.model().medium == Medium::Tokens) {
         Some(home) => {
             let tokens = rendered.tokens.iter().chain(&resumed).copied().collect();
             tokio::select! {
