@@ -96,7 +96,7 @@ pub(super) fn start(parts: &Parts, state: State, id: ResponseId, held: Arc<HeldP
 async fn run(parts: &Parts, state: State, id: ResponseId, held: Arc<HeldPrompt>, control: &PumpControl) -> Option<()> {
     let config = &state.response(id)?.config;
     let engine = parts.catalog.get(Some(&config.model))?.clone();
-    let (salt, model) = (salt(&state, config), engine.model().clone());
+    let (salt, model) = (salt(state.tenant.as_deref(), config), engine.model().clone());
     if model.medium == Medium::Messages {
         return None;
     }

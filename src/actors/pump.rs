@@ -188,7 +188,7 @@ async fn begin(
     let Some(response) = state.response(response_id) else { return Err(GenerationEnd::Aborted) };
     let (config, resumed, home) = (response.config.clone(), response.tokens(), state.id);
     let limits = (state.tokens_max(response).unwrap_or(u32::MAX), parts.config.token_channel_capacity);
-    let (owner, salt) = (owner(&state, &config), salt(&state, &config));
+    let (owner, salt) = (owner(&state, &config), salt(state.tenant.as_deref(), &config));
     let Some(engine) = parts.catalog.get(Some(&config.model)).cloned() else {
         return Err(failed(Code::ModelNotFound, format!("the model {} is not served any more", config.model)));
     };

@@ -24,9 +24,9 @@ pub(super) fn owner(state: &State, config: &ResponseConfig) -> u64 {
 
 /// With whom a generation shares keys and values: with its tenant's that name the same cache. What a client names is
 /// the hash of a text; a tenant's salt is hashed behind a byte that no text has, so that no client can ask for it.
-pub(super) fn salt(state: &State, config: &ResponseConfig) -> u64 {
+pub(super) fn salt(tenant: Option<&str>, config: &ResponseConfig) -> u64 {
     let named = config.extras.cache_salt.unwrap_or(CACHE_SALT);
-    match &state.tenant {
+    match tenant {
         None => named,
         Some(tenant) => digest(b"\xfftenant", &[tenant.as_bytes(), &named.to_le_bytes()]).max(CACHE_SALT + 1),
     }
@@ -49,10 +49,9 @@ mod tests {
     #[test]
     fn tenants_and_named_caches_have_salts_of_their_own_that_nobody_can_ask_for() {
         let of = |tenant: Option<&str>, named: Option<u64>| {
-            let state = State { tenant: tenant.map(str::to_owned), ..State::default() };
             let mut config = ResponseConfig::new("m", "f");
             config.extras.cache_salt = named;
-            salt(&state, &config)
+            salt(tenant, &config)
         };
         assert_eq!((of(None, None), of(None, Some(5))), (CACHE_SALT, 5), "as it was before there were tenants");
         let all = [of(Some("red"), None), of(Some("blue"), None), of(Some("red"), Some(5)), of(Some("red"), Some(6))];

@@ -223,8 +223,13 @@ pub(crate) fn to_render(model: &ModelInfo, seal: Option<&Seal>, body: &Value) ->
 
 /// A conversation that begins with these items.
 pub(crate) fn open(who: &Identity, items: Vec<Item>) -> Open {
-    let tenant = Some(who.tenant.clone()).filter(|tenant| tenant != DEFAULT_TENANT);
+    let tenant = tenant(who).map(str::to_owned);
     Open { principal: who.principal.clone(), tenant, items, ..Open::default() }
+}
+
+/// The tenant, unless it is everybody's.
+pub(crate) fn tenant(who: &Identity) -> Option<&str> {
+    Some(who.tenant.as_str()).filter(|tenant| *tenant != DEFAULT_TENANT)
 }
 
 /// Refuses what its answer cannot be held to, away from the async threads. `before` are the tools that items of earlier

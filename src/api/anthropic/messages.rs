@@ -11,7 +11,6 @@ use super::edits;
 use super::request::{self, Prepared};
 use super::stream::MessageForm;
 use crate::api::App;
-use crate::api::admission::Permit;
 use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create::{self, Claimed, Key};
@@ -51,7 +50,7 @@ pub(crate) async fn create(
     let counted = create.clone();
     let asking = choices::ask(&app, &principal, vec![create], claim, &mut permit);
     // Nobody waits for the count: the prompt is being computed meanwhile. What cannot be rendered says so there.
-    let (asked, marked) = join(asking, marks.keep(&app, engine, &counted)).await;
+    let (asked, marked) = join(asking, marks.keep(&app, &principal, engine, &counted)).await;
     form.shown.edits = edited.map(|edited| edited.applied);
     form.shown.marked = marked.unwrap_or_default();
     choices::answer(&app, asked?, form, permit).await
