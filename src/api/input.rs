@@ -53,6 +53,11 @@ pub(crate) fn item_list(
     let mut items = Vec::with_capacity(list.len());
     for (position, wire) in list.iter().enumerate() {
         let path = format!("{field}[{position}]");
+        if wire.kind.as_deref() == Some(COMPACTION_TRIGGER) && (field != "input" || position + 1 < list.len()) {
+            let at = format!("{path}.type");
+            let text = format!("{at}: {COMPACTION_TRIGGER} asks for a summary as the last item of a request's input");
+            return Err(invalid(at, text));
+        }
         items.extend(item_body(wire, &path, seal)?.map(|body| fresh_item(body, fresh)));
         // What a search found can be called behind its result.
         if wire.kind.as_deref() == Some("tool_search_output") {

@@ -144,6 +144,7 @@ fn rendered_with(config: &ResponseConfig, own: &ResponseConfig) -> ResponseConfi
         template_kwargs: config.template_kwargs.clone(),
         strip_preamble: config.strip_preamble,
         prompt_end: config.prompt_end,
+        purpose: config.purpose,
         ..own.clone()
     }
 }

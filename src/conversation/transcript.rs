@@ -1,9 +1,9 @@
 //! The transcript as a chat template sees it.
 
 use super::event::Ending;
-use super::item::{Item, ItemBody};
+use super::item::{Item, ItemBody, ItemStatus};
 use super::purpose::Purpose;
-use super::state::{Response, ResponseStatus, State};
+use super::state::{OutputItem, Response, ResponseStatus, State};
 use super::tools::{CallKind, found_tools, visible_name};
 use crate::ids::ResponseId;
 use crate::prompt::{Message, PromptEnd, Role, ToolCall};
@@ -61,7 +61,7 @@ fn gather(state: &State, response: &Response, rest_ms: u64, with_answer: bool) -
         let is_summed_up = summary.is_some_and(|summary| place <= summary);
         let kept = |item: &Item| {
             let is_known = place >= forgotten || !matches!(item.body, ItemBody::Reasoning { .. });
-            is_known && (!is_summed_up || stays(turn, item))
+            is_known && (!is_summed_up || said(item)) && !(turn.status.is_terminal() && asks(turn, item))
         };
         let mut builder = Builder { messages: &mut messages, open: None };
         turn.input.iter().filter(|item| kept(item)).for_each(|item| builder.add(item));
@@ -87,17 +87,24 @@ fn gather(state: &State, response: &Response, rest_ms: u64, with_answer: bool) -
 
 /// Whether a turn's answer is a whole summary: it stands for what was before it.
 fn is_summary(turn: &Response) -> bool {
-    turn.config.purpose == Purpose::Summary && turn.status == ResponseStatus::Ended(Ending::Completed)
+    let is_whole = |output: &OutputItem| {
+        matches!(output.item.body, ItemBody::Compaction { .. }) && output.item.status == ItemStatus::Completed
+    };
+    // A copied turn has always ended well.
+    turn.config.purpose == Purpose::Summary
+        && turn.status == ResponseStatus::Ended(Ending::Completed)
+        && turn.output.iter().any(is_whole)
 }
 
 /// What stays of a turn that a summary stands for, as a client has it that keeps its transcript itself: what users and
-/// applications said, but for the words that ask for a summary, which come last.
-fn stays(turn: &Response, item: &Item) -> bool {
-    let asks = || turn.config.purpose == Purpose::Summary && turn.input.last().is_some_and(|last| last.id == item.id);
-    match &item.body {
-        ItemBody::Message { role, .. } => *role != Role::Assistant && !asks(),
-        _ => false,
-    }
+/// applications said.
+fn said(item: &Item) -> bool {
+    matches!(&item.body, ItemBody::Message { role, .. } if *role != Role::Assistant)
+}
+
+/// Whether the item asks for a summary, and nobody said it: the last of the input of a turn that is for one.
+fn asks(turn: &Response, item: &Item) -> bool {
+    turn.config.purpose == Purpose::Summary && turn.input.last().is_some_and(|last| last.id == item.id)
 }
 
 /// How many turns from the first lie before the last long rest.

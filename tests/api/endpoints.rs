@@ -149,6 +149,15 @@ async fn what_is_no_whole_summary_is_an_error_and_never_given_for_the_transcript
     assert_eq!(server.post("/v1/responses/compact", json!({"input": "a"})).await.status, 200);
     let asked = json!([{"role": "user", "content": "a"}, {"type": "compaction_trigger"}]);
     let cut = server.post("/v1/responses", json!({"input": asked, "max_output_tokens": 1})).await.body;
+    for (path, field, list) in [
+        ("/v1/responses", "input", json!([{"type": "compaction_trigger"}, {"role": "user", "content": "a"}])),
+        ("/v1/conversations", "items", json!([{"type": "compaction_trigger"}])),
+    ] {
+        let mut body = json!({});
+        body[field] = list;
+        let refused = server.post(path, body).await;
+        assert_eq!(refused.assert_error(400, "invalid_input")["param"], format!("{field}[0].type"));
+    }
     let part = &cut["output"][0];
     assert_eq!((&part["type"], &part["encrypted_content"]), (&json!("compaction"), &json!("")), "{cut}");
 }

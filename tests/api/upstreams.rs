@@ -1,4 +1,5 @@
-//! midstream as the upstream of midstream: the same over every API, and the one behind sees what becomes of its answers.
+//! midstream as the upstream of midstream: the same over every API, and the one behind sees what becomes of its
+//! answers.
 
 use serde_json::{Value, json};
 use tokio::time::timeout;

@@ -22,10 +22,15 @@ fn result(fresh: &mut FreshIds, call_id: &CallId, output: &str) -> Item {
 
 /// The conversation of a fork behind `from`, with its first response, as the shell makes it.
 pub(super) fn forked(parent: &Talk, from: ResponseId, input: Vec<Item>) -> Result<Talk, Reject> {
+    forked_for(parent, from, input, Purpose::Answer)
+}
+
+fn forked_for(parent: &Talk, from: ResponseId, input: Vec<Item>, purpose: Purpose) -> Result<Talk, Reject> {
     let mut fork =
         Talk { state: State::default(), log: vec![], effects: vec![], fresh: FreshIds::from_seed(99), now_ms: 9_000 };
     let mut create = Create::new(ResponseId::draw(&mut fork.fresh), input, config());
     create.config.metadata.insert("run".to_owned(), 7.into());
+    create.config.purpose = purpose;
     let copy = super::super::fork(&parent.state, from, &create, &mut fork.fresh)?;
     let (id, principal, metadata) = (ConversationId::draw(&mut fork.fresh), "local".to_owned(), Map::new());
     let (items, defaults) = (vec![], Policies::default());
@@ -116,6 +121,41 @@ fn the_settings_of_turns_are_written_once_where_they_do_not_change() {
     assert_eq!(turns.iter().map(|turn| turn.config.is_some()).collect::<Vec<_>>(), [true, false, false, true]);
     assert_eq!(fork.state.responses[2].config.instructions, None);
     assert_eq!(fork.state.responses[3].config.instructions.as_deref(), Some("Be brief."));
+}
+
+#[test]
+fn a_summary_stands_for_as_much_in_a_fork_and_one_that_is_made_there_for_what_was_copied() {
+    let mut talk = Talk::new(1);
+    let answer = |talk: &mut Talk, input: &str, purpose: Purpose, end: GenerationEnd| {
+        let item = said(&mut talk.fresh, input);
+        let id = talk.create_from(vec![item], |create| create.config.purpose = purpose).unwrap();
+        let generation = talk.generation();
+        talk.say(Input::GenerationStarted { generation, prompt_tokens: 1, cached_tokens: 0, prompt: None }).unwrap();
+        talk.generated(vec![output(1, Piece::Text(format!("re {input}")))]);
+        talk.ended(end);
+        id
+    };
+    answer(&mut talk, "a", Purpose::Answer, GenerationEnd::Stop);
+    let whole = answer(&mut talk, "sum up", Purpose::Summary, GenerationEnd::Stop);
+    answer(&mut talk, "b", Purpose::Answer, GenerationEnd::Stop);
+    let cut = answer(&mut talk, "again", Purpose::Summary, GenerationEnd::Length);
+    let texts = |talk: &Talk| reads(talk).into_iter().map(|(_, text)| text).collect::<Vec<_>>();
+    let asked = said(&mut talk.fresh, "c");
+    let behind = |from: ResponseId, purpose: Purpose| forked_for(&talk, from, vec![asked.clone()], purpose).unwrap();
+
+    let told = texts(&behind(whole, Purpose::Answer));
+    assert!(told.len() == 3 && told[0] == "a" && told[1].ends_with("re sum up") && told[2] == "c", "{told:?}");
+    let summary = told[1].clone();
+    assert_eq!(texts(&behind(cut, Purpose::Answer)), ["a", &summary, "b", "re b", "c"]);
+    let mut summed_up = behind(cut, Purpose::Summary);
+    let generation = summed_up.generation();
+    let started = Input::GenerationStarted { generation, prompt_tokens: 1, cached_tokens: 0, prompt: None };
+    summed_up.say(started).unwrap();
+    summed_up.generated(vec![output(1, Piece::Text("all".into()))]);
+    summed_up.ended(GenerationEnd::Stop);
+    let told = messages_with_answer(&summed_up.state, summed_up.state.responses.last().unwrap(), 0);
+    let told: Vec<String> = told.into_iter().map(|message| message.content).collect();
+    assert!(told[..2] == ["a", "b"] && told.len() == 3 && told[2].ends_with("all"), "{told:?}");
 }
 
 #[test]
