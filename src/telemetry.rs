@@ -157,6 +157,7 @@ impl GenerationMeter {
         let reason = match end {
             GenerationEnd::Stop | GenerationEnd::StopString(_) => "stop",
             GenerationEnd::Length => "length",
+            GenerationEnd::Filtered => "content_filter",
             GenerationEnd::Aborted => "abort",
             GenerationEnd::Failed { .. } => "error",
         };

@@ -370,8 +370,8 @@ impl Gathered {
         }
     }
 
-    /// Takes a piece that the engine has read itself. One that says more stands for a token, as far as anybody counts before the
-    /// engine says how many there were.
+    /// Takes a piece that the engine has read itself. One that says more stands for a token, as far as anybody counts
+    /// before the engine says how many there were.
     fn take_piece(&mut self, piece: Piece) {
         self.count += 1;
         let tokens = if piece.grows() { vec![PIECE_TOKEN] } else { Vec::new() };

@@ -10,8 +10,8 @@ use crate::prompt::{Message, Role, ToolCall, ToolDefinition};
 use crate::upstream::kind::{Continuing, Manners};
 
 /// What a model is told that has to go on with its answer, and whose upstream has no way to let it.
-const GO_ON: &str = "Your last message was cut off by a broken connection. Go on exactly where it ends, inside its last \
-                     word if need be. Repeat nothing of it, and say nothing of this message.";
+const GO_ON: &str = "Your last message was cut off by a broken connection. Go on exactly where it ends, inside its \
+                     last word if need be. Repeat nothing of it, and say nothing of this message.";
 
 /// One request to an upstream.
 pub(in crate::upstream) struct Asked<'a> {
