@@ -91,7 +91,15 @@ async fn write(folder: &Path, id: ConversationId) -> Outcome<()> {
     let fresh = &mut FreshIds::random();
     let (principal, metadata, defaults) =
         (PRINCIPAL.to_owned(), Map::new(), midstream::conversation::Policies::default());
-    log.add(Event::ConversationCreated { id, principal, metadata, forked_from: None, defaults, template_ms: None });
+    log.add(Event::ConversationCreated {
+        id,
+        principal,
+        tenant: None,
+        metadata,
+        forked_from: None,
+        defaults,
+        template_ms: None,
+    });
     while log.state.last_seq < EVENTS {
         let response_id = ResponseId::draw(fresh);
         let input = vec![Item::message(ItemId::draw(fresh), Role::User, "go on")];

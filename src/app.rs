@@ -15,10 +15,11 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::access::Gate;
 use crate::actors::{self, Foresight, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use crate::api::{self, App, Limits, Phase, Seal};
 use crate::cli::Prepared;
@@ -86,7 +87,7 @@ async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
-    let mut stops = Stops::new()?;
+    let (mut stops, mut hangups) = (Stops::new()?, signal(SignalKind::hangup())?);
     let listener = listen(config.listen)
         .await
         .with_context(|| format!("listening on {}; is another server running there?", config.listen))?;
@@ -105,9 +106,12 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
         }
     };
     let server = Server::start(config, listener, journal, writer, catalog).await?;
-    greet(server.address, &server.parts.catalog, server.recovered);
+    greet(server.address, &server.parts.catalog, server.recovered, server.gate.is_locked());
 
-    let failure = stops.stop_or_failure(&server.root, &server.parts.writer).await;
+    let failure = tokio::select! {
+        failure = stops.stop_or_failure(&server.root, &server.parts.writer) => failure,
+        () = reread_keys(&mut hangups, &server.gate) => None,
+    };
     // Everything acknowledged is on disk: nothing is lost by not waiting.
     let hurry = async {
         let signal = stops.told().await;
@@ -123,6 +127,7 @@ pub(crate) struct Server {
     parts: Parts,
     root: RootHandle,
     api: App,
+    gate: Gate,
     phase: watch::Sender<Phase>,
     close: watch::Sender<bool>,
     sockets: JoinHandle<io::Result<()>>,
@@ -147,6 +152,8 @@ impl Server {
     ) -> anyhow::Result<Self> {
         let address = listener.local_addr()?;
         let kv = keep_kv(&config, &*journal)?;
+        let gate = Gate::open(&config.data_dir)?;
+        config.check_reach(gate.is_locked())?;
         let seal = keep_seal(&config.data_dir).context("the key that seals what clients keep")?;
         let config = Arc::new(config);
         let parts = Parts {
@@ -169,13 +176,14 @@ impl Server {
             seal,
             (limits(&config), config.as_ref().into()),
             phases,
-        );
+        )
+        .guarded(gate.clone(), &config.allowed_origins);
         let (close, closed) = watch::channel(false);
         tokio::spawn(telemetry::keep_up());
         let sockets = tokio::spawn(api::serve(listener, api::router(app.clone()), wait_for(closed)));
         let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;
         phase.send_replace(Phase::Ready);
-        Ok(Self { address, parts, root, api: app, phase, close, sockets, recovered })
+        Ok(Self { address, parts, root, api: app, gate, phase, close, sockets, recovered })
     }
 
     /// Where it listens.
@@ -196,6 +204,15 @@ impl Server {
         let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), closed).await;
         self.parts.writer.stop().await;
     }
+}
+
+/// Every SIGHUP has the keys and their limits read again, and cuts off whoever has none any more.
+async fn reread_keys(hangups: &mut Signal, gate: &Gate) {
+    while hangups.recv().await.is_some() {
+        tracing::info!(signal = "SIGHUP", "reading the API keys again");
+        gate.reload();
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Running responses get their time to end; what then still runs goes on after the restart.
@@ -382,7 +399,7 @@ async fn wait_for(mut flag: watch::Receiver<bool>) {
 }
 
 /// Says where the server is, what it serves, and how to try it.
-fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) {
+fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize, asks_for_keys: bool) {
     let models: Vec<_> = catalog.list().map(|engine| engine.model().id.as_str()).collect();
     let model = models.first().copied().unwrap_or_default();
     let messages = r#"[{"role":"user","content":"What is the capital of France? Answer in one sentence."}]"#;
@@ -391,9 +408,10 @@ fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) {
         0 => String::new(),
         count => format!("conversations that were running and go on: {count}\n"),
     };
+    let key = if asks_for_keys { " -H \"authorization: Bearer $MIDSTREAM_API_KEY\"" } else { "" };
     let greeting = format!(
         "midstream listens on http://{address}\nmodels: {}\n{resumed}try:\n  \
-         curl http://{address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n",
+         curl http://{address}/v1/chat/completions{key} -H 'content-type: application/json' -d '{body}'\n",
         models.join(", "),
     );
     // In one write, and whoever started us may have stopped listening: that is no reason to stop serving.
@@ -403,8 +421,8 @@ fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize) {
 
 /// What makes the process stop.
 struct Stops {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
+    terminate: Signal,
+    interrupt: Signal,
 }
 
 impl Stops {

@@ -5,13 +5,14 @@
 
 #[cfg(test)]
 mod effort_tests;
+mod listen;
 mod nearest;
 mod surface;
 mod upstream;
 mod variables;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -21,6 +22,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::parse::{ReasoningFormat, ToolFormat, UnknownFormat};
 use crate::prompt::Effort;
+use listen::listen_address;
+pub(crate) use listen::parse_listen;
 use nearest::nearest;
 pub use surface::ReasoningField;
 pub use upstream::{UpstreamConfig, UpstreamKind};
@@ -43,6 +46,9 @@ pub struct Config {
     /// Where to listen.
     #[serde(deserialize_with = "listen_address")]
     pub listen: SocketAddr,
+    /// Origins whose pages in browsers may use the server; `*` is every one.
+    #[serde(deserialize_with = "one_or_many")]
+    pub allowed_origins: Vec<String>,
     /// Where the journal lives.
     pub data_dir: PathBuf,
     /// Models to serve: known names or GGUF files.
@@ -179,6 +185,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            allowed_origins: Vec::new(),
             data_dir: PathBuf::from("midstream-data"),
             models: Vec::new(),
             scripted: None,
@@ -284,8 +291,8 @@ pub enum Error {
     Zero(&'static str),
     /// Anybody on the network could use the server.
     #[error(
-        "clients are not asked for a key, so midstream listens on loopback only and {0} is refused; \
-         listen on 127.0.0.1, behind a proxy that checks who asks"
+        "without API keys midstream listens on loopback only, and {0} is refused; \
+         create a key first: midstream keys create NAME"
     )]
     OpenToTheNetwork(SocketAddr),
 }
@@ -381,28 +388,8 @@ impl Config {
         if let Some((name, _)) = bounds.iter().find(|(_, value)| *value == 0) {
             return Err(Error::Zero(name));
         }
-        if !is_loopback(self.listen.ip()) {
-            return Err(Error::OpenToTheNetwork(self.listen));
-        }
         Ok(())
     }
-}
-
-/// Whether only this machine reaches the address; an IPv4 address inside IPv6 counts as the IPv4 address.
-fn is_loopback(address: IpAddr) -> bool {
-    address.to_canonical().is_loopback()
-}
-
-/// The address that was written, where `localhost` is 127.0.0.1; else what to write.
-pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    let numeric = text.strip_prefix("localhost:").map(|port| format!("{}:{port}", Ipv4Addr::LOCALHOST));
-    let port = text.trim_start_matches(':').parse::<u16>().unwrap_or(8080);
-    let parsed = numeric.as_deref().unwrap_or(text).parse();
-    parsed.map_err(|_| format!("write ADDRESS:PORT, such as {}:{port}", Ipv4Addr::LOCALHOST))
-}
-
-fn listen_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
-    parse_listen(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
 }
 
 /// What is wrong with a source, in an operator's terms and with the name as it was written.
@@ -527,17 +514,6 @@ mod tests {
     }
 
     #[test]
-    fn an_address_may_say_localhost_and_must_have_a_port() {
-        assert_eq!(load("listen = 'localhost:81'", &[], Flags::default()).unwrap().listen.to_string(), "127.0.0.1:81");
-        assert_eq!(parse_listen("[::1]:81").unwrap().to_string(), "[::1]:81");
-        for (text, port) in [("8081", 8081), (":8081", 8081), ("localhost", 8080), ("localhost:x", 8080)] {
-            let wanted = format!("write ADDRESS:PORT, such as 127.0.0.1:{port}");
-            assert_eq!(parse_listen(text).unwrap_err(), wanted);
-            assert!(refusal("", &[("MIDSTREAM_LISTEN", text)]).ends_with(&wanted));
-        }
-    }
-
-    #[test]
     fn variables_of_others_with_our_prefix_are_left_alone() {
         let variables = [
             ("MIDSTREAM_API_KEY", "of the chat"),
@@ -553,15 +529,6 @@ mod tests {
     #[test]
     fn a_queue_without_room_is_refused() {
         assert_eq!(refusal("reader_queue_events = 0", &[]), "the setting reader_queue_events must be at least 1");
-    }
-
-    #[test]
-    fn only_loopback_is_listened_on() {
-        assert!(refusal("listen = '0.0.0.0:80'", &[]).contains("loopback only and 0.0.0.0:80 is refused"));
-        assert!(refusal("listen = '[::]:80'", &[]).contains("loopback only"));
-        for listen in ["127.0.0.2:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
-            assert!(load(&format!("listen = '{listen}'"), &[], Flags::default()).is_ok(), "{listen}");
-        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub mod prompt;
 pub mod protocol;
 
 #[cfg(feature = "server")]
+pub mod access;
+#[cfg(feature = "server")]
 pub mod actors;
 #[cfg(feature = "server")]
 pub mod api;

@@ -89,7 +89,7 @@ fn describe() {
     counts(GENERATION_TOKENS, "Tokens of answers");
     counts(PREFIX_QUERIES, "Tokens of prompts that were looked for in the KV cache");
     counts(PREFIX_HITS, "Tokens of prompts that were found in the KV cache");
-    counts(FINISHED, "Generations by how they ended: stop, length, abort, error");
+    counts(FINISHED, "Generations by how they ended: stop, length, content_filter, abort, error");
     counts(PREEMPTIONS, "Sequences that gave their blocks back to an older one");
     counts(COMMITTED, "Batches of events that are durable");
     counts(INTERVENTIONS, "Steers by what became of them");

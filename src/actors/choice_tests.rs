@@ -8,6 +8,7 @@ use serde_json::json;
 use super::teller::Teller;
 use super::tests::{create, parts, soon};
 use super::{DirectoryHandle, Open, Parts, start};
+use crate::access::LOCAL;
 use crate::config::Config;
 use crate::conversation::{ChoiceOf, Create};
 use crate::engine::{Catalog, Engine, GenerationRequest, LoadOptions, LocalEngine, tiny::Tiny};
@@ -16,6 +17,10 @@ use crate::store::MemoryJournal;
 
 fn scripted() -> Parts {
     parts(&Arc::new(MemoryJournal::new()), &json!([{"deltas": ["unused"]}]), Config::default())
+}
+
+fn local() -> Open {
+    Open { principal: LOCAL.to_owned(), ..Open::default() }
 }
 
 /// The choices of one request, each in a conversation of its own, and the tokens that they ended with.
@@ -27,7 +32,7 @@ async fn answers(directory: &DirectoryHandle, request: &Create, count: u32) -> V
         choice.config.choice = Some(ChoiceOf { first: request.response_id, index });
         choice.response_id = ResponseId::draw(&mut FreshIds::random());
         let id = choice.response_id;
-        asked.push((id, directory.ephemeral(Open::default(), choice, None).await.unwrap()));
+        asked.push((id, directory.ephemeral(local(), choice, None).await.unwrap()));
     }
     let mut answers = Vec::new();
     for (id, (handle, _reader)) in &asked {
@@ -68,7 +73,7 @@ async fn choices_of_one_request_have_one_owner_and_conversations_have_their_own(
     for _ in 0..2 {
         let plain = create(&parts, &[]);
         let id = plain.response_id;
-        let (handle, _reader) = directory.create_in_new(Open::default(), plain, None).await.unwrap();
+        let (handle, _reader) = directory.create_in_new(local(), plain, None).await.unwrap();
         soon(handle.ended(id)).await.unwrap();
     }
     let standing = |request: &GenerationRequest| (request.standing.owner, request.standing.priority);

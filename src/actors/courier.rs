@@ -1,16 +1,21 @@
 //! The way of a generation's news to its conversation.
 
+use std::sync::Arc;
+
 use ractor::ActorRef;
 use tokio::sync::oneshot;
 
 use super::conversation::ConversationMsg;
 use super::shared::RunningGuard;
-use crate::conversation::Input;
+use crate::access::Meter;
+use crate::conversation::{Input, Output};
 
 /// Brings news to the conversation, one at a time.
 pub(super) struct Courier {
     pub(super) generation: u64,
     to: ActorRef<ConversationMsg>,
+    /// Counts the tokens for whoever they are.
+    meter: Arc<Meter>,
     /// The last news, until it is taken.
     pub(super) outstanding: Option<oneshot::Receiver<()>>,
     /// The conversation takes no news any more.
@@ -18,8 +23,13 @@ pub(super) struct Courier {
 }
 
 impl Courier {
-    pub(super) fn new(generation: u64, to: ActorRef<ConversationMsg>) -> Self {
-        Self { generation, to, outstanding: None, gone: false }
+    pub(super) fn new(generation: u64, to: ActorRef<ConversationMsg>, meter: Arc<Meter>) -> Self {
+        Self { generation, to, meter, outstanding: None, gone: false }
+    }
+
+    /// Counts what is not in the news: the tokens of the prompt.
+    pub(super) fn spend(&self, tokens: u64) {
+        self.meter.spend(tokens);
     }
 
     pub(super) async fn send(&mut self, input: Input) {
@@ -31,6 +41,7 @@ impl Courier {
         if self.gone {
             return;
         }
+        self.meter.spend(tokens_of(&input));
         let (taken, outstanding) = oneshot::channel();
         let message = ConversationMsg::Generation { generation: self.generation, input, running, taken };
         // A conversation that is gone drops the message, and its receipt says so.
@@ -45,4 +56,15 @@ impl Courier {
             self.outstanding = None;
         }
     }
+}
+
+/// The tokens that an input brings of an answer.
+fn tokens_of(input: &Input) -> u64 {
+    let (outputs, tail): (&[Output], &[u32]) = match input {
+        Input::Generated { outputs, .. } => (outputs, &[]),
+        Input::GenerationEnded { outputs, tail_tokens, .. } => (outputs, tail_tokens),
+        _ => (&[], &[]),
+    };
+    let shown: usize = outputs.iter().map(|output| output.tokens.len()).sum();
+    (shown + tail.len()) as u64
 }

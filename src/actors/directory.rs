@@ -15,6 +15,7 @@ use super::handle::ConversationHandle;
 use super::keys::KeyClaim;
 use super::reader::{Reader, store_reject};
 use super::shared::Parts;
+use crate::access::Usage;
 use crate::conversation::{Create, Ending, Fork, Input, Item, Policies, Reject, ResponseStatus, State, fork};
 use crate::crash;
 use crate::error::Code;
@@ -239,6 +240,8 @@ impl Awake {
 pub struct Open {
     /// Who may see it.
     pub principal: String,
+    /// With whom its prompts share keys and values; none: with everybody who names none.
+    pub tenant: Option<String>,
     /// The client's own labels.
     pub metadata: Map<String, Value>,
     /// First items of the transcript.
@@ -250,13 +253,13 @@ pub struct Open {
 impl Open {
     /// A conversation that goes on with this one's transcript.
     fn like(parent: &State, principal: &str) -> Self {
-        let (principal, metadata) = (principal.to_owned(), parent.metadata.clone());
-        Self { principal, metadata, items: Vec::new(), defaults: parent.defaults }
+        let (principal, tenant) = (principal.to_owned(), parent.tenant.clone());
+        Self { principal, tenant, metadata: parent.metadata.clone(), items: Vec::new(), defaults: parent.defaults }
     }
 
     fn input(self, id: ConversationId, fork: Option<Fork>) -> Input {
-        let Self { principal, metadata, items, defaults } = self;
-        Input::Open { id, principal, metadata, items, fork: fork.map(Box::new), defaults }
+        let Self { principal, tenant, metadata, items, defaults } = self;
+        Input::Open { id, principal, tenant, metadata, items, fork: fork.map(Box::new), defaults }
     }
 }
 
@@ -306,7 +309,7 @@ impl DirectoryHandle {
         let mut open = if kept {
             Open::like(&parent, principal)
         } else {
-            Open { principal: principal.to_owned(), ..Open::default() }
+            Open { principal: principal.to_owned(), tenant: parent.tenant.clone(), ..Open::default() }
         };
         if parent.responses.last().is_some_and(|last| last.id == previous) {
             // What was added behind it is before whatever goes on from there.
@@ -338,6 +341,11 @@ impl DirectoryHandle {
         let inputs = vec![open.input(handle.id, fork), Input::Create(Box::new(create))];
         let reader = handle.follow(inputs, key).await?;
         Ok((handle, reader))
+    }
+
+    /// What each principal uses.
+    pub fn usage(&self) -> &Usage {
+        self.parts.running.usage()
     }
 
     /// The conversation with this id.

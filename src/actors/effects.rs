@@ -37,7 +37,8 @@ impl Work {
                 let thinking = state.response(response_id).and_then(|response| response.config.thinking.as_ref());
                 control.limit_thinking(thinking.and_then(|thinking| thinking.budget_tokens));
                 self.pumps.insert(generation, control.clone());
-                let (held, kv, running) = (self.held.clone(), self.kv.clone(), parts.running.enter());
+                let running = parts.running.enter(&state.principal);
+                let (held, kv) = (self.held.clone(), self.kv.clone());
                 let job = Job { generation, response_id, state: state.clone(), held, kv, control, running };
                 pump::start(job, parts.clone(), to.clone());
             }

@@ -10,8 +10,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::offload::offload;
 use super::prompt::HeldPrompt;
-use super::pump::{PumpControl, salt};
+use super::pump::PumpControl;
 use super::shared::Parts;
+use super::standing::salt;
 use crate::conversation::State;
 use crate::engine::{AbortHandle, BLOCK_TOKENS, Engine, EngineEvent, GenerationRequest, Medium, Standing};
 use crate::ids::ResponseId;
@@ -95,7 +96,7 @@ pub(super) fn start(parts: &Parts, state: State, id: ResponseId, held: Arc<HeldP
 async fn run(parts: &Parts, state: State, id: ResponseId, held: Arc<HeldPrompt>, control: &PumpControl) -> Option<()> {
     let config = &state.response(id)?.config;
     let engine = parts.catalog.get(Some(&config.model))?.clone();
-    let (salt, model) = (salt(config), engine.model().clone());
+    let (salt, model) = (salt(state.tenant.as_deref(), config), engine.model().clone());
     if model.medium == Medium::Messages {
         return None;
     }

@@ -16,9 +16,6 @@ use crate::engine::{Engine, KvImage};
 use crate::ids::ConversationId;
 use crate::store::{Journal, KvContent, KvFileError, KvFiles, KvReader};
 
-/// KV is shared between sequences of equal salt only; responses that name none have this one.
-pub(super) const CACHE_SALT: u64 = 0;
-
 /// Images that are in memory at once on their way to a file, and from one.
 const SAVES_MAX: usize = 1;
 const RESTORES_MAX: usize = 2;

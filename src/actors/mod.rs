@@ -23,6 +23,7 @@ mod reader;
 mod reading;
 mod root;
 mod shared;
+mod standing;
 mod unflushed;
 
 #[cfg(test)]

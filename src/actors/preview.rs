@@ -9,7 +9,7 @@ use super::chat::BYTES_PER_TOKEN;
 use super::directory::DirectoryHandle;
 use super::offload::offload;
 use super::prompt::{PromptSettings, Unrendered, explain, preview};
-use super::pump::salt;
+use super::standing::salt;
 use crate::config::Config;
 use crate::conversation::{Create, Reject, ResponseConfig, State};
 use crate::engine::{Engine, Medium, ModelInfo};
@@ -60,9 +60,15 @@ impl DirectoryHandle {
             .map_err(refusal)
     }
 
-    /// Has the KV of a prompt's first tokens kept for so long once it is computed: see [`Engine::keep_kv`].
-    pub fn keep_kv(&self, engine: &Arc<dyn Engine>, config: &ResponseConfig, tokens: Vec<u32>, ttl: Duration) {
-        engine.keep_kv(tokens.into(), salt(config), ttl);
+    /// Has the KV of a tenant's prompt's first tokens kept for so long once it is computed: see [`Engine::keep_kv`].
+    pub fn keep_kv(
+        &self,
+        engine: &Arc<dyn Engine>,
+        (tenant, config): (Option<&str>, &ResponseConfig),
+        tokens: Vec<u32>,
+        ttl: Duration,
+    ) {
+        engine.keep_kv(tokens.into(), salt(tenant, config), ttl);
     }
 
     /// How many tokens that prompt has; where its engine takes messages, about how many.

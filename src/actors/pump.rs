@@ -15,12 +15,13 @@ use tokio::sync::Notify;
 use super::chat::{PIECE_TOKEN, chat, refuse_untellable, unfinished_call, usage_of};
 use super::conversation::ConversationMsg;
 use super::courier::Courier;
-use super::kv::{CACHE_SALT, ConversationKv, Recorder};
+use super::kv::{ConversationKv, Recorder};
 use super::offload::offload;
 use super::parsed::{Parsed, logprob};
 use super::prompt::{HeldPrompt, Rendered, Unrendered};
 use super::reading::Reading;
 use super::shared::{Parts, RunningGuard};
+use super::standing::{owner, salt};
 use crate::conversation::{GenerationEnd, Input, Output, RecordedPrompt, ResponseConfig, State, TokenLogprob, Usage};
 use crate::crash;
 use crate::engine::settings::TextRule;
@@ -29,7 +30,7 @@ use crate::engine::{
     ModelInfo, Refusal, Sampling, Standing, Surroundings, TokenLogprobs,
 };
 use crate::error::Code;
-use crate::ids::{ConversationId, ResponseId};
+use crate::ids::ResponseId;
 use crate::parse::Piece;
 use crate::telemetry::GenerationMeter;
 
@@ -113,13 +114,13 @@ impl PumpControl {
 /// Starts the generation; its news go to the conversation until it has ended. A pump that panics ends the response:
 /// nobody else would ever.
 pub(super) fn start(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
-    let generation = job.generation;
+    let (generation, spent) = (job.generation, job.running.meter.clone());
     tokio::spawn(async move {
         let pumped = AssertUnwindSafe(run(job, parts, to.clone())).catch_unwind().await;
         if pumped.is_err() {
             let message = "the server failed while it generated; the log says where".to_owned();
             let end = GenerationEnd::Failed { code: Code::Internal, message };
-            let mut courier = Courier::new(generation, to);
+            let mut courier = Courier::new(generation, to, spent);
             courier.send(Ended::with(end).input(generation)).await;
         }
     });
@@ -127,11 +128,14 @@ pub(super) fn start(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
 
 async fn run(job: Job, parts: Parts, to: ActorRef<ConversationMsg>) {
     let Job { generation, response_id, state, held, kv, control, running } = job;
-    let mut courier = Courier::new(generation, to);
+    let mut courier = Courier::new(generation, to, running.meter.clone());
     let model = state.response(response_id).map(|response| response.config.model.clone());
     let mut meter = GenerationMeter::begin(&model.unwrap_or_default());
     let end = match begin(&parts, state, response_id, held, &kv, &control).await {
-        Ok(Begun { pump, prompt }) => pump.carry(&mut courier, prompt, &mut meter).await,
+        Ok(Begun { pump, prompt }) => {
+            courier.spend(prompt.tokens.into());
+            pump.carry(&mut courier, prompt, &mut meter).await
+        }
         Err(end) => Some(Ended::with(end)),
     };
     meter.ended(end.as_ref().map_or(&GenerationEnd::Aborted, |ended| &ended.end));
@@ -182,10 +186,9 @@ async fn begin(
 ) -> Result<Begun, GenerationEnd> {
     let failed = |code, message: String| GenerationEnd::Failed { code, message };
     let Some(response) = state.response(response_id) else { return Err(GenerationEnd::Aborted) };
-    let (config, resumed) = (response.config.clone(), response.tokens());
+    let (config, resumed, home) = (response.config.clone(), response.tokens(), state.id);
     let limits = (state.tokens_max(response).unwrap_or(u32::MAX), parts.config.token_channel_capacity);
-    let home = state.id.filter(|_| config.store);
-    let owner = owner(&config, state.id);
+    let (owner, salt) = (owner(&state, &config), salt(state.tenant.as_deref(), &config));
     let Some(engine) = parts.catalog.get(Some(&config.model)).cloned() else {
         return Err(failed(Code::ModelNotFound, format!("the model {} is not served any more", config.model)));
     };
@@ -225,18 +228,18 @@ async fn begin(
     }
     parts.foresight.overtaken_by(&rendered.tokens);
     let prompt = Prompt { tokens: rendered.length(), record: rendered.record.take() };
-    let recorder = match home.filter(|_| engine.model().medium == Medium::Tokens) {
+    let recorder = match home.filter(|_| config.store && engine.model().medium == Medium::Tokens) {
         Some(home) => {
             let tokens = rendered.tokens.iter().chain(&resumed).copied().collect();
             tokio::select! {
-                recorder = kv.begin(&parts.kv, home, &engine, (tokens, salt(&config))) => Some(recorder),
+                recorder = kv.begin(&parts.kv, home, &engine, (tokens, salt)) => Some(recorder),
                 () = control.aborted() => return Err(GenerationEnd::Aborted),
             }
         }
         None => None,
     };
     let unfinished = rendered.is_in_call.then(unfinished_call);
-    let request = request(&config, owner, rendered, constraint, engine.model(), limits);
+    let request = request(&config, (owner, salt), rendered, constraint, engine.model(), limits);
     let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
     let says_text = config.constraint.as_ref().is_none_or(|constraint| constraint.text != TextRule::Nothing);
     let source = Source { engine, request, form_at, says_text, tokens: resumed, control: control.clone() };
@@ -269,23 +272,9 @@ fn blamed(at: Option<&str>, error: &impl std::fmt::Display) -> String {
     at.map_or_else(|| error.to_string(), |at| format!("{at}: {error}"))
 }
 
-/// Whose a generation is: its conversation's, or that of all choices of one request. It is a name, no more.
-fn owner(config: &ResponseConfig, conversation: Option<ConversationId>) -> u64 {
-    let bytes = match config.choice {
-        Some(choice) => choice.first.to_bytes(),
-        None => conversation.map_or([0; 16], ConversationId::to_bytes),
-    };
-    u128::from_be_bytes(bytes) as u64
-}
-
-/// With whom a generation shares keys and values.
-pub(super) fn salt(config: &ResponseConfig) -> u64 {
-    config.extras.cache_salt.unwrap_or(CACHE_SALT)
-}
-
 fn request(
     config: &ResponseConfig,
-    owner: u64,
+    (owner, cache_salt): (u64, u64),
     rendered: Rendered,
     constraint: Option<Compiled>,
     model: &ModelInfo,
@@ -298,7 +287,7 @@ fn request(
         stop_tokens: model.tokenizer.end_of_generation().into(),
         chat: chat(config, model, rendered.begun),
         messages: rendered.messages.into(),
-        cache_salt: salt(config),
+        cache_salt,
         standing: Standing { owner, priority: config.priority.unwrap_or(0) },
         channel_capacity,
         ..GenerationRequest::greedy(rendered.tokens.into(), max_tokens)

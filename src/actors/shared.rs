@@ -10,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::conversation::ConversationMsg;
 use super::foresight::Foresight;
 use super::kv::KvKeeper;
+use crate::access::{Meter, Usage};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::Catalog;
@@ -94,20 +95,26 @@ pub struct Running {
     renders: Arc<Semaphore>,
     /// Set when the server stops its conversations.
     stopping: Arc<AtomicBool>,
+    usage: Usage,
 }
 
 impl Default for Running {
     fn default() -> Self {
         let renders = Arc::new(Semaphore::new(RENDERS_MAX));
-        Self { count: watch::Sender::new(0), renders, stopping: Arc::default() }
+        Self { count: watch::Sender::new(0), renders, stopping: Arc::default(), usage: Usage::default() }
     }
 }
 
 impl Running {
-    /// Counts one generation until the guard is dropped.
-    pub(super) fn enter(&self) -> RunningGuard {
+    /// Counts one generation until the guard is dropped, for all and for its principal.
+    pub(super) fn enter(&self, principal: &str) -> RunningGuard {
         self.count.send_modify(|count| *count += 1);
-        RunningGuard(self.clone())
+        RunningGuard { running: self.clone(), meter: Arc::new(self.usage.run(principal)) }
+    }
+
+    /// What each principal uses.
+    pub(super) fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// Waits for the right to render a prompt.
@@ -138,10 +145,14 @@ impl Running {
 }
 
 /// One generation under way.
-pub(super) struct RunningGuard(Running);
+pub(super) struct RunningGuard {
+    running: Running,
+    /// Counts its tokens.
+    pub(super) meter: Arc<Meter>,
+}
 
 impl Drop for RunningGuard {
     fn drop(&mut self) {
-        self.0.count.send_modify(|count| *count = count.saturating_sub(1));
+        self.running.count.send_modify(|count| *count = count.saturating_sub(1));
     }
 }

@@ -1,50 +1,98 @@
-//! Who asks. Without configured keys any credential, or none, is accepted; the server then listens on loopback only.
+//! Who asks: the owner of the key that a request shows. Without keys whoever reaches the server is its one principal,
+//! whatever is shown.
 //!
-//! Every page that a browser shows can reach loopback too. No such page is let in, unless it is served from there.
+//! Every route asks, unless it is listed here: one that is added is closed until somebody opens it.
 
-use std::convert::Infallible;
-use std::net::IpAddr;
-
-use axum::extract::{FromRequestParts, Request};
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::http::{Uri, header};
+use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
 
+use super::App;
+use super::admission::tell_standing;
 use super::errors::OpenAiError;
+use crate::access::{Gate, Identity};
 use crate::conversation::Reject;
 use crate::error::Code;
 
-/// The one principal of a server without keys.
-const LOCAL: &str = "local";
+/// How a key is shown that is no `x-api-key`.
+const SCHEME: &str = "bearer ";
 
 /// Whose conversations a request may see.
 #[derive(Clone, Debug)]
-pub(crate) struct Principal(pub(crate) String);
+pub(crate) struct Principal(pub(crate) Identity);
 
 impl<S: Send + Sync> FromRequestParts<S> for Principal {
-    type Rejection = Infallible;
+    type Rejection = OpenAiError;
 
-    async fn from_request_parts(_parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        Ok(Self(LOCAL.to_owned()))
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, OpenAiError> {
+        identity(parts).cloned().map(Self).map_err(OpenAiError)
     }
 }
 
-/// Browsers say which page a request comes from; one from elsewhere has no business here.
-pub(crate) async fn refuse_foreign_pages(request: Request, next: Next) -> Response {
-    let origin = request.headers().get(header::ORIGIN);
-    if origin.is_some_and(|origin| !origin.to_str().is_ok_and(is_local)) {
-        let text = "pages of other sites may not use this server; without API keys only this machine may";
-        return OpenAiError(Reject::new(Code::PermissionDenied, text)).into_response();
-    }
-    next.run(request).await
+/// Who was let in with this request.
+pub(crate) fn identity(parts: &Parts) -> Result<&Identity, Reject> {
+    parts.extensions.get().ok_or_else(|| Reject::new(Code::Internal, "nobody was asked who sends this request"))
 }
 
-/// Whether the origin is this machine.
-fn is_local(origin: &str) -> bool {
-    let Ok(uri) = origin.parse::<Uri>() else { return false };
-    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
+/// Lets the request pass in its owner's name, or refuses it.
+pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    if is_open(&request) {
+        return next.run(request).await;
+    }
+    let shown = shown(request.headers());
+    let Some(who) = app.gate.identify(shown.iter().copied()) else {
+        return OpenAiError(refusal(shown.is_empty())).into_response();
+    };
+    request.extensions_mut().insert(who.clone());
+    let mut response = next.run(request).await;
+    tell_standing(&app, &who, response.headers_mut());
+    ended_with_its_key(app.gate, who, response)
+}
+
+/// Whether the route says nothing of anybody: probes, and the greeting that clients send first.
+fn is_open(request: &Request) -> bool {
+    match request.uri().path() {
+        "/healthz" | "/readyz" | "/api/hello" => true,
+        "/" => request.method() == Method::HEAD,
+        _ => false,
+    }
+}
+
+/// What is shown as keys. Clients that have one key for two APIs send it in both headers.
+fn shown(headers: &HeaderMap) -> Vec<&str> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
+        let (scheme, key) = value.split_at_checked(SCHEME.len())?;
+        scheme.eq_ignore_ascii_case(SCHEME).then_some(key.trim())
+    });
+    let own = headers.get("x-api-key").and_then(|value| value.to_str().ok());
+    bearer.into_iter().chain(own).collect()
+}
+
+fn refusal(nothing_shown: bool) -> Reject {
+    let text = if nothing_shown {
+        "this server asks for an API key: send it as Authorization: Bearer KEY, or as x-api-key: KEY"
+    } else {
+        "the API key is not known here, or was revoked; send one that `midstream keys list` shows"
+    };
+    Reject::new(Code::InvalidApiKey, text)
+}
+
+/// The key that a socket or a stream was opened with is not in force any more.
+pub(crate) fn revoked() -> Reject {
+    refusal(false)
+}
+
+/// A stream that would go on for long ends when its key does.
+fn ended_with_its_key(gate: Gate, who: Identity, response: Response) -> Response {
+    if response.headers().get(header::CONTENT_TYPE).is_none_or(|kind| kind != "text/event-stream") {
+        return response;
+    }
+    let closed = Box::pin(async move { gate.closed_to(&who).await });
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(closed)))
 }
 
 #[cfg(test)]
@@ -52,14 +100,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_pages_from_this_machine_are_local() {
-        for origin in ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:8080", "http://127.1.2.3:1"] {
-            assert!(is_local(origin), "{origin}");
-        }
-        for origin in
-            ["null", "", "https://example.com", "http://localhost.example.com", "http://127.0.0.1.example.com"]
-        {
-            assert!(!is_local(origin), "{origin}");
-        }
+    fn a_key_is_shown_in_either_header() {
+        let of = |headers: &[(&'static str, &'static str)]| -> Vec<String> {
+            let headers: HeaderMap =
+                headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+            shown(&headers).into_iter().map(str::to_owned).collect()
+        };
+        assert_eq!(of(&[("authorization", "Bearer a")]), ["a"]);
+        assert_eq!(of(&[("authorization", "bearer  a")]), ["a"]);
+        assert_eq!(of(&[("x-api-key", "b"), ("authorization", "Bearer a")]), ["a", "b"]);
+        assert_eq!(of(&[("authorization", "Basic YTpi")]), [""; 0]);
+        assert_eq!(of(&[("authorization", "Bear\u{e9}r")]), [""; 0]);
+        assert_eq!(of(&[]), [""; 0]);
     }
 }

@@ -6,9 +6,10 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::App;
+use super::admission::Permit;
+use super::auth;
 use super::coding;
 use super::errors::{OpenAiError, invalid};
 use crate::actors::Cursor;
@@ -16,24 +17,24 @@ use crate::conversation::Reject;
 use crate::error::Code;
 
 /// Room for a request that generates, taken before its body is read: what is turned away costs nothing.
-pub(crate) struct Admitted(pub(crate) OwnedSemaphorePermit);
+pub(crate) struct Admitted(pub(crate) Permit);
 
 impl FromRequestParts<App> for Admitted {
     type Rejection = OpenAiError;
 
-    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Self, OpenAiError> {
-        Ok(app.admit().map(Self)?)
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, OpenAiError> {
+        Ok(app.admit(auth::identity(parts)?).map(Self)?)
     }
 }
 
 /// Room for one more reader.
-pub(crate) struct Seated(pub(crate) OwnedSemaphorePermit);
+pub(crate) struct Seated(pub(crate) Permit);
 
 impl FromRequestParts<App> for Seated {
     type Rejection = OpenAiError;
 
-    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Self, OpenAiError> {
-        Ok(app.seat().map(Self)?)
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, OpenAiError> {
+        Ok(app.seat(auth::identity(parts)?).map(Self)?)
     }
 }
 

@@ -11,6 +11,7 @@ use super::input;
 use super::tools::{self, Declared, Noted};
 use super::unserved;
 use super::{constraint, sampling};
+use crate::access::{DEFAULT_TENANT, Identity};
 use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader, offload};
 use crate::conversation::{Create, Item, Purpose, Reject, ResponseConfig, State, Toolbox, ToolsAllowed, brought};
 use crate::engine::ModelInfo;
@@ -221,8 +222,14 @@ pub(crate) fn to_render(model: &ModelInfo, seal: Option<&Seal>, body: &Value) ->
 }
 
 /// A conversation that begins with these items.
-pub(crate) fn open(principal: &str, items: Vec<Item>) -> Open {
-    Open { principal: principal.to_owned(), items, ..Open::default() }
+pub(crate) fn open(who: &Identity, items: Vec<Item>) -> Open {
+    let tenant = tenant(who).map(str::to_owned);
+    Open { principal: who.principal.clone(), tenant, items, ..Open::default() }
+}
+
+/// The tenant, unless it is everybody's.
+pub(crate) fn tenant(who: &Identity) -> Option<&str> {
+    Some(who.tenant.as_str()).filter(|tenant| *tenant != DEFAULT_TENANT)
 }
 
 /// Refuses what its answer cannot be held to, away from the async threads. `before` are the tools that items of earlier
@@ -264,7 +271,7 @@ pub(crate) enum Done {
 /// Creates a response wherever the request wants it. The key is looked up before anything of the state.
 pub(crate) async fn perform(
     app: &App,
-    principal: &str,
+    principal: &Identity,
     request: &CreateResponse,
     body: &Value,
     key: Option<String>,
@@ -281,7 +288,7 @@ pub(crate) async fn perform(
     // Where there is nothing to continue, that is said when it is tried.
     let behind = continues(app, principal, request).await.ok().flatten();
     let before = tools_before(behind.as_ref());
-    let create = create(model, Some(&app.seal), request, body, &before)?;
+    let create = create(model, Some(&app.seal.of(principal)), request, body, &before)?;
     check_constraint(app, &create, body, &before).await?;
     let id = create.response_id;
     let (handle, reader) = place(app, principal, request, create, key.as_ref(), claim).await?;
@@ -307,7 +314,7 @@ pub(crate) async fn created_before(
 /// Puts the response where the request wants it: a new conversation, the end of one, or a fork.
 async fn place(
     app: &App,
-    principal: &str,
+    principal: &Identity,
     request: &CreateResponse,
     create: Create,
     key: Option<&Key>,

@@ -7,6 +7,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::admission::RETRY_AFTER;
 use super::anthropic::errors::refusal;
 use super::coding;
 use super::idempotency::echo;
@@ -30,7 +31,7 @@ const OWN_ROUTES: [&str; 7] = [
 const ANTHROPICS_ROUTES: &str = "/v1/messages";
 
 /// Seconds after which a client that was turned away may try again.
-const RETRY_AFTER_S: u32 = 1;
+const RETRY_AFTER_S: u64 = 1;
 
 /// A refusal on a route of OpenAI's.
 #[derive(Debug)]
@@ -54,9 +55,9 @@ impl From<Reject> for NativeError {
 
 impl IntoResponse for OpenAiError {
     fn into_response(self) -> Response {
-        let code = self.0.code;
         let error = object(self.0.clone());
-        let mut response = with_headers(code, (status(code), Json(ErrorBody { error })).into_response());
+        let response = (status(self.0.code), Json(ErrorBody { error })).into_response();
+        let mut response = with_headers(&self.0, response);
         response.extensions_mut().insert(self.0);
         response
     }
@@ -76,7 +77,7 @@ pub(crate) async fn in_the_form_of_the_route(request: Request, next: Next) -> Re
     let id = request.extensions().get().map(|RequestId(id)| id.clone());
     let mut response = next.run(request).await;
     match response.extensions_mut().remove::<Reject>() {
-        Some(reject) if is_anthropics => refusal(reject, id),
+        Some(reject) if is_anthropics => refusal(&reject, id),
         Some(reject) if is_own => NativeError(reject).into_response(),
         _ => response,
     }
@@ -85,7 +86,7 @@ pub(crate) async fn in_the_form_of_the_route(request: Request, next: Next) -> Re
 impl IntoResponse for NativeError {
     fn into_response(self) -> Response {
         let code = self.0.code;
-        let error = object(self.0);
+        let error = object(self.0.clone());
         let problem = Problem {
             kind: "about:blank",
             title: status(code).canonical_reason().unwrap_or("Error").to_owned(),
@@ -97,7 +98,7 @@ impl IntoResponse for NativeError {
         let mut response = (status(code), Json(problem)).into_response();
         let problem_json = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, problem_json);
-        with_headers(code, response)
+        with_headers(&self.0, response)
     }
 }
 
@@ -159,14 +160,18 @@ fn status(code: Code) -> StatusCode {
 }
 
 /// Adds what a client's library acts on by itself.
-pub(crate) fn with_headers(code: Code, mut response: Response) -> Response {
-    let headers = response.headers_mut();
+pub(crate) fn with_headers(reject: &Reject, mut response: Response) -> Response {
+    let (code, headers) = (reject.code, response.headers_mut());
+    if code == Code::InvalidApiKey {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     if code == Code::UnsupportedEncoding {
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(coding::ACCEPTED));
     }
     let is_retried = matches!(code.status(), 429 | 503) || code == Code::IdempotencyInProgress;
     if is_retried {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+        let wait_s = reject.details.get(RETRY_AFTER).and_then(Value::as_u64).unwrap_or(RETRY_AFTER_S);
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(wait_s));
     } else if code.status() == 409 {
         let no = HeaderValue::from_static("false");
         headers.insert(HeaderName::from_static("x-should-retry"), no);

@@ -29,6 +29,7 @@ impl Play {
         play.input(Input::Open {
             id: ConversationId::from_bytes([1; 16]),
             principal: "local".to_owned(),
+            tenant: None,
             metadata: Map::from_iter([("topic".to_owned(), json!("weather"))]),
             items,
             fork: None,

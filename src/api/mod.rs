@@ -6,6 +6,7 @@
 //! **Invariant:** nothing is decided here. A request either becomes an input of the core, or is refused before it
 //! could change anything.
 
+mod admission;
 mod anthropic;
 mod auth;
 mod body;
@@ -25,6 +26,7 @@ mod object;
 mod openai;
 mod operations;
 mod page;
+mod pages;
 mod sampling;
 mod seal;
 mod socket;
@@ -53,8 +55,9 @@ use axum::serve::ListenerExt;
 use axum::{Extension, Router};
 use serde_json::Value;
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 
+use crate::access::Gate;
 use crate::actors::{DirectoryHandle, Keys};
 use crate::config::{Config, ReasoningField};
 use crate::conversation::{Create, Reject};
@@ -62,6 +65,7 @@ use crate::engine::{Catalog, Engine, ModelInfo};
 use crate::error::Code;
 use crate::ids::{FreshIds, ItemId};
 use errors::OpenAiError;
+use pages::Pages;
 pub use seal::Seal;
 
 /// Names this process to whatever stands in front of several: Codex repeats what it finds here with all later requests
@@ -141,6 +145,10 @@ pub struct App {
     pub surface: Surface,
     /// How far the process is.
     phases: watch::Receiver<Phase>,
+    /// Lets clients in.
+    gate: Gate,
+    /// Which pages in browsers may use the server.
+    pages: Pages,
     /// What this process is called, see [`TURN_STATE`].
     name: HeaderValue,
     /// Room for requests that generate.
@@ -150,7 +158,7 @@ pub struct App {
 }
 
 impl App {
-    /// Puts the parts together.
+    /// Puts the parts together. Nobody is asked for a key, and pages of other sites may do nothing.
     pub fn new(
         directory: DirectoryHandle,
         catalog: Arc<Catalog>,
@@ -167,11 +175,19 @@ impl App {
             limits,
             surface,
             phases,
+            gate: Gate::default(),
+            pages: Pages::default(),
             name: HeaderValue::from_str(&ItemId::draw(&mut FreshIds::random()).wire("srv"))
                 .unwrap_or(HeaderValue::from_static("srv")),
             admission: Arc::new(Semaphore::new(limits.requests_in_flight_max)),
             seats: Arc::new(Semaphore::new(limits.readers_max)),
         }
+    }
+
+    /// Lets in whom this gate does, and pages of these origins.
+    #[must_use]
+    pub fn guarded(self, gate: Gate, allowed_origins: &[String]) -> Self {
+        Self { gate, pages: Pages::new(allowed_origins), ..self }
     }
 
     /// Whether requests can be served now. The journal's writer is asked itself: once one client was refused because
@@ -198,25 +214,11 @@ impl App {
         (in_flight, self.limits.readers_max - self.seats.available_permits())
     }
 
-    /// Takes room for a reader; it is given back when the permit is dropped.
-    fn seat(&self) -> Result<OwnedSemaphorePermit, Reject> {
-        let text = "as many streams and sockets are open as may be; try again soon";
-        let seats = Arc::clone(&self.seats);
-        seats.try_acquire_owned().map_err(|_| Reject::new(Code::Overloaded, text))
-    }
-
     /// Returns once no stream and no socket is open that took a seat.
     pub async fn deserted(&self) {
         let all = u32::try_from(self.limits.readers_max).unwrap_or(u32::MAX);
         // The semaphore is never closed; if it were, nobody would be waited for.
         let _ = self.seats.acquire_many(all).await;
-    }
-
-    /// Takes room for a request; it is given back when the permit is dropped, at the end of the stream.
-    fn admit(&self) -> Result<OwnedSemaphorePermit, Reject> {
-        let text = "the server works on as many requests as it may; try again soon";
-        let admission = Arc::clone(&self.admission);
-        admission.try_acquire_owned().map_err(|_| Reject::new(Code::Overloaded, text))
     }
 }
 
@@ -276,7 +278,8 @@ pub fn router(app: App) -> Router {
         .route_layer(from_fn(operations::count))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn(auth::refuse_foreign_pages))
+        .layer(from_fn_with_state(app.clone(), auth::authenticate))
+        .layer(from_fn_with_state(app.clone(), pages::check))
         .layer(from_fn(errors::in_the_form_of_the_route))
         .layer(from_fn(with_request_id))
         .with_state(app)

@@ -14,6 +14,7 @@ use super::frame::is_end_of;
 use super::openai::chat;
 use super::stream::finish;
 use super::{App, Limits, Phase, Seal};
+use crate::access::Identity;
 use crate::actors::{self, Foresight, Keys, KvKeeper, Parts, Running, Unstored};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -84,7 +85,8 @@ async fn answered(app: &App, path: &str, body: &Value) -> (Vec<u32>, Response) {
     };
     let prompt = app.directory.preview(None, create.clone(), &engine).await.unwrap().tokens;
     let id = create.response_id;
-    let (handle, reader) = app.directory.ephemeral(create::open("local", Vec::new()), create, None).await.unwrap();
+    let (handle, reader) =
+        app.directory.ephemeral(create::open(&Identity::local(), Vec::new()), create, None).await.unwrap();
     let state = finish(reader, &handle, id).await.unwrap();
     (prompt, state.response(id).unwrap().clone())
 }
@@ -121,7 +123,8 @@ async fn what_was_only_prefilled_is_not_run_again() {
     let requests = recorded["requests"].as_array().unwrap();
     let warm = requests[0].clone();
     let request = serde_json::from_value(warm.clone()).unwrap();
-    let Done::Created { id, handle, reader } = create::perform(&app, "local", &request, &warm, None).await.unwrap()
+    let Done::Created { id, handle, reader } =
+        create::perform(&app, &Identity::local(), &request, &warm, None).await.unwrap()
     else {
         panic!("it has no key");
     };

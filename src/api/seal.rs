@@ -13,6 +13,7 @@ use chacha20poly1305::{Key, KeyInit, XChaCha20Poly1305, XNonce};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::access::LOCAL;
 use crate::conversation::{Made, SealKey};
 use crate::ids::{ItemId, ResponseId};
 
@@ -22,6 +23,8 @@ const ID_BYTES: usize = 16;
 const HEAD_BYTES: usize = 1 + 2 * ID_BYTES;
 /// What keys are derived for.
 const PURPOSE: &[u8] = b"midstream seal 1";
+/// And for whom.
+const PRINCIPAL: &[u8] = b"midstream seal of 1";
 
 /// The server's key.
 #[derive(Clone)]
@@ -37,6 +40,19 @@ impl Seal {
     /// Seals with this key.
     pub fn new(key: [u8; 32]) -> Self {
         Self(key)
+    }
+
+    /// The seal of one principal: what it opens was sealed for the same. That of a server without keys is the server's
+    /// own, so that its owner can still open what was sealed before there were keys.
+    pub(crate) fn of(&self, principal: &str) -> Self {
+        if principal == LOCAL {
+            return self.clone();
+        }
+        let mut hash = Sha256::new();
+        hash.update(PRINCIPAL);
+        hash.update(self.0);
+        hash.update(principal);
+        Self(hash.finalize().into())
     }
 
     /// The key of one response.
@@ -108,6 +124,10 @@ mod tests {
         assert_eq!(own.open(&said).as_ref(), Some(&kept));
         assert_eq!(sealed(&own.key(response), item, &kept).unwrap(), said, "the same item looks the same");
         assert_eq!(other.open(&said), None);
+        assert_eq!(own.of(LOCAL).open(&said).as_ref(), Some(&kept));
+        let (ann, bob) = (own.of("ann"), own.of("bob"));
+        let hers = sealed(&ann.key(response), item, &kept).unwrap();
+        assert_eq!((ann.open(&hers), bob.open(&hers), own.open(&hers)), (Some(kept.clone()), None, None));
         assert!(!said.contains("well"));
         let bytes = URL_SAFE_NO_PAD.decode(&said).unwrap();
         for place in 0..bytes.len() {

@@ -20,7 +20,8 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::body::object;
-use super::{App, Phase, errors, idempotency};
+use super::{App, Phase, auth, errors, idempotency};
+use crate::access::Identity;
 use crate::conversation::Reject;
 use crate::error::Code;
 
@@ -165,33 +166,39 @@ impl Stream for Followed {
     }
 }
 
-/// Takes the upgrade; the socket lives on by itself.
+/// Takes the upgrade; the socket lives on by itself, in this client's name.
 pub(crate) fn accept<S: Speaker>(
     app: App,
+    who: Identity,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-    speaker: impl FnOnce(App, Outbox) -> S + Send + 'static,
+    speaker: impl FnOnce(App, Identity, Outbox) -> S + Send + 'static,
 ) -> Result<Response, Reject> {
     let upgrade = upgrade.map_err(|rejection| {
         Reject::new(Code::InvalidInput, format!("this route is a WebSocket: {}", rejection.body_text()))
     })?;
-    let seat = app.seat()?;
+    let seat = app.seat(&who)?;
     let bound = app.limits.ws_frame_bytes_max;
     let upgrade = upgrade.max_message_size(bound).max_frame_size(bound);
     // A client that writes and never reads must not make us hold our answers for it: the socket closes instead.
     let upgrade = upgrade.max_write_buffer_size(bound + WRITE_BUFFER_BYTES);
     Ok(upgrade.on_upgrade(async move |socket| {
-        serve(socket, app, speaker).await;
+        serve(socket, app, who, speaker).await;
         drop(seat);
     }))
 }
 
-async fn serve<S: Speaker>(socket: WebSocket, app: App, speaker: impl FnOnce(App, Outbox) -> S) {
+async fn serve<S: Speaker>(
+    socket: WebSocket,
+    app: App,
+    who: Identity,
+    speaker: impl FnOnce(App, Identity, Outbox) -> S,
+) {
     let (outbox, answers) = mpsc::channel(OUTBOX_FRAMES);
-    let speaker = Arc::new(speaker(app.clone(), Outbox(outbox.clone())));
+    let speaker = Arc::new(speaker(app.clone(), who.clone(), Outbox(outbox.clone())));
     let (sink, stream) = socket.split();
     tokio::select! {
         () = read(stream, &speaker, Outbox(outbox)) => {}
-        () = write(sink, answers, &app, &*speaker) => {}
+        () = write(sink, answers, &app, &who, &*speaker) => {}
     }
 }
 
@@ -227,9 +234,12 @@ async fn write(
     mut sink: SplitSink<WebSocket, Message>,
     mut answers: mpsc::Receiver<Out>,
     app: &App,
+    who: &Identity,
     speaker: &impl Speaker,
 ) {
     let mut events = Followed::default();
+    let closed = app.gate.closed_to(who);
+    tokio::pin!(closed);
     let mut phase = app.phases.clone();
     let grown_old = old(speaker.life());
     tokio::pin!(grown_old);
@@ -241,11 +251,13 @@ async fn write(
             () = draining(&mut phase), if speaker.is_idle() => {
                 Out::Close(close_code::RESTART)
             }
+            () = &mut closed => {
+                say_last(&mut sink, auth::revoked()).await;
+                Out::Close(close_code::POLICY)
+            }
             () = &mut grown_old, if speaker.is_idle() => {
                 let text = "this socket is as old as it may become; open another one";
-                let last = errors::frame(Reject::new(Code::WebsocketConnectionLimitReached, text), None);
-                // What it says of itself matters to nobody but a client that still reads.
-                let _ = sink.send(Message::Text(last.to_string().into())).await;
+                say_last(&mut sink, Reject::new(Code::WebsocketConnectionLimitReached, text)).await;
                 Out::cut()
             }
             () = tokio::time::sleep(app.limits.silence) => {
@@ -275,6 +287,12 @@ async fn write(
             }
         }
     }
+}
+
+/// Says why the socket closes, which matters to nobody but a client that still reads.
+async fn say_last(sink: &mut SplitSink<WebSocket, Message>, why: Reject) {
+    let last = errors::frame(why, None);
+    let _ = sink.send(Message::Text(last.to_string().into())).await;
 }
 
 /// Returns after this time, if there is one.

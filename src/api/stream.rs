@@ -12,9 +12,9 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
+use super::admission::Permit;
 use super::errors::{failed, object};
 use super::frame::{dispatch, is_end_of, openai, silent_failure};
 use crate::actors::{ConversationHandle, Reader};
@@ -27,7 +27,7 @@ pub(crate) fn sse(
     events: impl Stream<Item = Event> + Send + 'static,
     silence: Duration,
     sign_of_life: Event,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<Permit>,
 ) -> Response {
     let events = events.map(move |event| {
         let _held = &permit;

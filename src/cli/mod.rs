@@ -8,6 +8,7 @@ mod chat;
 mod codex_catalog;
 mod conversations;
 mod doctor;
+mod keys;
 mod parse;
 mod pull;
 mod render;
@@ -60,6 +61,8 @@ enum Command {
     Tokenize(tokenize::Arguments),
     /// List, show, delete, dump, load, compact or repair conversations while no server runs
     Conversations(conversations::Arguments),
+    /// Create, list and revoke API keys, also while a server runs
+    Keys(keys::Arguments),
 }
 
 /// Runs the program with the process's own arguments.
@@ -80,6 +83,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Bench(arguments) => bench::run(&arguments),
             Command::Tokenize(arguments) => tokenize::run(&arguments),
             Command::Conversations(arguments) => conversations::run(arguments),
+            Command::Keys(arguments) => keys::run(arguments),
         },
         Err(refusal) => {
             // Help and version come this way too; clap knows where each belongs and with which exit code.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::access::Gate;
 use crate::config::{self, Config, Flags};
 use crate::crash;
 use crate::models::{self, DEFAULT_MODEL, Fetcher, ModelFile};
@@ -59,6 +60,7 @@ pub(super) fn prepare(arguments: Arguments) -> anyhow::Result<Prepared> {
     let Arguments { chat_template, tool_format, reasoning, config, .. } = arguments;
     let flags = Flags { listen, data_dir, models, scripted, threads, chat_template, tool_format, reasoning };
     let config = Config::load(config.as_deref(), variables(), flags)?;
+    config.check_reach(Gate::open(&config.data_dir)?.is_locked())?;
     if let Some(scripted) = config.scripted.as_ref().filter(|path| !path.is_file()) {
         anyhow::bail!("the scripted file {} does not exist", scripted.display());
     }

@@ -10,7 +10,7 @@ const OTHER_VARIABLES: [&str; 6] = ["api_key", "isa", "cache_dir", "log", "crash
 const TEXT_SETTINGS: [&str; 6] = ["listen", "data_dir", "scripted", "chat_template", "tool_format", "reasoning"];
 
 /// Settings that hold several texts, separated by commas in a variable.
-pub(super) const LIST_SETTINGS: [&str; 1] = ["models"];
+pub(super) const LIST_SETTINGS: [&str; 2] = ["models", "allowed_origins"];
 
 /// The settings among the environment's variables.
 #[derive(Clone)]

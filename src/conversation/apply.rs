@@ -31,9 +31,10 @@ impl State {
         let suspends = matches!(recorded.event, Event::ResponseSuspended { .. } | Event::ConversationSuspended {});
         self.suspended = suspends;
         match &recorded.event {
-            Event::ConversationCreated { id, principal, metadata, defaults, template_ms, .. } => {
+            Event::ConversationCreated { id, principal, tenant, metadata, defaults, template_ms, .. } => {
                 self.id = Some(*id);
                 self.principal.clone_from(principal);
+                self.tenant.clone_from(tenant);
                 self.metadata.clone_from(metadata);
                 self.defaults = *defaults;
                 self.created_ms = recorded.at_ms;

@@ -39,13 +39,19 @@ impl Draft {
 
     fn decide(&mut self, input: Input) -> Result<Answer, Reject> {
         match input {
-            Input::Open { id, principal, metadata, items, fork, defaults } => {
+            Input::Open { id, principal, tenant, metadata, items, fork, defaults } => {
                 if self.state.id.is_none() {
                     self.check_tool_outputs(&items)?;
                     let (forked_from, template_ms) = fork.as_ref().map(|fork| (fork.from, fork.template_ms)).unzip();
-                    let event =
-                        Event::ConversationCreated { id, principal, metadata, forked_from, defaults, template_ms };
-                    self.push(event);
+                    self.push(Event::ConversationCreated {
+                        id,
+                        principal,
+                        tenant,
+                        metadata,
+                        forked_from,
+                        defaults,
+                        template_ms,
+                    });
                     self.copy_turns(fork.map(|fork| fork.turns).unwrap_or_default());
                     if !items.is_empty() {
                         self.add(items);

@@ -42,6 +42,9 @@ pub enum Event {
         id: ConversationId,
         /// Who may see it.
         principal: String,
+        /// With whom its prompts share keys and values. Absent, with everybody for whom it is absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tenant: Option<String>,
         /// The client's own labels.
         #[serde(default)]
         metadata: Map<String, Value>,

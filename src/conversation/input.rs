@@ -32,6 +32,8 @@ pub enum Input {
         id: ConversationId,
         /// Who may see it.
         principal: String,
+        /// With whom its prompts share keys and values.
+        tenant: Option<String>,
         /// The client's own labels.
         metadata: Map<String, Value>,
         /// First items of the transcript.

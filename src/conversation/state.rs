@@ -21,6 +21,8 @@ pub struct State {
     pub id: Option<ConversationId>,
     /// Who may see it.
     pub principal: String,
+    /// With whom its prompts share keys and values.
+    pub tenant: Option<String>,
     /// When it was created, in milliseconds since the Unix epoch.
     pub created_ms: u64,
     /// The time that templates see, in milliseconds since the Unix epoch: when the transcript began.

@@ -263,7 +263,7 @@ async fn read_whole(
     let text = exchange.whole().await.map_err(|error| broke(&error))?;
     let whole: Value = serde_json::from_slice(&text).map_err(|_| broke(&"its answer is no JSON"))?;
     if !whole["error"].is_null() {
-        return Err(broken(&upstream.name, &redacted_json(upstream, whole)));
+        return Err(broken(&upstream.name, &redacted_json(upstream, &whole)));
     }
     decoder.read(&whole, pieces);
     if let Some(Finish::Broken(reason)) = decoder.finish() {
@@ -325,7 +325,7 @@ async fn read_events(
         }
         let chunk = chunk.map_err(|_| broke(&"an event is no JSON"))?;
         if !chunk["error"].is_null() {
-            return Err(broken(&upstream.name, &redacted_json(upstream, chunk)));
+            return Err(broken(&upstream.name, &redacted_json(upstream, &chunk)));
         }
         decoder.read(&chunk, &mut pieces);
         answer.say(&mut pieces).await;
@@ -337,7 +337,7 @@ async fn read_events(
 }
 
 /// The same without the key, in front of whatever cuts its texts.
-fn redacted_json(upstream: &Upstream, value: Value) -> Value {
+fn redacted_json(upstream: &Upstream, value: &Value) -> Value {
     serde_json::from_str(&upstream.redact(&value.to_string())).unwrap_or_default()
 }
 

@@ -53,7 +53,7 @@ async fn a_client_that_resets_its_connection_behind_the_last_event_has_its_answe
     let server = Server::start().await;
     let mut socket = TcpStream::connect(&server.address).await.unwrap();
     let body = json!({"input": "hi", "stream": true}).to_string();
-    let head = format!("POST /v1/responses HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!("POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
     socket.write_all((head + &body).as_bytes()).await.unwrap();
     let mut read = Vec::new();
     while !String::from_utf8_lossy(&read).contains("event: response.completed") {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
+use midstream::access::Gate;
 use midstream::actors::{self, Foresight, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
 use midstream::api::{self, App, Limits, Phase, Seal, Surface};
 use midstream::clock::Clock;
@@ -83,6 +84,9 @@ pub(crate) struct Setup {
     pub(crate) readers_max: usize,
     pub(crate) silence: Duration,
     pub(crate) surface: Surface,
+    /// Who is let in.
+    pub(crate) gate: Gate,
+    pub(crate) allowed_origins: Vec<String>,
 }
 
 impl Default for Setup {
@@ -99,6 +103,8 @@ impl Default for Setup {
             readers_max: 100,
             silence: Duration::from_secs(15),
             surface: (&Config::default()).into(),
+            gate: Gate::default(),
+            allowed_origins: Vec::new(),
         }
     }
 }
@@ -161,6 +167,7 @@ impl Server {
         let root = actors::start(parts).await.unwrap();
         let (phase, phases) = watch::channel(Phase::Ready);
         let app = App::new(root.directory(), catalog, keys, Seal::new([7; 32]), (limits, setup.surface), phases);
+        let app = app.guarded(setup.gate, &setup.allowed_origins);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         tokio::spawn(api::serve(listener, api::router(app), std::future::pending()));

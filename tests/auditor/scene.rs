@@ -160,7 +160,8 @@ impl<'a> Talk<'a> {
         let id = ConversationId::from_bytes([world.opened; 16]);
         let mut talk = Self { id, principal, state: State::default(), world };
         let (principal, metadata, defaults) = (principal.to_owned(), Map::new(), Policies::default());
-        let input = Input::Open { id, principal, metadata, items: vec![], fork: fork.map(Box::new), defaults };
+        let input =
+            Input::Open { id, principal, tenant: None, metadata, items: vec![], fork: fork.map(Box::new), defaults };
         let request = talk.ask(&json!({"operation": "open"}));
         talk.decide(input, None).unwrap();
         talk.told(request, &json!({}));

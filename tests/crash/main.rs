@@ -7,6 +7,7 @@ mod audit;
 mod constrained;
 mod crowd;
 mod disk;
+mod keys;
 mod kills;
 mod kv;
 mod metrics;

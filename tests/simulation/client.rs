@@ -20,6 +20,8 @@ use crate::world::World;
 
 /// Whose conversations these are.
 pub(crate) const PRINCIPAL: &str = "ann";
+/// Who has none of them.
+const STRANGER: &str = "bob";
 
 /// A client's side of one server process.
 #[derive(Clone)]
@@ -74,6 +76,17 @@ impl Client {
         self.perform(request, claim, dice).await
     }
 
+    /// To somebody else neither the conversation nor its last response is there, whatever happens to it meanwhile.
+    async fn check_hidden(&self, handle: &ConversationHandle) {
+        let seen = self.directory.conversation(handle.id(), STRANGER).await;
+        assert!(seen.is_err(), "{STRANGER} sees {}, which is {PRINCIPAL}'s", handle.id());
+        let Ok(state) = handle.state().await else { return };
+        if let Some(last) = state.responses.last() {
+            let seen = self.directory.of_response(last.id, STRANGER).await;
+            assert!(seen.is_err(), "{STRANGER} sees {}, which is {PRINCIPAL}'s", last.id);
+        }
+    }
+
     async fn perform(&self, request: &Request, claim: Option<KeyClaim>, dice: Dice) -> Result<Value, Reject> {
         if let Ask::Create { place, text, results, max_tokens, policies } = &request.what {
             let mut create = self.create(text, results, *max_tokens, dice.clone());
@@ -88,6 +101,7 @@ impl Client {
             return Ok(json!({"conversation": handle.id().to_string()}));
         };
         let handle = self.directory.conversation(conversation, PRINCIPAL).await?;
+        self.check_hidden(&handle).await;
         let call = |call_id: &CallId| CallRef { response_id: None, call_id: call_id.clone(), attempt: None };
         match &request.what {
             Ask::Intervene { response, text, how, .. } => {

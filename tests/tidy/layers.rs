@@ -30,6 +30,12 @@ pub(crate) const LAYERS: &[Layer] = &[
         crates: &["metrics", "metrics_exporter_prometheus", "tokio"], pure: false,
     },
     Layer { path: "src/models/", modules: &[], crates: &["indicatif", "sha2", "thiserror"], pure: false },
+    Layer {
+        path: "src/access/", modules: &["clock", "crash", "ids"],
+        crates: &["base64", "ctutils", "serde", "serde_json", "sha2", "thiserror", "tokio", "tracing"], pure: false,
+    },
+    Layer { path: "src/access/key.rs", modules: &["access", "ids"], crates: &["serde"], pure: true },
+    Layer { path: "src/access/limits.rs", modules: &["access"], crates: &["serde"], pure: true },
     Layer { path: "src/crash.rs", modules: &[], crates: &[], pure: false },
     Layer { path: "src/clock.rs", modules: &[], crates: &[], pure: false },
     Layer { path: "src/ids.rs", modules: &[], crates: &["serde", "thiserror", "uuid"], pure: true },
@@ -89,7 +95,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer {
         path: "src/actors/",
         modules: &[
-            "clock", "config", "conversation", "crash", "engine", "error", "ids", "parse", "prompt", "store",
+            "access", "clock", "config", "conversation", "crash", "engine", "error", "ids", "parse", "prompt", "store",
             "telemetry",
         ],
         crates: &[
@@ -100,8 +106,8 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer {
         path: "src/api/",
         modules: &[
-            "actors", "clock", "config", "conversation", "engine", "error", "ids", "parse", "prompt", "protocol",
-            "telemetry",
+            "access", "actors", "clock", "config", "conversation", "engine", "error", "ids", "parse", "prompt",
+            "protocol", "telemetry",
             // How an idempotency key is named and answered; the journal itself stays out of reach.
             "store::KeyScope", "store::KeyedAnswer", "store::Operation",
         ],

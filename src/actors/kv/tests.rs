@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::super::standing::CACHE_SALT;
 use super::super::{ConversationHandle, Foresight, Open, Parts, RootHandle, Running, Unstored, start};
 use super::*;
 use crate::config::Config;

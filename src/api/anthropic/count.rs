@@ -9,6 +9,7 @@ use super::edits;
 use super::messages::version;
 use super::request::{self, Prepared};
 use crate::api::App;
+use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::errors::OpenAiError;
 use crate::protocol::messages::{MessagesRequest, TokenCount, UneditedCount};
@@ -16,6 +17,7 @@ use crate::protocol::messages::{MessagesRequest, TokenCount, UneditedCount};
 /// `POST /v1/messages/count_tokens`
 pub(crate) async fn count_tokens(
     State(app): State<App>,
+    Principal(principal): Principal,
     Admitted(_permit): Admitted,
     headers: HeaderMap,
     JsonBody(body): JsonBody,
@@ -23,7 +25,8 @@ pub(crate) async fn count_tokens(
     let request: MessagesRequest = decode(&body)?;
     let engine = app.engine(request.model.as_deref())?;
     let strict = request::is_strict(version(&headers));
-    let Prepared { mut create, .. } = request::prepare(engine.model(), Some(&app.seal), &request, &body, strict)?;
+    let Prepared { mut create, .. } =
+        request::prepare(engine.model(), Some(&app.seal.of(&principal)), &request, &body, strict)?;
     let edited = edits::apply(&app, engine, &request, &mut create).await?;
     let input_tokens = edits::count(&app, engine, &create).await?;
     let context_management =

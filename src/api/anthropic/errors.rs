@@ -13,11 +13,10 @@ use crate::protocol::messages::{ErrorBody, ErrorDetails, ErrorObject};
 const OVERLOADED: u16 = 529;
 
 /// The HTTP answer that refuses.
-pub(crate) fn refusal(reject: Reject, request_id: Option<String>) -> Response {
-    let code = reject.code;
-    let body = ErrorBody { kind: "error", error: object(reject), request_id };
-    let status = StatusCode::from_u16(status(code)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    with_headers(code, (status, Json(body)).into_response())
+pub(crate) fn refusal(reject: &Reject, request_id: Option<String>) -> Response {
+    let status = StatusCode::from_u16(status(reject.code)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let body = ErrorBody { kind: "error", error: object(reject.clone()), request_id };
+    with_headers(reject, (status, Json(body)).into_response())
 }
 
 /// The error object of a refusal.
@@ -73,7 +72,7 @@ mod tests {
     #[test]
     fn every_code_has_a_class_that_clients_know_and_says_when_to_come_back() {
         for code in Code::ALL {
-            let response = refusal(Reject::new(*code, "text"), None);
+            let response = refusal(&Reject::new(*code, "text"), None);
             let comes_back = matches!(response.status().as_u16(), 429 | 529);
             assert_eq!(
                 response.headers().contains_key("retry-after"),

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::Identity;
 use crate::api::App;
+use crate::api::create;
 use crate::conversation::{Create, Reject};
 use crate::engine::Engine;
 use crate::ids::ItemId;
@@ -51,14 +53,20 @@ impl Marks {
     }
 
     /// Has what is marked kept in the cache, once it is computed, and counts it.
-    pub(super) async fn keep(self, app: &App, engine: &Arc<dyn Engine>, create: &Create) -> Result<Marked, Reject> {
+    pub(super) async fn keep(
+        self,
+        app: &App,
+        who: &Identity,
+        engine: &Arc<dyn Engine>,
+        create: &Create,
+    ) -> Result<Marked, Reject> {
         let mut marked = Marked::default();
         if let Some(behind) = self.hour {
-            marked.hour = keep(app, engine, create, behind, HOUR).await?;
+            marked.hour = keep(app, who, engine, create, (behind, HOUR)).await?;
             marked.all = marked.hour;
         }
         if let Some(behind) = self.usual {
-            marked.all = keep(app, engine, create, behind, USUAL).await?;
+            marked.all = keep(app, who, engine, create, (behind, USUAL)).await?;
         }
         Ok(marked)
     }
@@ -67,10 +75,10 @@ impl Marks {
 /// Has the prompt up to an item kept for so long; gives its tokens.
 async fn keep(
     app: &App,
+    who: &Identity,
     engine: &Arc<dyn Engine>,
     create: &Create,
-    behind: ItemId,
-    ttl: Duration,
+    (behind, ttl): (ItemId, Duration),
 ) -> Result<u32, Reject> {
     let Some(place) = create.input.iter().position(|item| item.id == behind) else { return Ok(0) };
     let mut begins = create.clone();
@@ -78,6 +86,6 @@ async fn keep(
     begins.config.prompt_end = PromptEnd::Nothing;
     let tokens = app.directory.preview_beginning(begins, engine).await?.tokens;
     let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
-    app.directory.keep_kv(engine, &create.config, tokens, ttl);
+    app.directory.keep_kv(engine, (create::tenant(who), &create.config), tokens, ttl);
     Ok(count)
 }

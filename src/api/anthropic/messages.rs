@@ -43,14 +43,14 @@ pub(crate) async fn create(
     }
     let engine = app.engine(request.model.as_deref())?;
     let strict = request::is_strict(version(&headers));
-    let prepared = request::prepare(engine.model(), Some(&app.seal), &request, &body, strict)?;
+    let prepared = request::prepare(engine.model(), Some(&app.seal.of(&principal)), &request, &body, strict)?;
     let Prepared { mut create, params, marks } = prepared;
     create::check_constraint(&app, &create, &params, &Toolbox::default()).await.map_err(request::in_own_words)?;
     let edited = edits::apply(&app, engine, &request, &mut create).await?;
     let counted = create.clone();
     let asking = choices::ask(&app, &principal, vec![create], claim, &mut permit);
     // Nobody waits for the count: the prompt is being computed meanwhile. What cannot be rendered says so there.
-    let (asked, marked) = join(asking, marks.keep(&app, engine, &counted)).await;
+    let (asked, marked) = join(asking, marks.keep(&app, &principal, engine, &counted)).await;
     form.shown.edits = edited.map(|edited| edited.applied);
     form.shown.marked = marked.unwrap_or_default();
     choices::answer(&app, asked?, form, permit).await

@@ -36,11 +36,11 @@ pub(crate) async fn create(
     match create::claim(&app, key.as_ref())? {
         Claimed::Fresh(claim) => {
             let items = request.items.as_deref().unwrap_or_default();
+            let items = input::item_list(items, "items", Some(&app.seal.of(&principal)), &mut FreshIds::random())?;
             let open = Open {
-                items: input::item_list(items, "items", Some(&app.seal), &mut FreshIds::random())?,
                 metadata: request.metadata.unwrap_or_default(),
                 defaults: input::policies(&body)?,
-                principal,
+                ..create::open(&principal, items)
             };
             let handle = app.directory.open(open, claim).await?;
             Ok(Json(object::conversation(&*handle.state().await?)).into_response())
@@ -115,7 +115,7 @@ pub(crate) async fn add_items(
     if request.items.is_empty() {
         return Err(invalid("items", "items is empty; give at least one").into());
     }
-    let items = input::item_list(&request.items, "items", Some(&app.seal), &mut FreshIds::random())?;
+    let items = input::item_list(&request.items, "items", Some(&app.seal.of(&principal)), &mut FreshIds::random())?;
     let handle = app.directory.conversation(create::conversation_id(&id)?, &principal).await?;
     handle.change(Input::AddItems { items: items.clone() }).await?;
     Ok(Json(whole(&items)))

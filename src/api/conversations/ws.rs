@@ -13,6 +13,7 @@ use futures_util::{StreamExt, stream};
 use serde_json::Value;
 
 use super::ws_requests;
+use crate::access::Identity;
 use crate::actors::{ConversationHandle, Reader};
 use crate::api::auth::Principal;
 use crate::api::body::PathId;
@@ -34,7 +35,7 @@ pub(crate) async fn upgrade(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, NativeError> {
     let handle = app.directory.conversation(conversation_id(&id)?, &principal).await?;
-    let session = |app, outbox| Session {
+    let session = |app, principal, outbox| Session {
         app,
         principal,
         handle,
@@ -44,13 +45,13 @@ pub(crate) async fn upgrade(
         subscribed: AtomicBool::new(false),
         tags: Mutex::default(),
     };
-    Ok(socket::accept(app, upgrade, session)?)
+    Ok(socket::accept(app, principal, upgrade, session)?)
 }
 
 /// What the requests of one socket share.
 pub(super) struct Session {
     pub(super) app: App,
-    pub(super) principal: String,
+    pub(super) principal: Identity,
     pub(super) handle: ConversationHandle,
     pub(super) dialect: Dialect,
     outbox: Outbox,

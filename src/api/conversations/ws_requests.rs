@@ -114,7 +114,7 @@ async fn create(
         return Err(reject);
     }
     // Room is asked for and not kept: on its own socket a conversation runs one response at a time.
-    drop(session.app.admit()?);
+    drop(session.app.admit(&session.principal)?);
     create::check(&request, frame)?;
     check_place(session, &request)?;
     let key = key(session, Operation::Create, event_id, fingerprint(frame, None));
@@ -127,7 +127,8 @@ async fn create(
     };
     let model = session.app.engine(request.model.as_deref())?.model();
     let before = create::tools_before(Some(&*session.handle.state().await?));
-    let mut create = create::create(model, Some(&session.app.seal), &request, frame, &before)?;
+    let seal = session.app.seal.of(&session.principal);
+    let mut create = create::create(model, Some(&seal), &request, frame, &before)?;
     create::check_constraint(&session.app, &create, frame, &before).await?;
     if let Some(previous) = &request.previous_response_id {
         let id: ResponseId = previous.parse().map_err(|_| create::unknown_previous(previous))?;

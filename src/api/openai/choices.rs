@@ -9,11 +9,12 @@ use axum::response::Response as HttpResponse;
 use axum::response::sse::Event;
 use futures_util::future::{select_all, try_join_all};
 use futures_util::{Stream, stream};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
+use crate::access::Identity;
 use crate::actors::{ConversationHandle, KeyClaim, Reader};
 use crate::api::App;
+use crate::api::admission::Permit;
 use crate::api::create;
 use crate::api::errors::{OpenAiError, failed, in_progress, object, wrong_operation};
 use crate::api::idempotency;
@@ -88,13 +89,13 @@ pub(super) fn of_one(create: Create, n: u32) -> Vec<Create> {
 /// Asks for the choices. Each is a sequence of its own, and takes the room of one.
 pub(in crate::api) async fn ask(
     app: &App,
-    principal: &str,
+    principal: &Identity,
     creates: Vec<Create>,
     mut claim: Option<KeyClaim>,
-    permit: &mut OwnedSemaphorePermit,
+    permit: &mut Permit,
 ) -> Result<Vec<Asked>, Reject> {
     for _ in 1..creates.len() {
-        permit.merge(app.admit()?);
+        app.admit_more(principal, permit)?;
     }
     let mut asked = Vec::with_capacity(creates.len());
     for create in creates {
@@ -115,7 +116,7 @@ pub(in crate::api) async fn answer<F: Form>(
     app: &App,
     asked: Vec<Asked>,
     form: F,
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
 ) -> Result<HttpResponse, OpenAiError> {
     if form.streams() {
         let stream = ChoiceStream::new(asked, form).begin(app.limits.silence).await?;
@@ -146,7 +147,7 @@ pub(in crate::api) async fn replay<F: Form>(
     principal: &str,
     answer: KeyedAnswer,
     form: F,
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
 ) -> Result<HttpResponse, OpenAiError> {
     let KeyedAnswer::Created { conversation, response } = answer else {
         return Err(wrong_operation().into());
@@ -262,7 +263,7 @@ impl<F: Form> ChoiceStream<F> {
     }
 
     /// The HTTP answer.
-    fn answer(self, silence: Duration, permit: OwnedSemaphorePermit) -> HttpResponse {
+    fn answer(self, silence: Duration, permit: Permit) -> HttpResponse {
         let sign_of_life = self.form.sign_of_life();
         sse(self.events(), silence, sign_of_life, Some(permit))
     }

@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::{StreamExt, future, stream};
 use serde_json::{Value, json};
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::Notify;
 
 use super::cancel::{self, Asked};
 use super::responses::not_found;
+use crate::access::Identity;
 use crate::actors::{ConversationHandle, Cursor, Reader};
+use crate::api::admission::Permit;
 use crate::api::body::decode;
 use crate::api::create::{self, Done, Key};
 use crate::api::dialect::{self, Dialect, Hears, Request};
@@ -34,7 +36,7 @@ use crate::store::{KeyedAnswer, Operation};
 /// What the requests of one lane share.
 pub(super) struct Lane {
     app: App,
-    principal: String,
+    principal: Identity,
     outbox: Outbox,
     /// Which of the socket's streams of events is its own.
     place_in_outbox: usize,
@@ -55,7 +57,7 @@ struct Place {
     asked_for: u64,
     /// Those of them that wait for their turn, by the numbers they were given when they were read, with the room that
     /// each was given.
-    line: VecDeque<(u64, OwnedSemaphorePermit)>,
+    line: VecDeque<(u64, Permit)>,
     /// A request for a response is worked on.
     begins: bool,
     /// Responses that are shown and have not ended: one, and for a moment its successor.
@@ -71,7 +73,7 @@ struct Place {
     /// Whole calls and whole reasoning are shown beside the events.
     dispatches: bool,
     /// Room for the response that runs.
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<Permit>,
 }
 
 impl Place {
@@ -80,7 +82,7 @@ impl Place {
     }
 
     /// Gives this request its turn and its room, if it is the next.
-    fn takes(&mut self, ticket: u64) -> Option<OwnedSemaphorePermit> {
+    fn takes(&mut self, ticket: u64) -> Option<Permit> {
         let is_free = self.is_free();
         let (_, permit) = self.line.pop_front_if(|(next, _)| is_free && *next == ticket)?;
         self.begins = true;
@@ -92,7 +94,7 @@ impl Lane {
     /// A lane that nothing was asked of yet.
     pub(super) fn new(
         app: App,
-        principal: String,
+        principal: Identity,
         outbox: Outbox,
         place_in_outbox: usize,
         stream_id: Option<String>,
@@ -115,7 +117,7 @@ impl Lane {
     }
 
     /// Takes a request for a response in, behind those before it. It has its turn under the number that this gives.
-    pub(super) fn line_up(&self, permit: OwnedSemaphorePermit) -> u64 {
+    pub(super) fn line_up(&self, permit: Permit) -> u64 {
         let mut place = self.place();
         place.asked_for += 1;
         let ticket = place.asked_for;
@@ -124,7 +126,7 @@ impl Lane {
     }
 
     /// Returns when the requests in front of it and their responses have ended.
-    async fn turn(&self, ticket: u64) -> OwnedSemaphorePermit {
+    async fn turn(&self, ticket: u64) -> Permit {
         loop {
             // Registered before the place is looked at: an end in between is not missed.
             let free = self.free.notified();
@@ -211,7 +213,7 @@ impl Lane {
         self: &Arc<Self>,
         frame: &Value,
         event_id: Option<&str>,
-        permit: OwnedSemaphorePermit,
+        permit: Permit,
         homes: impl FnOnce() -> Vec<ConversationHandle>,
     ) -> Result<(), Reject> {
         refuse_unserved(frame)?;
@@ -265,7 +267,7 @@ impl Lane {
         create::check(request, frame)?;
         let model = self.app.engine(request.model.as_deref())?.model();
         let before = create::tools_before(Some(&*home.state().await?));
-        let create = create::create(model, Some(&self.app.seal), request, frame, &before)?;
+        let create = create::create(model, Some(&self.app.seal.of(&self.principal)), request, frame, &before)?;
         create::check_constraint(&self.app, &create, frame, &before).await?;
         let id = create.response_id;
         if self.follows(home.id()) {
@@ -284,7 +286,7 @@ impl Lane {
         handle: &ConversationHandle,
         reader: Reader,
         created: Option<ResponseId>,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Permit>,
         stored: bool,
     ) {
         let mut shown: Vec<ResponseId> = created.into_iter().collect();

@@ -8,10 +8,10 @@ use axum::http::HeaderMap;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::actors::{ConversationHandle, Reader};
 use crate::api::App;
+use crate::api::admission::Permit;
 use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, PathId, flag};
 use crate::api::create::{self, Done};
@@ -69,7 +69,7 @@ async fn answer(
     mut reader: Reader,
     id: ResponseId,
     delivery: Delivery,
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
 ) -> Result<Response, OpenAiError> {
     match delivery {
         Delivery::Stream { background, dispatch } => {
@@ -93,7 +93,7 @@ fn whole(state: &conversation::State, id: ResponseId) -> Result<Response, OpenAi
     }
 }
 
-fn stream(app: &App, follow: Follow, permit: Option<OwnedSemaphorePermit>) -> Response {
+fn stream(app: &App, follow: Follow, permit: Option<Permit>) -> Response {
     // The response itself says `response.in_progress` after silence; this is for proxies, should that be late.
     sse(follow.events(), app.limits.silence * 2, Event::default().comment("ping"), permit)
 }
@@ -115,7 +115,7 @@ async fn replay(
     principal: &str,
     answer: KeyedAnswer,
     delivery: Delivery,
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
 ) -> Result<Response, OpenAiError> {
     let KeyedAnswer::Created { conversation, response } = answer else {
         return Err(wrong_operation().into());
@@ -175,7 +175,7 @@ pub(crate) async fn get(
         );
         return Err(Reject::new(Code::CursorInFuture, text).param("starting_after").into());
     }
-    let seat = app.seat()?;
+    let seat = app.seat(&principal)?;
     let reader = handle.attach_response(id).await?;
     Ok(stream(&app, Follow::new(reader, id, after, dispatch.unwrap_or(app.surface.dispatch)), Some(seat)))
 }

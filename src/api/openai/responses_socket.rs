@@ -13,6 +13,7 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::lane::{Lane, label};
+use crate::access::Identity;
 use crate::actors::ConversationHandle;
 use crate::api::App;
 use crate::api::auth::Principal;
@@ -43,14 +44,14 @@ pub(crate) async fn upgrade(
         let text = "responses over WebSocket are switched off here; use POST /v1/responses";
         return Err(Reject::new(Code::UpgradeRequired, text).into());
     }
-    let session = |app, outbox| Session { app, principal, outbox, lanes: Mutex::default() };
-    Ok(socket::accept(app, upgrade, session)?)
+    let session = |app, principal, outbox| Session { app, principal, outbox, lanes: Mutex::default() };
+    Ok(socket::accept(app, principal, upgrade, session)?)
 }
 
 /// What the requests of one socket share.
 struct Session {
     app: App,
-    principal: String,
+    principal: Identity,
     outbox: Outbox,
     /// In the order in which they were first named.
     lanes: Mutex<Vec<(Option<String>, Arc<Lane>)>>,
@@ -67,7 +68,7 @@ impl Speaker for Session {
             return Err(Reject::new(Code::WebsocketStreamLimitReached, text));
         }
         // One that waits has been read whole: it counts as one that runs.
-        let permit = self.app.admit()?;
+        let permit = self.app.admit(&self.principal)?;
         Ok(Some(self.lane(frame)?.line_up(permit)))
     }
 

@@ -25,6 +25,7 @@ use crate::protocol::tokenize::{Detokenize, Detokenized, RenderedChat, Tokenize,
 /// `POST /v1/tokenize`
 pub(crate) async fn tokenize(
     State(app): State<App>,
+    Principal(principal): Principal,
     Admitted(_permit): Admitted,
     JsonBody(body): JsonBody,
 ) -> Result<Json<Tokenized>, OpenAiError> {
@@ -37,7 +38,7 @@ pub(crate) async fn tokenize(
             let engine = engine.clone();
             app.directory.compute(move || encode(&engine.model().tokenizer, &prompt, begins)).await?
         }
-        (None, true) => render(&app, &engine, &body).await?.0.tokens,
+        (None, true) => render(&app, &principal, &engine, &body).await?.0.tokens,
         _ => return Err(invalid("prompt", "give either prompt, a text, or messages (or input)").into()),
     };
     let model = engine.model();
@@ -61,7 +62,7 @@ pub(crate) async fn input_tokens(
     let engine = app.engine(request.model.as_deref())?.clone();
     let behind = create::continues(&app, &principal, &request).await?;
     let before = create::tools_before(behind.as_ref());
-    let create = create::create(engine.model(), Some(&app.seal), &request, &body, &before)?;
+    let create = create::create(engine.model(), Some(&app.seal.of(&principal)), &request, &body, &before)?;
     if behind.is_none() && create.input.is_empty() {
         return Err(invalid("input", "the input is empty; give at least one message").into());
     }
@@ -72,6 +73,7 @@ pub(crate) async fn input_tokens(
 /// `POST /v1/chat/render`
 pub(crate) async fn render_chat(
     State(app): State<App>,
+    Principal(principal): Principal,
     Admitted(_permit): Admitted,
     JsonBody(body): JsonBody,
 ) -> Result<Json<RenderedChat>, OpenAiError> {
@@ -80,7 +82,7 @@ pub(crate) async fn render_chat(
     if !has_conversation(&body) {
         return Err(invalid("messages", "messages is missing; give what would be sent for an answer").into());
     }
-    let (Built { tokens, text, .. }, starts_in_reasoning) = render(&app, &engine, &body).await?;
+    let (Built { tokens, text, .. }, starts_in_reasoning) = render(&app, &principal, &engine, &body).await?;
     let model = engine.model();
     Ok(Json(RenderedChat {
         object: "chat.render",
@@ -134,8 +136,8 @@ fn has_conversation(body: &Value) -> bool {
 }
 
 /// The prompt, and whether its answer begins inside reasoning.
-async fn render(app: &App, engine: &Arc<dyn Engine>, body: &Value) -> Result<(Built, bool), Reject> {
-    let create = create::to_render(engine.model(), Some(&app.seal), body)?;
+async fn render(app: &App, principal: &str, engine: &Arc<dyn Engine>, body: &Value) -> Result<(Built, bool), Reject> {
+    let create = create::to_render(engine.model(), Some(&app.seal.of(principal)), body)?;
     let last = create.input.last().filter(|_| create.config.prompt_end == PromptEnd::Message);
     let reasoning = engine.model().reasoning;
     let inside = last.map(|last| text_ends_in_reasoning(reasoning, &last.text()));

@@ -186,7 +186,7 @@ fn a_fork_has_spent_nothing() {
     let mut copy = Talk { state: State::default(), log: vec![], effects: vec![], ..talk };
     let (fork, defaults) = (Some(Box::new(fork)), Policies::default());
     let (id, principal) = (ConversationId::draw(&mut copy.fresh), "local".to_owned());
-    copy.say(Input::Open { id, principal, metadata: Map::new(), items: vec![], fork, defaults }).unwrap();
+    copy.say(Input::Open { id, principal, tenant: None, metadata: Map::new(), items: vec![], fork, defaults }).unwrap();
     assert_eq!(copy.state.generated_tokens, 0);
 }
 

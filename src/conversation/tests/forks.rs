@@ -29,7 +29,7 @@ pub(super) fn forked(parent: &Talk, from: ResponseId, input: Vec<Item>) -> Resul
     let copy = super::super::fork(&parent.state, from, &create, &mut fork.fresh)?;
     let (id, principal, metadata) = (ConversationId::draw(&mut fork.fresh), "local".to_owned(), Map::new());
     let (items, defaults) = (vec![], Policies::default());
-    fork.say(Input::Open { id, principal, metadata, items, fork: Some(Box::new(copy)), defaults })?;
+    fork.say(Input::Open { id, principal, tenant: None, metadata, items, fork: Some(Box::new(copy)), defaults })?;
     fork.say(Input::Create(Box::new(create)))?;
     Ok(fork)
 }

@@ -40,6 +40,7 @@ impl Talk {
         talk.say(Input::Open {
             id,
             principal,
+            tenant: None,
             metadata: Map::new(),
             items: vec![],
             fork: None,

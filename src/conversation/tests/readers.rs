@@ -166,7 +166,8 @@ fn what_a_conversation_was_opened_with_holds_for_its_responses() {
     let mut talk = Talk { state: State::default(), ..Talk::new(3) };
     let defaults = Policies { on_disconnect: Some(OnDisconnect::Pause), grace_ms: Some(7), ..Policies::default() };
     let (id, principal) = (ConversationId::draw(&mut talk.fresh), "local".to_owned());
-    talk.say(Input::Open { id, principal, metadata: Map::new(), items: vec![], fork: None, defaults }).unwrap();
+    talk.say(Input::Open { id, principal, tenant: None, metadata: Map::new(), items: vec![], fork: None, defaults })
+        .unwrap();
     talk.create_as("a", |create| create.policies.grace_ms = Some(9)).unwrap();
     let policy = talk.state.active().unwrap().config.policy;
     assert_eq!((policy.on_disconnect, policy.grace_ms), (OnDisconnect::Pause, 9));

@@ -168,7 +168,7 @@ impl Real {
         (self.responses, self.steers) = (copy.turns.iter().map(|turn| turn.response_id).collect(), Vec::new());
         let (id, principal, metadata) = (ConversationId::draw(&mut self.talk.fresh), String::new(), Map::new());
         let (items, fork, defaults) = (vec![], Some(Box::new(copy)), Policies::default());
-        let opened = self.say(Input::Open { id, principal, metadata, items, fork, defaults });
+        let opened = self.say(Input::Open { id, principal, tenant: None, metadata, items, fork, defaults });
         self.calls.retain(|call| self.talk.state.call(call).is_some());
         opened.or_else(|| self.say(Input::Create(Box::new(create))))
     }

@@ -149,8 +149,16 @@ fn opened_with(items: impl FnOnce(&mut FreshIds) -> Vec<Item>) -> Talk {
     let mut talk = Talk { state: State::default(), ..Talk::new(3) };
     let (id, principal) = (ConversationId::draw(&mut talk.fresh), "local".to_owned());
     let items = items(&mut talk.fresh);
-    talk.say(Input::Open { id, principal, metadata: Map::new(), items, fork: None, defaults: Policies::default() })
-        .unwrap();
+    talk.say(Input::Open {
+        id,
+        principal,
+        tenant: None,
+        metadata: Map::new(),
+        items,
+        fork: None,
+        defaults: Policies::default(),
+    })
+    .unwrap();
     talk
 }
 

@@ -30,6 +30,7 @@ pub(crate) fn talk(conversation: ConversationId, turns: u64) -> Vec<Recorded> {
     push(Event::ConversationCreated {
         id: conversation,
         principal: "somebody".into(),
+        tenant: None,
         metadata: serde_json::Map::new(),
         forked_from: None,
         defaults: Policies::default(),

@@ -6,7 +6,7 @@
 //!
 //! - I4, that a cancelled sequence is out of the engine and that no block stays with it: `engine/local/tests.rs`.
 //! - I10, that the sync comes before the answer: `tests/crash/order.rs`, by the system calls.
-//! - I13, blocks of other tenants: not shown, for there is one tenant.
+//! - I13, blocks of other tenants: not shown; `tests/crash/keys.rs` counts cached tokens.
 //! - I15, memory and disk under many finished conversations: `tests/crash/retention.rs`, by what the process and its
 //!   folder take. A journal holds what was kept, and neither what was to go nor what it costs.
 //! - I17, tokens in another batch, chunking or thread count, and on another instruction set:

@@ -74,6 +74,7 @@ pub(super) fn bounded() -> Vec<Event> {
         Event::ConversationCreated {
             id: ConversationId::from_bytes([1; 16]),
             principal: "local".into(),
+            tenant: None,
             metadata: Map::new(),
             forked_from: None,
             defaults: Policies { max_conversation_tokens: Some(1 << 40), ..Policies::default() },
@@ -227,6 +228,7 @@ pub(super) fn copies() -> Vec<Event> {
         Event::ConversationCreated {
             id: ConversationId::from_bytes([3; 16]),
             principal: "anonymous".into(),
+            tenant: None,
             metadata: Map::new(),
             forked_from: Some(response(9)),
             defaults: Policies::default(),
@@ -260,6 +262,7 @@ pub(super) fn beginnings() -> Vec<Event> {
         Event::ConversationCreated {
             id: ConversationId::from_bytes([3; 16]),
             principal: "anonymous".into(),
+            tenant: None,
             metadata: object(&json!({"topic": "demo"})),
             forked_from: Some(response(9)),
             defaults: Policies { grace_ms: Some(100), ..Policies::default() },
@@ -268,6 +271,7 @@ pub(super) fn beginnings() -> Vec<Event> {
         Event::ConversationCreated {
             id: ConversationId::from_bytes([3; 16]),
             principal: String::new(),
+            tenant: None,
             metadata: Map::new(),
             forked_from: None,
             defaults: Policies::default(),
@@ -406,4 +410,16 @@ pub(super) fn endings() -> Vec<Event> {
         Event::ConversationResumed {},
         Event::ConversationDeleted {},
     ]
+}
+
+pub(super) fn of_a_tenant() -> Event {
+    Event::ConversationCreated {
+        id: ConversationId::from_bytes([4; 16]),
+        principal: "ann".into(),
+        tenant: Some("red".into()),
+        metadata: Map::new(),
+        forked_from: None,
+        defaults: Policies::default(),
+        template_ms: None,
+    }
 }
