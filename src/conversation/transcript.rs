@@ -61,7 +61,8 @@ fn gather(state: &State, response: &Response, rest_ms: u64, with_answer: bool) -
         let is_summed_up = summary.is_some_and(|summary| place <= summary);
         let kept = |item: &Item| {
             let is_known = place >= forgotten || !matches!(item.body, ItemBody::Reasoning { .. });
-            is_known && (!is_summed_up || said(item)) && !(turn.status.is_terminal() && asks(turn, item))
+            let is_over = answered(turn) && turn.status.is_terminal();
+            is_known && (!is_summed_up || said(item)) && !(is_over && asks(turn, item))
         };
         let mut builder = Builder { messages: &mut messages, open: None };
         turn.input.iter().filter(|item| kept(item)).for_each(|item| builder.add(item));
