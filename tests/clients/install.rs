@@ -4,15 +4,16 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where clients and their homes are.
+/// Where clients and their homes are; it is there.
 pub(crate) fn folder() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients")
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
+    fs::create_dir_all(&folder).unwrap();
+    folder
 }
 
 /// The folder of this name, once it is installed; `install` puts everything into it.
 fn once(name: &str, install: impl FnOnce(&Path) -> Command) -> PathBuf {
     let place = folder().join(name);
-    fs::create_dir_all(folder()).unwrap();
     // Other test processes wait here for the first one.
     let lock = File::create(place.with_extension("lock")).unwrap();
     lock.lock().unwrap();
