@@ -91,6 +91,8 @@ pub(super) struct Live {
     waiting: Vec<(ResponseId, oneshot::Sender<Result<State, Reject>>)>,
     work: Work,
     timer: Option<Timer>,
+    /// Whether is looked for signs of life.
+    looks: bool,
     /// What was shown before it was flushed.
     unflushed: Unflushed,
     /// Earlier states, for readers that come back.
@@ -122,6 +124,7 @@ impl Actor for ConversationActor {
             waiting: Vec::new(),
             work: Work::default(),
             timer: None,
+            looks: false,
             unflushed: Unflushed::default(),
             checkpoints: Checkpoints::default(),
             keys: Vec::new(),
@@ -189,6 +192,8 @@ impl Actor for ConversationActor {
             }
             ConversationMsg::Stop => myself.stop(Some("the server stops".to_owned())),
             ConversationMsg::ReaderGone => live.reader_gone(&myself).await,
+            // Nobody waits for a sign of life of what does not run.
+            ConversationMsg::Silence { .. } if live.state.active().is_none() => live.looks = false,
             ConversationMsg::Silence { since_seq, quiet } => {
                 let quiet = if live.state.last_seq == since_seq { quiet + 1 } else { 0 };
                 // Something may have been said right behind the look before: one more look would be too late.
@@ -197,7 +202,7 @@ impl Actor for ConversationActor {
                 if is_due && live.readers.count() > 0 {
                     let _ = live.step(&myself, vec![Input::Silence], None).await;
                 }
-                live.set_silence_timer(&myself, if is_due { 0 } else { quiet });
+                live.look_again(&myself, if is_due { 0 } else { quiet });
             }
             ConversationMsg::Doze { since_seq } => {
                 let quiet = live.state.last_seq == since_seq && !live.state.is_outstanding();
@@ -315,6 +320,7 @@ impl Live {
         let answer = self.commit(myself, inputs, key).await?;
         self.attendance(myself).await;
         self.set_timer(myself);
+        self.watch_silence(myself);
         Ok(answer)
     }
 
@@ -485,15 +491,23 @@ impl Live {
         }
     }
 
-    fn set_timers(&self, myself: &ActorRef<ConversationMsg>) {
-        self.set_silence_timer(myself, 0);
+    fn set_timers(&mut self, myself: &ActorRef<ConversationMsg>) {
+        self.watch_silence(myself);
         if self.stored {
             self.set_doze_timer(myself);
         }
     }
 
+    /// From here on is looked whether the running response shows signs of life, unless that is done already.
+    fn watch_silence(&mut self, myself: &ActorRef<ConversationMsg>) {
+        if !self.looks && self.state.active().is_some() {
+            self.looks = true;
+            self.look_again(myself, 0);
+        }
+    }
+
     /// Looks again soon; nothing was said for so many looks.
-    fn set_silence_timer(&self, myself: &ActorRef<ConversationMsg>, quiet: u32) {
+    fn look_again(&self, myself: &ActorRef<ConversationMsg>, quiet: u32) {
         let since_seq = self.state.last_seq;
         let delay = Duration::from_millis(self.parts.config.silence_ms) / SILENCE_LOOKS;
         myself.send_after(delay, move || ConversationMsg::Silence { since_seq, quiet });
