@@ -2,8 +2,9 @@
 //! checked by another implementation of JSON Schema. A development tool.
 //!
 //! `cargo run --release --example forms -- MODEL.gguf COUNT < schemas.jsonl`: lines of JSON, `{"schema": number of the
-//! line, "text": …}`, COUNT for each schema, over the vocabulary of a real model. What masks cost goes to the standard
-//! error.
+//! line, "text": …}`, COUNT for each schema, over the vocabulary of a real model. A schema that is refused gives
+//! `{"schema": …, "refused": …}`, an answer that finds no end `{"schema": …, "endless": …}`. What masks cost goes to
+//! the standard error.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool reports on standard output")]
 
@@ -35,11 +36,20 @@ fn main() -> Outcome<()> {
         let constraint = Constraint { text: TextRule::JsonSchema { schema }, calls: None, at: None };
         let surroundings = Surroundings { tools: &[], tool_format: model.tool_format, reasoning: model.reasoning };
         let grammars = model.grammars.as_ref().ok_or("this model takes no forms")?;
-        let compiled = grammars.compile(&constraint, &surroundings)?;
+        let compiled = match grammars.compile(&constraint, &surroundings) {
+            Ok(compiled) => compiled,
+            Err(refused) => {
+                println!("{}", json!({"schema": number, "refused": refused.to_string()}));
+                continue;
+            }
+        };
         for seed in 0..count {
             let mut draws = Draws((u64::from(seed) << 32) | (number as u64 + 1));
-            let text = answer(&model, compiled.guide(Some(false)), &mut draws, &mut masks)?;
-            println!("{}", json!({"schema": number, "text": text}));
+            let said = match answer(&model, compiled.guide(Some(false)), &mut draws, &mut masks) {
+                Ok(text) => json!({"schema": number, "text": text}),
+                Err(endless) => json!({"schema": number, "endless": endless.to_string()}),
+            };
+            println!("{said}");
         }
     }
     masks.sort_unstable_by(f64::total_cmp);

@@ -450,6 +450,23 @@ mod tests {
         );
     }
 
+    #[test]
+    fn one_of_branches_that_exclude_each_other_is_enforced_and_of_others_refused() {
+        let asked = |branches: Value| {
+            let schema = json!({"type": "object", "properties": {"a": {"oneOf": branches}}});
+            let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
+            checked(&model(), &json!({"response_format": format}))
+        };
+        let tagged = |tag: &str| json!({"type": "object", "properties": {"t": {"const": tag}}, "required": ["t"]});
+        for told_apart in [json!([tagged("a"), tagged("b")]), json!([{"type": "string"}, {"type": "null"}])] {
+            assert!(asked(told_apart).unwrap().is_some());
+        }
+        for alike in [json!([{"type": "integer"}, {"minimum": 2}]), json!([tagged("a"), {"type": "object"}])] {
+            let refused = asked(alike).unwrap_err();
+            assert!(refused.message.ends_with("at #/properties/a/oneOf"), "{}", refused.message);
+        }
+    }
+
     /// Where the schema of a chat's only tool stands.
     const PARAMETERS: &str = "tools[0].function.parameters";
 

@@ -95,7 +95,7 @@ pub(super) fn json_schema(schema: &Value) -> Result<Value, Uncompilable> {
         other => return Err(Uncompilable(format!("a schema must be an object, and this is {other}"))),
     };
     let spacing = json!({
-        "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ", "coerce_one_of": true,
+        "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ", "coerce_one_of": false,
     });
     let mut schema = Value::Object(fields);
     narrow_formats(&mut schema);

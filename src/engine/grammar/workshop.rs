@@ -156,5 +156,11 @@ fn factory(tokenizer: &Arc<Tokenizer>) -> Result<ParserFactory, Uncompilable> {
 
 /// What the library says, without what it adds for those who work on it.
 pub(super) fn readable(error: &str) -> String {
+    if error.starts_with("oneOf constraints are not supported") {
+        // No grammar can say "and none of the others": it takes branches that no value can satisfy two of.
+        return "[\"oneOf\"] has branches that cannot be told apart; give each a required property with a constant of \
+                its own, or say anyOf"
+            .to_owned();
+    }
     error.split("\n<").next().unwrap_or_default().trim().to_owned()
 }
