@@ -188,5 +188,5 @@ fn an_address_that_others_reach_is_refused_in_one_sentence() {
     let output = Command::new(PROGRAM).args(["--listen", "0.0.0.0:0", "--scripted", "none.json"]).output().unwrap();
     let (code, _, error) = outcome(&output);
     assert_eq!((code, error.lines().count()), (1, 1), "{error}");
-    assert!(error.contains("loopback only and 0.0.0.0:0 is refused"), "{error}");
+    assert!(error.contains("loopback only, and 0.0.0.0:0 is refused"), "{error}");
 }
