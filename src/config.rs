@@ -5,29 +5,32 @@
 
 #[cfg(test)]
 mod effort_tests;
+mod fault;
 mod listen;
+mod model;
 mod nearest;
 mod surface;
+#[cfg(test)]
+mod tests;
 mod upstream;
 mod variables;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use figment::Figment;
 use figment::providers::{Format, Serialized, Toml};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::parse::{ReasoningFormat, ToolFormat, UnknownFormat};
-use crate::prompt::Effort;
+use crate::parse::UnknownFormat;
+use fault::what_is_wrong;
 use listen::listen_address;
 pub(crate) use listen::parse_listen;
-use nearest::nearest;
+pub use model::ModelConfig;
 pub use surface::ReasoningField;
 pub use upstream::{UpstreamConfig, UpstreamKind};
-use variables::{LIST_SETTINGS, Variables};
+use variables::Variables;
 
 /// The name of the choice that goes by a model's template.
 const AUTO: &str = "auto";
@@ -165,22 +168,6 @@ pub enum KvType {
     Q8,
 }
 
-/// What can be set for one model.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ModelConfig {
-    /// See [`Config::chat_template`].
-    pub chat_template: Option<String>,
-    /// See [`Config::tool_format`].
-    pub tool_format: Option<String>,
-    /// See [`Config::reasoning`].
-    pub reasoning: Option<String>,
-    /// Other names that clients may ask for it by.
-    pub aliases: Vec<String>,
-    /// Words for how hard it is to think, and what each stands for: the model's own, or others for the usual ones.
-    pub efforts: BTreeMap<String, Effort>,
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -297,14 +284,6 @@ pub enum Error {
     OpenToTheNetwork(SocketAddr),
 }
 
-/// A format by its name; none where the template decides.
-fn format_named<T: FromStr<Err = UnknownFormat>>(setting: &'static str, name: &str) -> Result<Option<T>, Error> {
-    if name == AUTO {
-        return Ok(None);
-    }
-    name.parse().map(Some).map_err(|source| Error::Format { setting, source })
-}
-
 impl Config {
     /// Reads all sources: defaults, then the file, then `MIDSTREAM_…` of `variables`, then flags.
     ///
@@ -329,34 +308,6 @@ impl Config {
         })?;
         config.check()?;
         Ok(config)
-    }
-
-    /// The chat template that is set for a model.
-    pub fn chat_template_of(&self, model: &str) -> Option<&str> {
-        let own = self.model.get(model).and_then(|model| model.chat_template.as_deref());
-        own.or(self.chat_template.as_deref())
-    }
-
-    /// The tool format that is set for a model, unless its template decides.
-    pub fn tool_format_of(&self, model: &str) -> Result<Option<ToolFormat>, Error> {
-        let own = self.model.get(model).and_then(|model| model.tool_format.as_ref());
-        format_named("tool_format", own.unwrap_or(&self.tool_format))
-    }
-
-    /// The reasoning format that is set for a model, unless its template decides.
-    pub fn reasoning_of(&self, model: &str) -> Result<Option<ReasoningFormat>, Error> {
-        let own = self.model.get(model).and_then(|model| model.reasoning.as_ref());
-        format_named("reasoning", own.unwrap_or(&self.reasoning))
-    }
-
-    /// The words for how hard a model is to think that are set for it.
-    pub fn efforts_of(&self, model: &str) -> BTreeMap<String, Effort> {
-        self.model.get(model).map(|model| model.efforts.clone()).unwrap_or_default()
-    }
-
-    /// The other names that are set for a model.
-    pub fn aliases_of(&self, model: &str) -> Vec<String> {
-        self.model.get(model).map(|model| model.aliases.clone()).unwrap_or_default()
     }
 
     /// Refuses values that cannot work.
@@ -392,50 +343,6 @@ impl Config {
     }
 }
 
-/// What is wrong with a source, in an operator's terms and with the name as it was written.
-fn what_is_wrong(error: &figment::Error, variables: &Variables) -> String {
-    use figment::error::Kind;
-    let spelled = |name: &str, as_variable: bool| {
-        if as_variable { format!("`MIDSTREAM_{}`", name.to_uppercase()) } else { format!("`{name}`") }
-    };
-    let written = |name: &str| spelled(name, variables.has(name));
-    let name = error.path.join(".");
-    let said = match &error.kind {
-        Kind::UnknownField(field, known) => {
-            let as_variable = variables.has(field);
-            let help = match nearest(field, known) {
-                Some(near) => format!("did you mean {}?", spelled(near, as_variable)),
-                None => "midstream.example.toml shows all".to_owned(),
-            };
-            return format!("unknown setting {}; {help}", spelled(field, as_variable));
-        }
-        _ if name.is_empty() => error.kind.to_string().replace("``", "`"),
-        Kind::InvalidType(..) | Kind::InvalidValue(..) if name == "listen" => {
-            format!("{}: {}", written(&name), parse_listen("").err().unwrap_or_default())
-        }
-        Kind::InvalidType(_, expected) => format!("{} must be {}", written(&name), in_words(expected)),
-        Kind::InvalidValue(_, expected) => format!("{} must be {} of 0 or more", written(&name), in_words(expected)),
-        Kind::Message(_) if LIST_SETTINGS.contains(&name.as_str()) => {
-            format!("{} must be one text or a list of texts", written(&name))
-        }
-        // What figment quotes has its quotes already.
-        kind => format!("{}: {}", written(&name), kind.to_string().replace("``", "`")),
-    };
-    let source = error.metadata.as_ref().and_then(|metadata| metadata.source.as_ref());
-    match source.and_then(figment::Source::file_path) {
-        Some(path) => format!("{said} (in {})", path.display()),
-        None => said.trim().to_owned(),
-    }
-}
-
-fn in_words(expected: &str) -> &str {
-    match expected {
-        "usize" | "u64" => "a whole number",
-        "a string" | "path string" => "a text",
-        expected => expected,
-    }
-}
-
 /// One text or a list of them.
 fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     #[derive(Deserialize)]
@@ -448,120 +355,4 @@ fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) 
         OneOrMany::One(one) => vec![one],
         OneOrMany::Many(many) => many,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn load(file: &str, variables: &[(&str, &str)], flags: Flags) -> Result<Config, Error> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("settings.toml");
-        std::fs::write(&path, file).unwrap();
-        let variables = variables.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
-        Config::load(Some(&path), variables, flags)
-    }
-
-    fn refusal(file: &str, variables: &[(&str, &str)]) -> String {
-        load(file, variables, Flags::default()).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn nothing_set_gives_the_defaults() {
-        assert_eq!(load("", &[], Flags::default()).unwrap(), Config::default());
-    }
-
-    #[test]
-    fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
-        let file = "silence_ms = 1\nthreads = 2\nlisten = '127.0.0.1:1'";
-        let variables = [("MIDSTREAM_THREADS", "3"), ("MIDSTREAM_LISTEN", "127.0.0.1:2"), ("HOME", "/")];
-        let listen = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 3)));
-        let config = load(file, &variables, Flags { listen, ..Flags::default() }).unwrap();
-        assert_eq!((config.silence_ms, config.threads, config.listen.port()), (1, 3, 3));
-        assert_eq!(config.kv_bytes, Config::default().kv_bytes);
-    }
-
-    #[test]
-    fn lists_come_as_one_text_as_a_list_and_with_commas() {
-        assert_eq!(load("models = 'a'", &[], Flags::default()).unwrap().models, ["a"]);
-        assert_eq!(load("models = ['a', 'b']", &[], Flags::default()).unwrap().models, ["a", "b"]);
-        let config = load("", &[("MIDSTREAM_MODELS", "123, x.gguf")], Flags::default()).unwrap();
-        assert_eq!(config.models, ["123", "x.gguf"]);
-    }
-
-    #[test]
-    fn a_name_that_is_nearly_one_is_answered_with_the_one() {
-        assert!(refusal("body_bytes = 3", &[]).ends_with("did you mean `body_bytes_max`?"));
-        assert_eq!(refusal("thread = 3", &[]), "unknown setting `thread`; did you mean `threads`?");
-        let refused = refusal("", &[("MIDSTREAM_SILENCE", "3")]);
-        assert_eq!(refused, "unknown setting `MIDSTREAM_SILENCE`; did you mean `MIDSTREAM_SILENCE_MS`?");
-        assert_eq!(refusal("colour = 3", &[]), "unknown setting `colour`; midstream.example.toml shows all");
-    }
-
-    #[test]
-    fn a_value_of_the_wrong_type_is_answered_with_the_right_one() {
-        let begins = |file: &str, said: &str| {
-            let refused = refusal(file, &[]);
-            assert!(refused.starts_with(said) && refused.ends_with("settings.toml)"), "{refused}");
-        };
-        begins("threads = 'many'", "`threads` must be a whole number (in ");
-        begins("threads = -1", "`threads` must be a whole number of 0 or more (in ");
-        begins("data_dir = 3", "`data_dir` must be a text (in ");
-        begins("models = 3", "`models` must be one text or a list of texts (in ");
-        begins("listen = 8081", "`listen`: write ADDRESS:PORT, such as 127.0.0.1:8080 (in ");
-        let refused = refusal("", &[("MIDSTREAM_THREADS", "many")]);
-        assert_eq!(refused, "`MIDSTREAM_THREADS` must be a whole number");
-    }
-
-    #[test]
-    fn variables_of_others_with_our_prefix_are_left_alone() {
-        let variables = [
-            ("MIDSTREAM_API_KEY", "of the chat"),
-            ("MIDSTREAM_ISA", "scalar"),
-            ("MIDSTREAM_TEST_VOCABULARIES", "/tmp/vocabularies"),
-            ("MIDSTREAM_CACHE_DIR", "/tmp"),
-            ("MIDSTREAM_SERVICE_HOST", "10.0.0.1"),
-            ("MIDSTREAM_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
-        ];
-        assert_eq!(load("", &variables, Flags::default()).unwrap(), Config::default());
-    }
-
-    #[test]
-    fn a_queue_without_room_is_refused() {
-        assert_eq!(refusal("reader_queue_events = 0", &[]), "the setting reader_queue_events must be at least 1");
-    }
-
-    #[test]
-    fn a_named_file_must_exist_and_the_usual_one_need_not() {
-        assert_eq!(Config::load(None, [], Flags::default()).unwrap(), Config::default());
-        let absent = Config::load(Some(Path::new("/no/such.toml")), [], Flags::default());
-        assert_eq!(absent.unwrap_err().to_string(), "the configuration file /no/such.toml does not exist");
-    }
-
-    #[test]
-    fn the_example_file_sets_every_name_to_its_default() {
-        let example = include_str!("../midstream.example.toml");
-        let is_setting = |line: &str| !line.starts_with([' ', '#']);
-        let settings = example.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| is_setting(line));
-        let settings: Vec<_> = settings.collect();
-        let config = load(&settings.join("\n"), &[], Flags::default()).unwrap();
-        let models = vec![crate::models::DEFAULT_MODEL.to_owned()];
-        let scripted = Some(PathBuf::from("replies.json"));
-        let chat_template = Some("hermes".to_owned());
-        let own = ModelConfig {
-            aliases: vec!["gpt-5".to_owned()],
-            chat_template: Some("my.jinja".to_owned()),
-            tool_format: Some("hermes".to_owned()),
-            reasoning: None,
-            efforts: [("low".to_owned(), Effort { budget_tokens: Some(64), ..Effort::default() })].into(),
-        };
-        let model = BTreeMap::from([("own".to_owned(), own)]);
-        assert_eq!(config.chat_template_of("own"), Some("my.jinja"));
-        assert_eq!(config.chat_template_of("other"), Some("hermes"));
-        let upstream = BTreeMap::from([("gpu".to_owned(), config.upstream["gpu"].clone())]);
-        assert_eq!(config.upstream["gpu"].models, ["Qwen/Qwen3-32B"]);
-        assert_eq!(config, Config { models, scripted, upstream, chat_template, model, ..Config::default() });
-        let debugged = format!("{:?}", Config::default());
-        assert_eq!(settings.len(), debugged.matches(": ").count(), "a setting is missing in the example");
-    }
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::prompt::Effort;
 
 fn load(file: &str) -> Result<Config, Error> {
     let folder = tempfile::tempdir().unwrap();

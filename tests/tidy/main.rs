@@ -199,7 +199,7 @@ fn every_setting_is_read_somewhere() {
     for line in settings.lines().filter_map(|line| line.trim().strip_prefix("pub ")) {
         let use_of_it = format!(".{}", line.split(':').next().unwrap());
         let reads = |file: &Source| words(file.production(), &use_of_it).next().is_some();
-        if !all.iter().any(|file| file.path != config.path && reads(file)) {
+        if !all.iter().any(|file| !file.path.starts_with("src/config") && reads(file)) {
             findings.add(&config.path, 1, &use_of_it, "nothing reads the setting, so it promises what does not happen");
         }
     }
