@@ -36,7 +36,7 @@ pub fn mend(root: &Path) -> Result<Mended, Error> {
     if found.is_empty() {
         return Ok(Mended { found, kept: None });
     }
-    // What a start found of this damage is the journal as it was, for opening it has cut it; the next damage has its own.
+    // What a start found of this damage is the journal as it was, for opening has cut it; the next damage has its own.
     let (damaged, named) = (root.join("journal.damaged"), swap::free_name(root, "journal.before-repair"));
     let as_found = damaged.exists().then(|| named.clone());
     if as_found.is_some() {
