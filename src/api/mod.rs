@@ -42,6 +42,10 @@ mod frame_tests;
 mod messages_tests;
 #[cfg(test)]
 mod replay_tests;
+#[cfg(test)]
+mod reuse_tests;
+#[cfg(test)]
+mod running_tests;
 
 use std::future::Future;
 use std::sync::Arc;
