@@ -6,6 +6,7 @@
 mod bench;
 mod chat;
 mod codex_catalog;
+mod config;
 mod conversations;
 mod doctor;
 mod keys;
@@ -63,6 +64,8 @@ enum Command {
     Conversations(conversations::Arguments),
     /// Create, list and revoke API keys, also while a server runs
     Keys(keys::Arguments),
+    /// Check the settings, or show those in force and where each comes from
+    Config(config::Arguments),
 }
 
 /// Runs the program with the process's own arguments.
@@ -84,6 +87,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Tokenize(arguments) => tokenize::run(&arguments),
             Command::Conversations(arguments) => conversations::run(arguments),
             Command::Keys(arguments) => keys::run(arguments),
+            Command::Config(arguments) => config::run(arguments),
         },
         Err(refusal) => {
             // Help and version come this way too; clap knows where each belongs and with which exit code.

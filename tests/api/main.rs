@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
+#[path = "../support/certificate.rs"]
+mod certificate;
 mod chat;
 mod chat_fields;
 mod completions;
@@ -10,6 +12,7 @@ mod conversations;
 mod deletion;
 mod endpoints;
 mod errors;
+mod hostile;
 mod idempotency;
 mod inject;
 mod interventions;
@@ -32,6 +35,7 @@ mod sockets;
 mod steer_dialect;
 mod subscriptions;
 mod support;
+mod tls;
 mod tool_calls;
 mod tool_kinds;
 mod transcripts;
