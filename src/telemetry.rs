@@ -49,6 +49,7 @@ const CURSORS_EXPIRED: &str = "midstream_cursors_expired_total";
 const REQUESTS: &str = "midstream_http_requests_total";
 const IN_FLIGHT: &str = "midstream_requests_in_flight";
 const READERS: &str = "midstream_readers";
+const CONNECTIONS_REFUSED: &str = "midstream_connections_refused_total";
 
 /// Begins to count. A second call changes nothing.
 pub fn install() {
@@ -98,6 +99,7 @@ fn describe() {
     counts(TOOL_CALLS, "Calls of tools: requested, answered, closed");
     counts(CURSORS_EXPIRED, "Readers whose place in the events was kept no longer");
     counts(REQUESTS, "Requests by route and status");
+    counts(CONNECTIONS_REFUSED, "Connections that were closed at once, since as many were open as may be");
     let states = |name, text| describe_gauge!(name, text);
     states(RUNNING, "Sequences in the batch");
     states(WAITING, "Sequences in the queue");
@@ -192,6 +194,11 @@ pub fn cursor_expired() {
     counter!(CURSORS_EXPIRED).increment(1);
 }
 
+/// A connection was closed at once: as many are open as may be.
+pub fn connection_refused() {
+    counter!(CONNECTIONS_REFUSED).increment(1);
+}
+
 /// A request was answered. The route is its pattern, never what a client wrote.
 pub fn answered(route: &str, status: u16) {
     counter!(REQUESTS, "route" => route.to_owned(), "status" => status.to_string()).increment(1);
@@ -230,7 +237,7 @@ pub fn published(event: &Event) {
 mod tests {
     use super::*;
 
-    const NAMES: [&str; 23] = [
+    const NAMES: [&str; 24] = [
         TIME_TO_FIRST_TOKEN,
         INTER_TOKEN,
         END_TO_END,
@@ -254,6 +261,7 @@ mod tests {
         REQUESTS,
         IN_FLIGHT,
         READERS,
+        CONNECTIONS_REFUSED,
     ];
 
     #[test]

@@ -55,6 +55,7 @@ pub(super) async fn parts(folder: &TempDir, options: LoadOptions) -> (App, Arc<L
     let root = actors::start(parts).await.unwrap();
     let limits = Limits {
         body_bytes_max: 1 << 20,
+        body_timeout: std::time::Duration::from_mins(1),
         ws_frame_bytes_max: 1 << 20,
         responses_ws: true,
         responses_ws_life: None,

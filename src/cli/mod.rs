@@ -6,6 +6,7 @@
 mod bench;
 mod chat;
 mod codex_catalog;
+mod config;
 mod conversations;
 mod doctor;
 mod keys;
@@ -64,6 +65,8 @@ enum Command {
     Conversations(conversations::Arguments),
     /// Create, list and revoke API keys, also while a server runs
     Keys(keys::Arguments),
+    /// Check the settings, or show those in force and where each comes from
+    Config(config::Arguments),
     /// Write what a shell reads to complete a line that begins with midstream
     Completions(manual::Arguments),
     /// Write the manual page: `midstream man | man -l -`
@@ -89,6 +92,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Tokenize(arguments) => tokenize::run(&arguments),
             Command::Conversations(arguments) => conversations::run(arguments),
             Command::Keys(arguments) => keys::run(arguments),
+            Command::Config(arguments) => config::run(arguments),
             Command::Completions(arguments) => manual::completions(&arguments, CommandLine::command()),
             Command::Man => manual::page(CommandLine::command()),
         },

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{AUTO, Config, Error};
 use crate::parse::{ReasoningFormat, ToolFormat, UnknownFormat};
 use crate::prompt::Effort;
 
 /// What can be set for one model.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
     /// See [`Config::chat_template`].

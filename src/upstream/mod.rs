@@ -31,6 +31,7 @@ use crate::engine::{
 use crate::parse::{ReasoningFormat, ToolFormat};
 use crate::prompt::{ChatTemplate, Effort, Efforts, TemplateError};
 use http::Client;
+pub(crate) use http::{Dial, Io, dial};
 use key::ApiKey;
 use run::Upstream;
 
