@@ -154,7 +154,8 @@ const FRAMES: &[&str] = &[
 
 /// What the socket says to a frame with these ids.
 async fn told(socket: &mut Socket, frame: &str, things: &Things, number: usize) -> String {
-    let event_id = format!("e{number}");
+    // No part of an id, whose digits are hexadecimal.
+    let event_id = format!("frame-{number}");
     let frame = things.fill(frame).replace("\"E\"", &format!("\"{event_id}\""));
     socket.send(serde_json::from_str(&frame).unwrap()).await;
     let answer = socket.next().await.to_string();
