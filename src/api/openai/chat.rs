@@ -24,6 +24,7 @@ use crate::config::ReasoningField;
 use crate::conversation::ResponseStatus;
 use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig, Toolbox};
 use crate::engine::ModelInfo;
+use crate::engine::settings::units;
 use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
@@ -169,6 +170,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         prompt_end: input::prompt_end(request.add_generation_prompt, request.continue_final_message, &input)?,
         priority: input::priority(body)?,
         extras: input::extras(body)?,
+        price: model.price,
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     Ok(Create::new(ResponseId::draw(fresh), input, config))
@@ -250,6 +252,7 @@ pub(super) fn finish_reason(response: &conversation::Response, shown: Shown) -> 
     };
     match &response.status {
         ResponseStatus::Ended(Ending::Incomplete { reason }) if reason == "max_output_tokens" => "length",
+        ResponseStatus::Ended(Ending::Incomplete { reason }) if reason == "content_filter" => "content_filter",
         ResponseStatus::Ended(Ending::Completed) if response.output.iter().any(is_call) => {
             if shown.functions {
                 "function_call"
@@ -268,11 +271,13 @@ pub(super) fn usage(choices: &[conversation::Usage]) -> Usage {
     let cached_tokens = choices.iter().map(|usage| usage.cached_tokens).min().unwrap_or(0);
     let completion_tokens = choices.iter().map(|usage| usage.output_tokens).sum();
     let reasoning_tokens = choices.iter().map(|usage| usage.reasoning_tokens).sum();
+    let cost_nanos = choices.iter().filter_map(|usage| usage.cost_nanos).reduce(|one, other| one + other);
     Usage {
         prompt_tokens,
         completion_tokens,
         total_tokens: prompt_tokens + completion_tokens,
         prompt_tokens_details: PromptDetails { cached_tokens },
         completion_tokens_details: CompletionDetails { reasoning_tokens },
+        cost: cost_nanos.map(units),
     }
 }
