@@ -271,7 +271,7 @@ pub enum Error {
         source: UnknownFormat,
     },
     /// A price that nothing can have.
-    #[error("[model.{0:?}]: price must have numbers of 0 or more")]
+    #[error("[model.{0:?}]: price must have numbers from 0 to a million")]
     Price(String),
     /// An upstream that cannot be asked.
     #[error("[upstream.{0}]: {1}")]

@@ -85,7 +85,7 @@ pub(super) fn estimated_tokens(messages: &[Message]) -> u32 {
 }
 
 /// What goes along with the messages.
-pub(super) fn chat(config: &ResponseConfig, model: &ModelInfo, begun: usize, conversation: u64) -> Arc<Chat> {
+pub(super) fn chat(config: &ResponseConfig, model: &ModelInfo, begun: usize) -> Arc<Chat> {
     if model.medium == Medium::Tokens {
         return Arc::default();
     }
@@ -96,7 +96,6 @@ pub(super) fn chat(config: &ResponseConfig, model: &ModelInfo, begun: usize, con
         constraint: config.constraint.clone(),
         effort: config.thinking.as_ref().and_then(|thinking| thinking.effort.clone()),
         thinking_tokens: config.thinking.as_ref().and_then(|thinking| thinking.budget_tokens),
-        conversation,
         template_kwargs: config.template_kwargs.clone(),
     })
 }

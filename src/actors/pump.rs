@@ -189,7 +189,6 @@ async fn begin(
     let (config, resumed, home) = (response.config.clone(), response.tokens(), state.id);
     let limits = (state.tokens_max(response).unwrap_or(u32::MAX), parts.config.token_channel_capacity);
     let (owner, salt) = (owner(&state, &config), salt(state.tenant.as_deref(), &config));
-    let conversation = home.map_or(owner, |id| u128::from_be_bytes(id.to_bytes()) as u64);
     let Some(engine) = parts.catalog.get(Some(&config.model)).cloned() else {
         return Err(failed(Code::ModelNotFound, format!("the model {} is not served any more", config.model)));
     };
@@ -240,7 +239,7 @@ async fn begin(
         None => None,
     };
     let unfinished = rendered.is_in_call.then(unfinished_call);
-    let request = request(&config, (owner, salt, conversation), rendered, constraint, engine.model(), limits);
+    let request = request(&config, (owner, salt), rendered, constraint, engine.model(), limits);
     let form_at = config.constraint.as_ref().and_then(|constraint| constraint.at.clone());
     let says_text = config.constraint.as_ref().is_none_or(|constraint| constraint.text != TextRule::Nothing);
     let source = Source { engine, request, form_at, says_text, tokens: resumed, control: control.clone() };
@@ -275,7 +274,7 @@ fn blamed(at: Option<&str>, error: &impl std::fmt::Display) -> String {
 
 fn request(
     config: &ResponseConfig,
-    (owner, cache_salt, conversation): (u64, u64, u64),
+    (owner, cache_salt): (u64, u64),
     rendered: Rendered,
     constraint: Option<Compiled>,
     model: &ModelInfo,
@@ -286,7 +285,7 @@ fn request(
         logprobs: config.logprobs,
         constraint: constraint.map(|constraint| (constraint, rendered.starts_in_reasoning)),
         stop_tokens: model.tokenizer.end_of_generation().into(),
-        chat: chat(config, model, rendered.begun, conversation),
+        chat: chat(config, model, rendered.begun),
         messages: rendered.messages.into(),
         cache_salt,
         standing: Standing { owner, priority: config.priority.unwrap_or(0) },

@@ -204,8 +204,8 @@ fn show(journal: &SledJournal, id: ConversationId) -> anyhow::Result<()> {
         Ok(writeln!(out, "{line}")?)
     });
     out.flush()?;
-    writeln!(io::stderr(), "{}", spent(&state))?;
-    shown
+    shown?;
+    Ok(writeln!(io::stderr(), "{}", spent(&state))?)
 }
 
 /// The tokens of a conversation's responses, and what they cost where their model had a price.
@@ -214,7 +214,7 @@ fn spent(state: &State) -> String {
     let sum = |of: fn(&Usage) -> u32| usages().map(|usage| u64::from(of(usage))).sum::<u64>();
     let (input, cached, output) =
         (sum(|usage| usage.input_tokens), sum(|usage| usage.cached_tokens), sum(|usage| usage.output_tokens));
-    let cost = usages().filter_map(|usage| usage.cost_nanos).reduce(|one, other| one + other);
+    let cost = usages().filter_map(|usage| usage.cost_nanos).reduce(u64::saturating_add);
     let cost = cost.map(|nanos| format!("; cost {}", units(nanos))).unwrap_or_default();
     format!("{input} tokens in ({cached} of them cached), {output} out{cost}")
 }

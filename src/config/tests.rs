@@ -120,6 +120,6 @@ fn a_price_is_of_a_million_tokens_and_no_less_than_nothing() {
     let file = "[model.m.price]\ninput = 3\ncached_input = 0.3\noutput = 15";
     let price = load(file, &[], Flags::default()).unwrap().price_of("m").unwrap();
     assert_eq!((price.input, price.cached_input, price.output), (3.0, Some(0.3), 15.0));
-    assert_eq!(refusal(&file.replace("15", "-1"), &[]), "[model.\"m\"]: price must have numbers of 0 or more");
+    assert_eq!(refusal(&file.replace("15", "-1"), &[]), "[model.\"m\"]: price must have numbers from 0 to a million");
     assert!(refusal(&file.replace("output = 15", ""), &[]).contains("output"));
 }

@@ -60,8 +60,6 @@ pub struct Chat {
     pub effort: Option<String>,
     /// Tokens of reasoning; none sets no bound, and 0 says that the model is not to think.
     pub thinking_tokens: Option<u32>,
-    /// Tells conversations apart: one that comes again comes with the same.
-    pub conversation: u64,
     /// Variables for the chat template.
     pub template_kwargs: Map<String, Value>,
 }

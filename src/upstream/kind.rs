@@ -23,8 +23,6 @@ pub(super) struct Manners {
     pub(super) knows_developers: bool,
     /// Whether it takes a client's word for how hard to think as it stands, or the three common ones only.
     pub(super) knows_all_efforts: bool,
-    /// Whether requests of one conversation say that they belong together.
-    pub(super) takes_cache_keys: bool,
 }
 
 /// How an answer is gone on with.
@@ -73,7 +71,6 @@ pub(super) fn manners(kind: UpstreamKind) -> Manners {
         takes_forms: matches!(kind, Kind::Vllm | Kind::Midstream),
         knows_developers: matches!(kind, Kind::Openai | Kind::Midstream),
         knows_all_efforts: matches!(kind, Kind::Openai | Kind::Midstream),
-        takes_cache_keys: kind == Kind::Openai,
     }
 }
 

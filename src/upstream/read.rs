@@ -44,7 +44,7 @@ pub(super) async fn attempt(
         max_tokens: answer.tokens_left(),
         stream: streams,
     };
-    let body = upstream.wire.body(&asked).map_err(Trouble::of_request)?;
+    let body = upstream.wire.body(&asked).map_err(Trouble::unsent)?;
     let said_before = answer.said;
     let failed = |error: Error| broke(upstream, &error);
     let mut exchange = upstream.client.post(upstream.wire.path(), &body.to_string()).await.map_err(failed)?;
@@ -186,6 +186,9 @@ async fn read_events(
             Err(_) => return Err(broke(upstream, &"an event is no JSON")),
         };
         decoder.read(&chunk, &mut pieces);
+        if !pieces.is_empty() {
+            upstream.circuit.succeeded();
+        }
         answer.say(&mut pieces).await;
         if let Some(Finish::Broken(reason)) = decoder.finish() {
             return Err(broke(upstream, reason));

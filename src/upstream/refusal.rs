@@ -33,6 +33,8 @@ pub(super) struct Trouble {
     pub(super) refuses_streams: bool,
     /// Whether it is the request that is at fault, and no other upstream would answer it.
     pub(super) is_requests: bool,
+    /// Whether the upstream was not asked: it has no words for the request.
+    pub(super) is_unsent: bool,
     /// What the client is told in the end.
     pub(super) end: FinishReason,
 }
@@ -45,7 +47,12 @@ impl Trouble {
 
     /// It will not answer.
     pub(super) fn lasting(end: FinishReason) -> Self {
-        Self { may_pass: false, retry_after: None, refuses_streams: false, is_requests: false, end }
+        Self { may_pass: false, retry_after: None, refuses_streams: false, is_requests: false, is_unsent: false, end }
+    }
+
+    /// The upstream cannot be asked for it.
+    pub(super) fn unsent(end: FinishReason) -> Self {
+        Self { is_unsent: true, ..Self::lasting(end) }
     }
 
     /// Nobody would answer this request.
@@ -99,6 +106,12 @@ fn told(name: &str, status: Option<StatusCode>, body: &Value) -> Trouble {
         // What it says of a key may repeat it.
         Some(code @ (401 | 403)) => Trouble::lasting(FinishReason::Failed(format!(
             "the upstream {name} does not accept the server's key ({code}); its operator must see to that"
+        ))),
+        Some(402) => Trouble::lasting(FinishReason::Failed(format!(
+            "the upstream {name} wants to be paid (402); its operator must see to that"
+        ))),
+        Some(400) if text.contains("credit balance") => Trouble::lasting(FinishReason::Failed(format!(
+            "the upstream {name} wants to be paid (400); its operator must see to that"
         ))),
         Some(404) => Trouble::lasting(FinishReason::Failed(format!(
             "the upstream {name} does not know the model or the address (404){said}"
@@ -195,6 +208,11 @@ mod tests {
         assert!(!input.refuses_streams);
         assert_eq!(input, Trouble::of_request(FinishReason::Refused(Refusal::Input, text)));
         assert!(!refused(404, &[], json!(null)).is_requests, "another may know the model");
+        let unpaid = json!({"error": {"message": "Your credit balance is too low to access the API"}});
+        for trouble in [refused(402, &[], json!(null)), refused(400, &[], unpaid)] {
+            assert!(!trouble.is_requests && !trouble.may_pass);
+            assert!(matches!(trouble.end, FinishReason::Failed(text) if text.contains("wants to be paid")));
+        }
         let busy = refused(429, &[("retry-after", "3")], json!({"error": "slow down"}));
         assert_eq!((busy.may_pass, busy.retry_after), (true, Some(Duration::from_secs(3))));
         assert!(matches!(busy.end, FinishReason::Refused(Refusal::Overloaded, text) if text.contains("slow down")));

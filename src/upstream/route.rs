@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::run::Upstream;
+use crate::prompt::{Message, Role};
 
 /// The upstreams that have a model.
 #[derive(Clone, Debug)]
@@ -26,7 +27,7 @@ pub(super) struct Stop {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Untried,
-    /// It failed in this round, and may be asked again after so long.
+    /// It failed, and may be asked again after so long.
     Failed(Duration),
     /// It will not answer.
     Out,
@@ -36,8 +37,10 @@ enum State {
 pub(super) struct Rounds(Vec<Stop>);
 
 impl Rounds {
-    /// The order for a conversation: it is the same each time, and one upstream more or less moves few conversations.
-    pub(super) fn of(route: &Route, conversation: u64) -> Self {
+    /// The order for a conversation, which is known by how it begins: so it is the same in each turn, whoever keeps the
+    /// transcript, and one upstream more or less moves few conversations.
+    pub(super) fn of(route: &Route, messages: &[Message]) -> Self {
+        let conversation = beginning(messages);
         let streams = |upstream: &Upstream| upstream.streams.load(std::sync::atomic::Ordering::Relaxed);
         let stop = |upstream: &Arc<Upstream>| Stop {
             upstream: upstream.clone(),
@@ -61,14 +64,18 @@ impl Rounds {
         awake.or_else(first).map(|place| &mut self.0[place])
     }
 
-    /// Begins another round with all that may still answer; gives how long to wait before it. None is left where all
-    /// are out.
+    /// Begins another round with those that may be asked first; gives how long to wait before it. None is left where
+    /// all are out.
     pub(super) fn again(&mut self) -> Option<Duration> {
         let waits =
             self.0.iter().filter_map(|stop| if let State::Failed(wait) = stop.state { Some(wait) } else { None });
         let shortest = waits.min()?;
-        for stop in self.0.iter_mut().filter(|stop| stop.state != State::Out) {
-            stop.state = State::Untried;
+        for stop in &mut self.0 {
+            stop.state = match stop.state {
+                State::Failed(wait) if wait > shortest => State::Failed(wait - shortest),
+                State::Failed(_) | State::Untried => State::Untried,
+                State::Out => State::Out,
+            };
         }
         Some(shortest)
     }
@@ -84,6 +91,18 @@ impl Stop {
     pub(super) fn is_out(&mut self) {
         self.state = State::Out;
     }
+}
+
+/// What is the same in each turn of a conversation: all up to the first that a user says.
+fn beginning(messages: &[Message]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for message in messages {
+        (message.role, &message.content).hash(&mut hasher);
+        if message.role == Role::User {
+            break;
+        }
+    }
+    hasher.finish()
 }
 
 /// What an upstream draws for a conversation: the highest has it.

@@ -79,7 +79,7 @@ pub(super) async fn answer(
     events: &mpsc::Sender<EngineEvent>,
 ) -> (FinishReason, Option<Rest>) {
     let mut answer = Answer::of(request, events);
-    let mut rounds = Rounds::of(route, request.chat.conversation);
+    let mut rounds = Rounds::of(route, &request.messages);
     let (mut tries, mut end) = (0, FinishReason::Failed("no upstream has the model".to_owned()));
     loop {
         if let Some(finish) = answer.is_over() {
@@ -109,13 +109,17 @@ pub(super) async fn answer(
             continue;
         }
         let end_here = redacted(&upstream, trouble.end);
+        if trouble.is_unsent {
+            // Another may have words for it.
+            stop.is_out();
+            end = end_here;
+            continue;
+        }
         if trouble.is_requests {
             upstream.circuit.succeeded();
             return (end_here, None);
         }
-        if answer.said > said_before {
-            upstream.circuit.succeeded();
-        } else if upstream.circuit.failed(monotonic()) {
+        if answer.said == said_before && upstream.circuit.failed(monotonic()) {
             tracing::warn!(upstream = upstream.name, "an upstream rests: it failed several times running");
         }
         let wait = trouble.retry_after.unwrap_or_else(|| backoff(tries, FreshIds::random().next_u64()));

@@ -271,7 +271,7 @@ pub(super) fn usage(choices: &[conversation::Usage]) -> Usage {
     let cached_tokens = choices.iter().map(|usage| usage.cached_tokens).min().unwrap_or(0);
     let completion_tokens = choices.iter().map(|usage| usage.output_tokens).sum();
     let reasoning_tokens = choices.iter().map(|usage| usage.reasoning_tokens).sum();
-    let cost_nanos = choices.iter().filter_map(|usage| usage.cost_nanos).reduce(|one, other| one + other);
+    let cost_nanos = choices.iter().filter_map(|usage| usage.cost_nanos).reduce(u64::saturating_add);
     Usage {
         prompt_tokens,
         completion_tokens,

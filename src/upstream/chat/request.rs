@@ -34,9 +34,6 @@ pub(in crate::upstream) fn body(asked: &Asked<'_>, manners: &Manners) -> Result<
     if let Some(effort) = chat.effort.as_deref().and_then(|word| effort(word, manners)) {
         body.insert("reasoning_effort".to_owned(), effort.into());
     }
-    if manners.takes_cache_keys {
-        body.insert("prompt_cache_key".to_owned(), format!("{:016x}", chat.conversation).into());
-    }
     if manners.takes_extras && !chat.template_kwargs.is_empty() {
         body.insert("chat_template_kwargs".to_owned(), chat.template_kwargs.clone().into());
     }
@@ -297,7 +294,7 @@ mod tests {
     fn only_what_a_client_set_is_asked_for_and_what_is_not_known_is_refused() {
         let expected = json!({
             "model": "m", "messages": [], "stream": true, "stream_options": {"include_usage": true},
-            "max_completion_tokens": 9, "prompt_cache_key": "0000000000000000",
+            "max_completion_tokens": 9,
         });
         assert_eq!(plain(UpstreamKind::Openai, &[], ""), expected);
         let penalties = Penalties { frequency: 0.5, ..Penalties::NONE };

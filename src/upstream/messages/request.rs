@@ -85,8 +85,14 @@ fn tools(chat: &Chat, body: &mut Map<String, Value>) -> Result<bool, FinishReaso
     let rule = chat.constraint.as_ref().map(|constraint| (&constraint.calls, &constraint.text));
     let (calls, must) = match rule {
         Some((Some(calls), text)) => (Some(calls), *text == TextRule::Nothing),
-        // Only the text is bound: nothing is called.
-        Some((None, _)) => return Ok(false),
+        // Only the text is bound: nothing is called, but the tools are the head of what is cached.
+        Some((None, _)) => {
+            if !chat.tools.is_empty() {
+                body.insert("tools".to_owned(), chat.tools.iter().map(tool).collect());
+                body.insert("tool_choice".to_owned(), json!({"type": "none"}));
+            }
+            return Ok(false);
+        }
         None => (None, false),
     };
     let is_callable =
@@ -138,7 +144,9 @@ fn thinking(chat: &Chat, max_tokens: u32, manners: Manners) -> (Option<Value>, O
         Some("minimal" | "low") => Some("low"),
         Some("medium") => Some("medium"),
         Some("high") => Some("high"),
-        Some(_) => Some("max"),
+        Some("xhigh" | "max") => Some("max"),
+        // A word of the model's own stands for tokens.
+        Some(_) => None,
     };
     match (effort, chat.thinking_tokens) {
         (_, Some(0)) | (None, None) => (None, None),
@@ -192,7 +200,7 @@ fn messages(asked: &Asked<'_>) -> (Vec<Value>, Vec<Value>) {
         match message.role {
             // There is no other place for instructions that come later.
             Role::System | Role::Developer | Role::User => said.add("user", text(&message.content)),
-            Role::Tool => said.add("user", [result(message, &ids)]),
+            Role::Tool => said.answer(result(message, &ids)),
             Role::Assistant => said.add("assistant", answered(message, asked.maker, &ids)),
         }
     }
@@ -215,6 +223,20 @@ impl Said {
         match self.0.last_mut().filter(|last| last["role"] == role).and_then(|last| last["content"].as_array_mut()) {
             Some(content) => content.extend(blocks),
             None => self.0.push(json!({"role": role, "content": blocks.collect::<Vec<_>>()})),
+        }
+    }
+}
+
+impl Said {
+    /// A call's result: results stand in front of whatever else is said behind the calls.
+    fn answer(&mut self, result: Value) {
+        let open = self.0.last_mut().filter(|last| last["role"] == "user");
+        match open.and_then(|last| last["content"].as_array_mut()) {
+            Some(content) => {
+                let place = content.iter().rposition(|block| block["type"] == "tool_result");
+                content.insert(place.map_or(0, |place| place + 1), result);
+            }
+            None => self.add("user", [result]),
         }
     }
 }
@@ -349,6 +371,17 @@ mod tests {
     }
 
     #[test]
+    fn results_stand_in_front_of_what_else_is_said_behind_their_calls() {
+        let mut messages = conversation(MAKER);
+        messages.insert(4, user("Hurry up."));
+        let body = written(Chat::default(), &messages);
+        let blocks = body["messages"][2]["content"].as_array().unwrap();
+        let kinds: Vec<_> = blocks.iter().map(|block| block["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["tool_result", "tool_result", "text", "text"]);
+        assert_eq!((&blocks[0]["tool_use_id"], &blocks[1]["tool_use_id"]), (&json!("toolu_1"), &json!("call_b")));
+    }
+
+    #[test]
     fn an_answer_that_broke_off_is_asked_for_in_words() {
         let body = asked(Chat::default(), neutral(), &[user("Count.")], "one tw", MANNERS).unwrap();
         assert_eq!(body["messages"][1]["content"][0]["text"], "one tw");
@@ -373,6 +406,7 @@ mod tests {
         assert_eq!(thinks(None, Some(100_000), MANNERS, &asks), enabled(2976), "there is room for an answer");
         assert_eq!(thinks(Some("minimal"), Some(256), MANNERS, &asks), (json!({"type": "adaptive"}), json!("low")));
         assert_eq!(thinks(Some("xhigh"), None, MANNERS, &asks).1, json!("max"));
+        assert_eq!(thinks(Some("briefly"), Some(2000), MANNERS, &asks), enabled(2000), "the model's own");
         assert_eq!(thinks(Some("low"), Some(1024), older, &asks), enabled(1024));
         assert_eq!(thinks(Some("xhigh"), None, older, &asks), enabled(2976));
         // What another maker thought cannot be gone on with.
@@ -402,7 +436,8 @@ mod tests {
         let schema = json!({"type": "object", "additionalProperties": false});
         let formed = bound(TextRule::JsonSchema { schema: schema.clone() }, None).unwrap();
         let format = json!({"effort": "low", "format": {"type": "json_schema", "schema": schema}});
-        assert_eq!((&formed["output_config"], formed.get("tools")), (&format, None));
+        assert_eq!((&formed["output_config"], &formed["tool_choice"]), (&format, &json!({"type": "none"})));
+        assert_eq!(formed["tools"].as_array().unwrap().len(), 2);
         let refusal = bound(TextRule::Regex { pattern: "a".to_owned() }, None).unwrap_err();
         assert!(matches!(refusal, FinishReason::Refused(Refusal::Input, text) if text.contains("the form regex")));
         let set = Sampling { temperature: 0.7, top_p: 0.9, top_k: 4, ..neutral() };

@@ -41,6 +41,25 @@ async fn where_the_first_upstream_fails_the_second_is_asked_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_is_asked_again_when_it_says_and_what_one_has_no_words_for_another_is_asked_for() {
+    let busy = answers("429 Too Many Requests", "retry-after: 20\r\n", "{}");
+    let outcome = of_two(vec![busy], vec![Scene::Refused, good("hi")]).await;
+    assert_eq!((outcome.text().as_str(), outcome.requests.len()), ("hi", 2));
+    assert!((0.25..=0.5).contains(&outcome.seconds()), "{outcome:?}");
+    let unpaid = answers("402 Payment Required", "", "{}");
+    let busy = answers("429 Too Many Requests", "retry-after: 20\r\n", "{}");
+    let outcome = of_two(vec![busy, good("hi")], vec![unpaid]).await;
+    assert!((outcome.seconds() - 20.0).abs() < 0.01, "{outcome:?}");
+    let openai = UpstreamConfig { kind: Some(UpstreamKind::Openai), ..ranked(0) };
+    let mut request = question();
+    request.sampling.top_k = 4;
+    let upstreams = vec![("b", openai.clone(), vec![]), ("a", ranked(1), vec![good("hi")])];
+    assert_eq!(run_all(upstreams, vec![request.clone()]).await[0].text(), "hi");
+    let outcome = run_all(vec![("b", openai, vec![])], vec![request]).await.remove(0);
+    assert!(matches!(outcome.finish, FinishReason::Refused(Refusal::Input, text) if text.contains("top_k")));
+}
+
+#[tokio::test(start_paused = true)]
 async fn behind_text_that_was_shown_another_upstream_goes_on_and_does_not_begin_anew() {
     let outcome = of_two(vec![streams(&[&says("one ")])], vec![good("two")]).await;
     assert_eq!((outcome.text().as_str(), &outcome.finish), ("one two", &FinishReason::Stop));
@@ -72,8 +91,18 @@ fn a_conversation_stays_with_its_upstream_and_one_upstream_less_moves_only_its_o
     let made = |name: &&str| Arc::new(upstream(name, &config(), |_| Some("sk-secret".to_owned())).unwrap());
     let all = Route { model: "m".to_owned(), upstreams: names.iter().map(made).collect() };
     let fewer = Route { upstreams: all.upstreams[..2].to_vec(), ..all.clone() };
-    let of =
-        |route: &Route, conversation| Rounds::of(route, conversation).next(monotonic()).unwrap().upstream.name.clone();
+    let of = |route: &Route, conversation: u32| {
+        let [system, first] =
+            [(Role::System, "Be kind.".to_owned()), (Role::User, format!("Count to {conversation}."))]
+                .map(|(role, text)| Message::text(role, text));
+        let asked = |messages: &[Message]| Rounds::of(route, messages).next(monotonic()).unwrap().upstream.name.clone();
+        let name = asked(&[system.clone(), first.clone()]);
+        // The next turn, whoever keeps the transcript.
+        let [answer, more] =
+            [(Role::Assistant, "one"), (Role::User, "more")].map(|(role, text)| Message::text(role, text));
+        assert_eq!(asked(&[system, first, answer, more]), name);
+        name
+    };
     let mut counts = [0; 3];
     for conversation in 0..300 {
         let name = of(&all, conversation);

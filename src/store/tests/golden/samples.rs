@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::settings::{
-    CallRule, Callable, Constraint, Dry, InputRule, Mirostat, Penalties, Shaping, Step, TextRule, Xtc,
+    CallRule, Callable, Constraint, Dry, InputRule, Mirostat, Penalties, Price, Shaping, Step, TextRule, Xtc,
 };
 
 /// Tools of other kinds than functions, brought by an item and called; a summary; and answers that are none.
@@ -114,6 +114,13 @@ pub(super) fn native_ids() -> Vec<Event> {
         Event::OutputItemAdded { response_id, item, first_token: 3 },
         Event::OutputItemDone { response_id, item_id, status, native_id, made: None },
     ]
+}
+
+/// A response whose tokens cost something.
+pub(super) fn priced() -> Event {
+    let price = Some(Price { input: 3.0, cached_input: Some(0.3), output: 15.0 });
+    let (id, input, config) = (response(1), Vec::new(), ResponseConfig { price, ..config() });
+    Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
 }
 
 /// Reasoning that its maker wants to read again as it signed it.
