@@ -24,6 +24,7 @@ mod inject;
 mod input;
 mod object;
 mod openai;
+mod openapi;
 mod operations;
 mod page;
 mod pages;
@@ -275,6 +276,7 @@ pub fn router(app: App) -> Router {
         .route("/healthz", get(operations::healthz))
         .route("/readyz", get(operations::readyz))
         .route("/metrics", get(operations::metrics))
+        .route("/openapi.json", get(openapi::get))
         .route_layer(from_fn(operations::count))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)

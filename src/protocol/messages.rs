@@ -1,12 +1,13 @@
 //! `/v1/messages`, as Anthropic's clients send and read it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::TextOr;
 
 /// `POST /v1/messages` and `POST /v1/messages/count_tokens`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct MessagesRequest {
     /// The model; none means the default.
     pub model: Option<String>,
@@ -53,14 +54,15 @@ pub struct MessagesRequest {
 }
 
 /// What a stream carries besides.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[schemars(rename = "MessagesStreamOptions")]
 pub struct StreamOptions {
     /// An event with each whole call.
     pub include_dispatch: Option<bool>,
 }
 
 /// A message of the transcript.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct InputMessage {
     /// `user`, `assistant` or `system`.
     pub role: String,
@@ -73,7 +75,7 @@ pub struct InputMessage {
 }
 
 /// A block of any kind. Which fields a kind needs is checked where it is converted, so that the error can name it.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct InputBlock {
     /// The kind.
     #[serde(rename = "type")]
@@ -117,14 +119,14 @@ pub struct InputBlock {
 }
 
 /// A mark up to which a prompt is to be kept in the cache.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct CacheControl {
     /// How long: `5m` or `1h`.
     pub ttl: Option<String>,
 }
 
 /// A tool. One without a type is a function; what others mean is fixed by their type.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct ToolDeclaration {
     /// Its kind.
     #[serde(rename = "type")]
@@ -146,7 +148,7 @@ pub struct ToolDeclaration {
 }
 
 /// Whether tools may be used.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct ToolChoice {
     /// `auto`, `any`, `tool` or `none`.
     #[serde(rename = "type")]
@@ -158,7 +160,7 @@ pub struct ToolChoice {
 }
 
 /// Whether and how long the model may think.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct ThinkingConfig {
     /// `enabled`, `adaptive`, `between_tools` or `disabled`.
     #[serde(rename = "type")]
@@ -170,7 +172,7 @@ pub struct ThinkingConfig {
 }
 
 /// How much effort, and what the answer must look like.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct OutputConfig {
     /// `low`, `medium`, `high`, `xhigh` or `max`.
     pub effort: Option<String>,
@@ -179,14 +181,14 @@ pub struct OutputConfig {
 }
 
 /// What of the transcript is left out of the prompt.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct ContextManagement {
     /// One after the other.
     pub edits: Option<Vec<Edit>>,
 }
 
 /// A way of making a transcript shorter.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct Edit {
     /// `clear_thinking_20251015` or `clear_tool_uses_20250919`.
     #[serde(rename = "type")]
@@ -204,7 +206,7 @@ pub struct Edit {
 }
 
 /// How much of something.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct Amount {
     /// Of what: `input_tokens`, `tool_uses`, `thinking_turns`.
     #[serde(rename = "type")]
@@ -214,14 +216,14 @@ pub struct Amount {
 }
 
 /// What was left out of the prompt.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AppliedEdits {
     /// Those edits that left something out, in their order.
     pub applied_edits: Vec<AppliedEdit>,
 }
 
 /// What an edit left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "type")]
 pub enum AppliedEdit {
     /// Thinking.
@@ -243,7 +245,7 @@ pub enum AppliedEdit {
 }
 
 /// A whole answer.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Message {
     /// `msg_…`
     pub id: String,
@@ -268,7 +270,7 @@ pub struct Message {
 }
 
 /// A block of an answer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Block {
     /// What the model thought.
@@ -297,7 +299,8 @@ pub enum Block {
 }
 
 /// Tokens. The prompt's are `input_tokens`, `cache_creation_input_tokens` and `cache_read_input_tokens` together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "MessagesUsage")]
 pub struct Usage {
     /// Tokens of the prompt that were not in the cache and stand behind the last mark.
     pub input_tokens: u32,
@@ -319,7 +322,7 @@ pub struct Usage {
 }
 
 /// Tokens of the prompt that were put into the cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CacheCreation {
     /// For five minutes.
     pub ephemeral_5m_input_tokens: u32,
@@ -328,14 +331,15 @@ pub struct CacheCreation {
 }
 
 /// Of the answer's tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OutputTokensDetails {
     /// Were thinking.
     pub thinking_tokens: u32,
 }
 
 /// An event of a stream.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MessagesStreamEvent")]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum StreamEvent {
     /// The first: the message without content.
@@ -379,7 +383,7 @@ pub enum StreamEvent {
         delta: MessageEnd,
         /// Tokens of the whole message.
         usage: Usage,
-        /// See [`Message::context_management`].
+        /// What was left out of the prompt, where the request asks for that.
         #[serde(skip_serializing_if = "Option::is_none")]
         context_management: Option<AppliedEdits>,
     },
@@ -414,7 +418,8 @@ impl StreamEvent {
 }
 
 /// What is new of a block.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MessagesDelta")]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Delta {
     /// Thinking.
@@ -440,7 +445,7 @@ pub enum Delta {
 }
 
 /// How a message ended.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct MessageEnd {
     /// Why.
     pub stop_reason: &'static str,
@@ -449,7 +454,8 @@ pub struct MessageEnd {
 }
 
 /// `{"type": "error", …}`, as Anthropic's clients read it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MessagesErrorBody")]
 pub struct ErrorBody {
     /// Always `error`.
     #[serde(rename = "type")]
@@ -462,7 +468,8 @@ pub struct ErrorBody {
 }
 
 /// What went wrong.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MessagesErrorObject")]
 pub struct ErrorObject {
     /// Anthropic's class of errors.
     #[serde(rename = "type")]
@@ -474,7 +481,7 @@ pub struct ErrorObject {
 }
 
 /// The stable code of an error, and what belongs to it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ErrorDetails {
     /// The stable code.
     pub error_code: String,
@@ -484,7 +491,7 @@ pub struct ErrorDetails {
 }
 
 /// The answer to `POST /v1/messages/count_tokens`.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct TokenCount {
     /// Tokens of the prompt.
     pub input_tokens: usize,
@@ -494,7 +501,7 @@ pub struct TokenCount {
 }
 
 /// Tokens of a prompt of which nothing is left out.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct UneditedCount {
     /// How many.
     pub original_input_tokens: usize,

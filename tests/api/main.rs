@@ -8,6 +8,7 @@ mod completions;
 mod compressed;
 mod conversations;
 mod deletion;
+mod description;
 mod endpoints;
 mod errors;
 mod idempotency;

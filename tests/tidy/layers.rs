@@ -41,7 +41,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer { path: "src/clock.rs", modules: &[], crates: &[], pure: false },
     Layer { path: "src/ids.rs", modules: &[], crates: &["serde", "thiserror", "uuid"], pure: true },
     Layer { path: "src/error.rs", modules: &[], crates: &["serde"], pure: true },
-    Layer { path: "src/protocol/", modules: &[], crates: &["serde", "serde_json"], pure: true },
+    Layer { path: "src/protocol/", modules: &[], crates: &["schemars", "serde", "serde_json"], pure: true },
     Layer {
         path: "src/parse/", modules: &["prompt", "engine::tokenizer"],
         crates: &["serde", "serde_json", "thiserror"], pure: true,
@@ -117,7 +117,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "store::KeyScope", "store::KeyedAnswer", "store::Operation",
         ],
         crates: &[
-            "axum", "base64", "chacha20poly1305", "flate2", "futures_util", "hyper", "hyper_util", "serde",
+            "axum", "base64", "chacha20poly1305", "flate2", "futures_util", "hyper", "hyper_util", "schemars", "serde",
             "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio", "tracing", "zstd",
         ],
         pure: false,
