@@ -165,6 +165,7 @@ pub(crate) fn create(
         seal: seal.filter(|_| compacts || params.includes(SEALED_REASONING)).map(|seal| seal.key(response_id)),
         tools_allowed,
         extras: extras(body)?,
+        price: model.price,
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     Ok(Create {

@@ -332,6 +332,9 @@ pub struct Usage {
     pub prompt_tokens_details: PromptDetails,
     /// Of the answer's.
     pub completion_tokens_details: CompletionDetails,
+    /// What they cost, where the model has a price. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
 }
 
 /// Of the prompt's tokens.

@@ -23,7 +23,8 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer { path: "src/app.rs", modules: ANY, crates: ANY, pure: false },
     Layer { path: "src/cli/", modules: ANY, crates: ANY, pure: false },
     Layer {
-        path: "src/config", modules: &["parse", "prompt"], crates: &["figment", "serde", "thiserror"], pure: false,
+        path: "src/config", modules: &["engine::settings", "parse", "prompt"],
+        crates: &["figment", "serde", "thiserror"], pure: false,
     },
     Layer {
         path: "src/telemetry.rs", modules: &["clock", "conversation", "engine"],
@@ -83,6 +84,10 @@ pub(crate) const LAYERS: &[Layer] = &[
         path: "src/upstream/chat", modules: &["config", "engine", "parse", "prompt", "upstream"],
         crates: &["serde", "serde_json"], pure: true,
     },
+    Layer {
+        path: "src/upstream/messages", modules: &["engine", "parse", "prompt", "upstream"],
+        crates: &["serde", "serde_json"], pure: true,
+    },
     Layer { path: "src/upstream/sse.rs", modules: &[], crates: &["thiserror"], pure: true },
     Layer { path: "src/engine/settings", modules: &[], crates: &["serde", "serde_json"], pure: true },
     Layer { path: "src/engine/sampling", modules: &["engine"], crates: &["thiserror"], pure: true },
@@ -113,7 +118,8 @@ pub(crate) const LAYERS: &[Layer] = &[
         ],
         crates: &[
             "axum", "base64", "chacha20poly1305", "flate2", "futures_util", "hyper", "hyper_util", "rustls", "schemars",
-            "serde", "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio", "tokio_rustls", "tracing", "zstd",
+            "serde", "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio", "tokio_rustls", "tracing",
+            "zstd",
         ],
         pure: false,
     },

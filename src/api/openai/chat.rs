@@ -26,6 +26,7 @@ use crate::conversation::{
     self, CallKind, Create, Ending, Item, ItemBody, ItemStatus, Reject, ResponseConfig, Toolbox, custom_input,
 };
 use crate::engine::ModelInfo;
+use crate::engine::settings::units;
 use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
@@ -173,6 +174,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         prompt_end: input::prompt_end(request.add_generation_prompt, request.continue_final_message, &input)?,
         priority: input::priority(body)?,
         extras: input::extras(body)?,
+        price: model.price,
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     Ok(Create::new(ResponseId::draw(fresh), input, config))
@@ -261,6 +263,7 @@ pub(super) fn finish_reason(response: &conversation::Response, shown: Shown) -> 
     };
     match &response.status {
         ResponseStatus::Ended(Ending::Incomplete { reason }) if reason == "max_output_tokens" => "length",
+        ResponseStatus::Ended(Ending::Incomplete { reason }) if reason == "content_filter" => "content_filter",
         ResponseStatus::Ended(Ending::Completed) if response.output.iter().any(is_call) => {
             if shown.functions {
                 "function_call"
@@ -279,11 +282,13 @@ pub(super) fn usage(choices: &[conversation::Usage]) -> Usage {
     let cached_tokens = choices.iter().map(|usage| usage.cached_tokens).min().unwrap_or(0);
     let completion_tokens = choices.iter().map(|usage| usage.output_tokens).sum();
     let reasoning_tokens = choices.iter().map(|usage| usage.reasoning_tokens).sum();
+    let cost_nanos = choices.iter().filter_map(|usage| usage.cost_nanos).reduce(u64::saturating_add);
     Usage {
         prompt_tokens,
         completion_tokens,
         total_tokens: prompt_tokens + completion_tokens,
         prompt_tokens_details: PromptDetails { cached_tokens },
         completion_tokens_details: CompletionDetails { reasoning_tokens },
+        cost: cost_nanos.map(units),
     }
 }

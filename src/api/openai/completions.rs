@@ -247,6 +247,7 @@ fn config(
         priority: input::priority(body)?,
         tools_allowed: ToolsAllowed::None,
         extras: input::extras(body)?,
+        price: model.price,
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     })
 }

@@ -126,6 +126,7 @@ impl CompletionForm {
             all.completion_tokens += usage.completion_tokens;
             all.total_tokens += usage.total_tokens;
             all.prompt_tokens_details.cached_tokens += usage.prompt_tokens_details.cached_tokens;
+            all.cost = usage.cost.map(|cost| all.cost.unwrap_or(0.0) + cost).or(all.cost);
         }
         all
     }
@@ -226,6 +227,7 @@ fn mean_logprob(response: &Response) -> f64 {
 fn finish_reason(response: &Response) -> &'static str {
     match &response.status {
         ResponseStatus::Ended(Ending::Incomplete { reason }) if reason == "max_output_tokens" => "length",
+        ResponseStatus::Ended(Ending::Incomplete { reason }) if reason == "content_filter" => "content_filter",
         _ => "stop",
     }
 }
