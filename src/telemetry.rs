@@ -244,7 +244,7 @@ pub fn published(event: &Event, state: &State) {
 mod tests {
     use super::*;
 
-    const NAMES: [&str; 24] = [
+    const NAMES: [&str; 25] = [
         TIME_TO_FIRST_TOKEN,
         INTER_TOKEN,
         END_TO_END,

@@ -10,7 +10,8 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::replay_tests::{BLOCK, parts};
-use super::{router, serve};
+use super::{Doors, router, serve};
+use crate::config::Config;
 use crate::engine::{Engine, LoadOptions, LocalEngine};
 use crate::prompt::builtin_template;
 
@@ -31,7 +32,7 @@ impl Served {
         let (app, engine, _) = parts(&folder, options).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(serve(listener, router(app), std::future::pending()));
+        tokio::spawn(serve(listener, router(app), Doors::new(&Config::default()), std::future::pending()));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         Self { address, client, engine, _folder: folder }
     }

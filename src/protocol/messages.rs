@@ -126,7 +126,7 @@ pub struct CacheControl {
 }
 
 /// How long a mark keeps what is before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum CacheTtl {
     /// Five minutes.
     #[serde(rename = "5m")]
