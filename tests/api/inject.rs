@@ -176,7 +176,8 @@ async fn a_socket_whose_injected_results_nobody_goes_on_with_is_free_again() {
     // The other call is closed with the response, so nothing follows.
     let cancelled = server.post(&format!("/v1/responses/{}/cancel", id.as_str().unwrap()), json!({})).await;
     assert_eq!(cancelled.body["cancel"]["closed_calls"], json!([calls[1]]));
-    let other = server.post("/v1/responses", json!({"input": "endless", "background": true})).await.id();
+    // It has no item open, whose end the steer would wait for.
+    let other = server.post("/v1/responses", json!({"input": "silent", "background": true})).await.id();
     socket.send(json!({"type": "response.steer", "previous_response_id": other, "input": "In French"})).await;
     let frames = socket.until(is_end).await;
     assert_eq!(text_of(&frames), "Bonjour", "it follows another conversation");

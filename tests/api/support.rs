@@ -25,8 +25,8 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 /// Nothing here takes this long, unless it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the scripted model says. Every text is several deltas; `slow` takes its time, `endless` never ends by itself,
-/// `muse` does not either but thinks first, `typhoon` writes a long call.
+/// What the scripted model says. Every text is several deltas; `slow` takes its time, `silent` says nothing, `endless`
+/// never ends by itself, `muse` does not either but thinks first, `typhoon` writes a long call.
 fn script() -> Value {
     let endless: Vec<String> = (0..4000).map(|number| format!("{number} ")).collect();
     let mut ponder: Vec<String> = (0..2_000).map(|number| format!("{number}? ")).collect();
@@ -46,6 +46,7 @@ fn script() -> Value {
         {"match": "slow", "deltas": ["one ", "two ", "three ", "four"], "delay_ms": 60},
         {"match": "think", "deltas": ["<think>", "hm, ", "well", "</think>", "so ", "it is"]},
         {"match": "ponder", "deltas": ponder, "delay_ms": 5},
+        {"match": "silent", "deltas": ["at last"], "delay_ms": 600_000},
         {"match": "broken", "deltas": [], "finish": "error"},
         {"match": "breaks late", "deltas": ["so ", "far"], "finish": "error"},
         {"match": "long", "deltas": ["cut ", "off"], "finish": "length"},
