@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use crate::access::Gate;
 use crate::actors::{self, Foresight, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
-use crate::api::{self, App, Limits, Phase, Seal};
+use crate::api::{self, App, Doors, Limits, Phase, Seal, Tls};
 use crate::cli::Prepared;
 use crate::clock::{Clock, monotonic};
 use crate::config::{Config, KvType};
@@ -38,6 +38,9 @@ const SEAL_FILE: &str = "seal.key";
 /// Milliseconds that open sockets get to take their last bytes once everything else has stopped.
 const SOCKETS_CLOSE_MS: u64 = 2_000;
 
+/// Files that the process may have open beside connections: the journal's, KV files, models.
+const FILES_RESERVED: u64 = 256;
+
 /// Milliseconds for which an address that is in use is tried again, and between two tries.
 const LISTEN_PATIENCE_MS: u64 = 2_000;
 const LISTEN_PAUSE_MS: u64 = 50;
@@ -45,23 +48,38 @@ const LISTEN_PAUSE_MS: u64 = 50;
 /// Serves until the process is told to stop.
 pub fn run(prepared: Prepared) -> anyhow::Result<()> {
     start_log();
-    raise_open_files();
+    let files_max = raise_open_files();
     telemetry::install();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
-    let outcome = runtime.block_on(serve(prepared));
+    let outcome = runtime.block_on(serve(prepared, files_max));
     // Handlers that wait for a client must not hold the process.
     runtime.shutdown_timeout(Duration::from_millis(SOCKETS_CLOSE_MS));
     outcome
 }
 
 /// Lets the process open as many files as the system allows: every connection is one, and shells start their programs
-/// with room for few.
-fn raise_open_files() {
+/// with room for few. Gives how many that are.
+fn raise_open_files() -> u64 {
     let files = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: files.maximum, ..files };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::info!(%error, open_files_max = files.current, "no more files may be open at once");
+    let most = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => files.maximum,
+        Err(error) => {
+            tracing::info!(%error, open_files_max = files.current, "no more files may be open at once");
+            files.current
+        }
+    };
+    most.unwrap_or(u64::MAX)
+}
+
+/// Who may connect: the journal and its files must find room beside all connections, those to upstreams too.
+fn doors(config: &Config, tls: Option<Tls>, files_max: u64) -> Doors {
+    let reserved = FILES_RESERVED + config.requests_in_flight_max as u64;
+    let room = usize::try_from(files_max.saturating_sub(reserved)).unwrap_or(usize::MAX).max(1);
+    if room < config.connections_max {
+        tracing::warn!(connections_max = room, "fewer connections than set: no more files may be open at once");
     }
+    Doors { connections_max: config.connections_max.min(room), tls, ..Doors::new(config) }
 }
 
 /// Logs to standard error, as `MIDSTREAM_LOG` says.
@@ -86,8 +104,9 @@ async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
+async fn serve(Prepared { config, models, tls }: Prepared, files_max: u64) -> anyhow::Result<()> {
     let (mut stops, mut hangups) = (Stops::new()?, signal(SignalKind::hangup())?);
+    let doors = doors(&config, tls.clone(), files_max);
     let listener = listen(config.listen)
         .await
         .with_context(|| format!("listening on {}; is another server running there?", config.listen))?;
@@ -105,12 +124,14 @@ async fn serve(Prepared { config, models }: Prepared) -> anyhow::Result<()> {
             return Ok(());
         }
     };
-    let server = Server::start(config, listener, journal, writer, catalog).await?;
-    greet(server.address, &server.parts.catalog, server.recovered, server.gate.is_locked());
+    let server = Server::start(config, (listener, doors), (journal, writer), catalog).await?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let url = format!("{scheme}://{}", server.address);
+    greet(&url, &server.parts.catalog, server.recovered, server.gate.is_locked());
 
     let failure = tokio::select! {
         failure = stops.stop_or_failure(&server.root, &server.parts.writer) => failure,
-        () = reread_keys(&mut hangups, &server.gate) => None,
+        () = reread(&mut hangups, &server.gate, tls.as_ref()) => None,
     };
     // Everything acknowledged is on disk: nothing is lost by not waiting.
     let hurry = async {
@@ -139,15 +160,14 @@ impl Server {
     /// Serves one engine on a free port of this machine, for a client in this process.
     pub(crate) async fn start_here(config: Config, engine: Arc<dyn Engine>) -> anyhow::Result<Self> {
         let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.context("opening a port")?;
-        let (journal, writer) = open_journal(&config)?;
-        Self::start(config, listener, journal, writer, Arc::new(Catalog::new(vec![engine]))).await
+        let (journal, doors) = (open_journal(&config)?, Doors::new(&config));
+        Self::start(config, (listener, doors), journal, Arc::new(Catalog::new(vec![engine]))).await
     }
 
     async fn start(
         config: Config,
-        listener: TcpListener,
-        journal: Arc<dyn Journal>,
-        writer: WriterHandle,
+        (listener, doors): (TcpListener, Doors),
+        (journal, writer): (Arc<dyn Journal>, WriterHandle),
         catalog: Arc<Catalog>,
     ) -> anyhow::Result<Self> {
         let address = listener.local_addr()?;
@@ -180,7 +200,7 @@ impl Server {
         .guarded(gate.clone(), &config.allowed_origins);
         let (close, closed) = watch::channel(false);
         tokio::spawn(telemetry::keep_up());
-        let sockets = tokio::spawn(api::serve(listener, api::router(app.clone()), wait_for(closed)));
+        let sockets = tokio::spawn(api::serve(listener, api::router(app.clone()), doors, wait_for(closed)));
         let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;
         phase.send_replace(Phase::Ready);
         Ok(Self { address, parts, root, api: app, gate, phase, close, sockets, recovered })
@@ -206,11 +226,16 @@ impl Server {
     }
 }
 
-/// Every SIGHUP has the keys and their limits read again, and cuts off whoever has none any more.
-async fn reread_keys(hangups: &mut Signal, gate: &Gate) {
+/// Every SIGHUP has the keys and their limits read again, and cuts off whoever has none any more; and the certificate.
+async fn reread(hangups: &mut Signal, gate: &Gate, tls: Option<&Tls>) {
     while hangups.recv().await.is_some() {
         tracing::info!(signal = "SIGHUP", "reading the API keys again");
         gate.reload();
+        match tls.map(Tls::reload) {
+            None => {}
+            Some(Ok(())) => tracing::info!("the certificate was read again; new connections are shown it"),
+            Some(Err(error)) => tracing::error!(%error, "the certificate stays as it was"),
+        }
     }
     std::future::pending::<()>().await;
 }
@@ -378,6 +403,7 @@ pub(crate) fn template_text(name: &str) -> anyhow::Result<String> {
 fn limits(config: &Config) -> Limits {
     Limits {
         body_bytes_max: config.body_bytes_max,
+        body_timeout: Duration::from_millis(config.body_timeout_ms),
         ws_frame_bytes_max: config.ws_frame_bytes_max,
         responses_ws: config.responses_ws,
         responses_ws_life: Some(Duration::from_millis(config.responses_ws_life_ms)).filter(|life| !life.is_zero()),
@@ -396,7 +422,7 @@ async fn wait_for(mut flag: watch::Receiver<bool>) {
 }
 
 /// Says where the server is, what it serves, and how to try it.
-fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize, asks_for_keys: bool) {
+fn greet(url: &str, catalog: &Catalog, recovered: usize, asks_for_keys: bool) {
     let models: Vec<_> = catalog.list().map(|engine| engine.model().id.as_str()).collect();
     let model = models.first().copied().unwrap_or_default();
     let messages = r#"[{"role":"user","content":"What is the capital of France? Answer in one sentence."}]"#;
@@ -407,8 +433,8 @@ fn greet(address: std::net::SocketAddr, catalog: &Catalog, recovered: usize, ask
     };
     let key = if asks_for_keys { " -H \"authorization: Bearer $MIDSTREAM_API_KEY\"" } else { "" };
     let greeting = format!(
-        "midstream listens on http://{address}\nmodels: {}\n{resumed}try:\n  \
-         curl http://{address}/v1/chat/completions{key} -H 'content-type: application/json' -d '{body}'\n",
+        "midstream listens on {url}\nmodels: {}\n{resumed}try:\n  \
+         curl {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '{body}'\n",
         models.join(", "),
     );
     // In one write, and whoever started us may have stopped listening: that is no reason to stop serving.

@@ -9,6 +9,7 @@ mod fault;
 mod listen;
 mod model;
 mod nearest;
+mod origins;
 mod surface;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use fault::what_is_wrong;
 use listen::listen_address;
 pub(crate) use listen::parse_listen;
 pub use model::ModelConfig;
+pub use origins::{Origin, Origins};
 pub use surface::ReasoningField;
 pub use upstream::{UpstreamConfig, UpstreamKind};
 use variables::Variables;
@@ -42,13 +44,17 @@ pub const DEFAULT_FILE: &str = "midstream.toml";
 pub const JOURNAL_KEPT_BYTES_MAX: u64 = 1 << 30;
 
 /// Everything an operator can set. Names carry their unit; `midstream.example.toml` shows them all.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub struct Config {
     /// Where to listen.
     #[serde(deserialize_with = "listen_address")]
     pub listen: SocketAddr,
+    /// The server's certificate, with those that vouch for it behind it, in PEM. With it the server speaks TLS only.
+    pub tls_cert_file: Option<PathBuf>,
+    /// The certificate's key, in PEM.
+    pub tls_key_file: Option<PathBuf>,
     /// Origins whose pages in browsers may use the server; `*` is every one.
     #[serde(deserialize_with = "one_or_many")]
     pub allowed_origins: Vec<String>,
@@ -81,6 +87,16 @@ pub struct Config {
     /// Milliseconds of rest after which a conversation goes on without its earlier reasoning; 0 keeps it always.
     pub reasoning_cleared_after_ms: u64,
 
+    /// Most connections that are open at once; one more is closed.
+    pub connections_max: usize,
+    /// Most bytes of the head of a request, its address and headers together; more get 431.
+    pub header_bytes_max: usize,
+    /// Milliseconds that the head of a connection's next request may take to come, and a TLS handshake.
+    pub header_timeout_ms: u64,
+    /// Milliseconds that each 64 KiB of a body, or its end, may take to come; who is slower gets 408.
+    pub body_timeout_ms: u64,
+    /// Milliseconds for which a client may take nothing of its answer before its connection is closed.
+    pub write_timeout_ms: u64,
     /// Most bytes of one request's body, as it is sent and, where it is compressed, expanded.
     pub body_bytes_max: usize,
     /// Most bytes of one WebSocket frame.
@@ -172,6 +188,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            tls_cert_file: None,
+            tls_key_file: None,
             allowed_origins: Vec::new(),
             data_dir: PathBuf::from("midstream-data"),
             models: Vec::new(),
@@ -186,6 +204,11 @@ impl Default for Config {
             strip_preamble: true,
             speculative_prefill: true,
             reasoning_cleared_after_ms: 0,
+            connections_max: 16_384,
+            header_bytes_max: 32 << 10,
+            header_timeout_ms: 100_000,
+            body_timeout_ms: 30_000,
+            write_timeout_ms: 120_000,
             body_bytes_max: 32 << 20,
             ws_frame_bytes_max: 32 << 20,
             responses_ws: true,
@@ -230,6 +253,12 @@ pub struct Flags {
     /// See [`Config::listen`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
+    /// See [`Config::tls_cert_file`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// See [`Config::tls_key_file`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key_file: Option<PathBuf>,
     /// See [`Config::data_dir`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<PathBuf>,
@@ -276,6 +305,9 @@ pub enum Error {
     /// An upstream that cannot be asked.
     #[error("[upstream.{0}]: {1}")]
     Upstream(String, String),
+    /// A certificate without its key, or a key without its certificate.
+    #[error("tls_cert_file and tls_key_file belong together; give both, or neither")]
+    HalfTls,
     /// A bound of nothing.
     #[error("the setting {0} must be at least 1")]
     Zero(&'static str),
@@ -296,21 +328,29 @@ impl Config {
         variables: impl IntoIterator<Item = (String, String)>,
         flags: Flags,
     ) -> Result<Self, Error> {
-        let mut sources = Figment::new();
-        match file {
+        Self::load_with_origins(file, variables, flags).map(|(config, _)| config)
+    }
+
+    /// The same, and where each setting comes from.
+    pub fn load_with_origins(
+        file: Option<&Path>,
+        variables: impl IntoIterator<Item = (String, String)>,
+        flags: Flags,
+    ) -> Result<(Self, Origins), Error> {
+        let file = match file {
             Some(path) if !path.is_file() => return Err(Error::NoFile(path.display().to_string())),
-            Some(path) => sources = sources.merge(Toml::file_exact(path)),
-            None if Path::new(DEFAULT_FILE).is_file() => sources = sources.merge(Toml::file_exact(DEFAULT_FILE)),
-            None => {}
-        }
-        let variables = Variables::new(variables);
-        let sources = sources.merge(variables.clone()).merge(Serialized::defaults(flags));
+            None => Some(Path::new(DEFAULT_FILE)).filter(|path| path.is_file()),
+            named => named,
+        };
+        let of_file = file.map_or_else(Figment::new, |path| Figment::from(Toml::file_exact(path)));
+        let (variables, flags) = (Variables::new(variables), Figment::from(Serialized::defaults(flags)));
+        let sources = of_file.clone().merge(variables.clone()).merge(flags.clone());
         let config: Self = sources.extract().map_err(|error: figment::Error| {
             let each: Vec<_> = error.into_iter().map(|error| what_is_wrong(&error, &variables)).collect();
             Error::Read(each.join("; "))
         })?;
         config.check()?;
-        Ok(config)
+        Ok((config, Origins { file: file.map(Path::to_owned), of_file, variables, flags }))
     }
 
     /// Refuses values that cannot work.
@@ -326,7 +366,15 @@ impl Config {
         if let Some((name, fault)) = self.upstream.iter().find_map(|(name, it)| Some((name, it.fault()?))) {
             return Err(Error::Upstream(name.clone(), fault));
         }
+        if self.tls_cert_file.is_some() != self.tls_key_file.is_some() {
+            return Err(Error::HalfTls);
+        }
         let bounds = [
+            ("connections_max", self.connections_max),
+            ("header_bytes_max", self.header_bytes_max),
+            ("header_timeout_ms", self.header_timeout_ms as usize),
+            ("body_timeout_ms", self.body_timeout_ms as usize),
+            ("write_timeout_ms", self.write_timeout_ms as usize),
             ("body_bytes_max", self.body_bytes_max),
             ("ws_frame_bytes_max", self.ws_frame_bytes_max),
             ("control_body_bytes_max", self.control_body_bytes_max),

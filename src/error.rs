@@ -63,6 +63,8 @@ codes! {
     ModelNotFound = "model_not_found", 404;
     /// The route exists, the method does not.
     MethodNotAllowed = "method_not_allowed", 405;
+    /// The body came too slowly.
+    RequestTimeout = "request_timeout", 408;
     /// The response ended before the request was decided.
     ResponseAlreadyCompleted = "response_already_completed", 409;
     /// Another response is the active one.

@@ -50,6 +50,7 @@ const CURSORS_EXPIRED: &str = "midstream_cursors_expired_total";
 const REQUESTS: &str = "midstream_http_requests_total";
 const IN_FLIGHT: &str = "midstream_requests_in_flight";
 const READERS: &str = "midstream_readers";
+const CONNECTIONS_REFUSED: &str = "midstream_connections_refused_total";
 
 /// Begins to count. A second call changes nothing.
 pub fn install() {
@@ -100,6 +101,7 @@ fn describe() {
     counts(TOOL_CALLS, "Calls of tools: requested, answered, closed");
     counts(CURSORS_EXPIRED, "Readers whose place in the events was kept no longer");
     counts(REQUESTS, "Requests by route and status");
+    counts(CONNECTIONS_REFUSED, "Connections that were closed at once, since as many were open as may be");
     let states = |name, text| describe_gauge!(name, text);
     states(RUNNING, "Sequences in the batch");
     states(WAITING, "Sequences in the queue");
@@ -194,6 +196,11 @@ pub fn cursor_expired() {
     counter!(CURSORS_EXPIRED).increment(1);
 }
 
+/// A connection was closed at once: as many are open as may be.
+pub fn connection_refused() {
+    counter!(CONNECTIONS_REFUSED).increment(1);
+}
+
 /// A request was answered. The route is its pattern, never what a client wrote.
 pub fn answered(route: &str, status: u16) {
     counter!(REQUESTS, "route" => route.to_owned(), "status" => status.to_string()).increment(1);
@@ -237,7 +244,7 @@ pub fn published(event: &Event, state: &State) {
 mod tests {
     use super::*;
 
-    const NAMES: [&str; 24] = [
+    const NAMES: [&str; 25] = [
         TIME_TO_FIRST_TOKEN,
         INTER_TOKEN,
         END_TO_END,
@@ -262,6 +269,7 @@ mod tests {
         REQUESTS,
         IN_FLIGHT,
         READERS,
+        CONNECTIONS_REFUSED,
     ];
 
     #[test]

@@ -1,9 +1,21 @@
-//! The program in a terminal: `midstream chat` against `midstream serve`, both as processes, with scripted replies.
+//! The program in a terminal: `midstream chat` against `midstream serve`, both as processes, with scripted replies; and
+//! its settings.
 #![allow(clippy::unwrap_used)] // a test that cannot start a process has failed
 
+#[path = "support/certificate.rs"]
+mod certificate;
+
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use serde_json::{Value, json};
+
+use certificate::{Certificate, pem};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_midstream");
 
@@ -26,6 +38,10 @@ struct Server {
 
 impl Server {
     fn start(folder: &Path, listen: &str) -> Self {
+        Self::start_with(folder, listen, &[])
+    }
+
+    fn start_with(folder: &Path, listen: &str, arguments: &[&str]) -> Self {
         let script = folder.join("replies.json");
         // Long enough to be running still when its reader goes, whatever the machine does.
         let story = vec![r#""on ""#; 3000].join(", ");
@@ -35,12 +51,13 @@ impl Server {
             .args(["serve", "--listen", listen, "--data-dir"])
             .arg(folder.join("data"))
             .arg("--scripted")
-            .arg(script);
+            .arg(script)
+            .args(arguments);
         let mut child = command.current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut greeting = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         out.read_line(&mut greeting).unwrap();
-        let (_, address) = greeting.trim().rsplit_once("http://").unwrap();
+        let (_, address) = greeting.trim().rsplit_once("://").unwrap();
         let address = address.to_owned();
         while !greeting.contains("try:") {
             out.read_line(&mut greeting).unwrap();
@@ -189,4 +206,149 @@ fn an_address_that_others_reach_is_refused_in_one_sentence() {
     let (code, _, error) = outcome(&output);
     assert_eq!((code, error.lines().count()), (1, 1), "{error}");
     assert!(error.contains("loopback only, and 0.0.0.0:0 is refused"), "{error}");
+}
+
+#[test]
+fn shells_and_man_are_told_of_every_subcommand() {
+    let ran = |arguments: &[&str]| Command::new(PROGRAM).args(arguments).output().unwrap();
+    let help = ran(&["--help"]);
+    let (_, help, _) = outcome(&help);
+    let listed = help.split("Commands:").nth(1).unwrap().split("\n\n").next().unwrap();
+    let subcommands: Vec<_> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(subcommands.len() > 10, "{listed}");
+    for arguments in [&["completions", "bash"][..], &["completions", "zsh"], &["completions", "fish"], &["man"]] {
+        let output = ran(arguments);
+        let (code, text, error) = outcome(&output);
+        assert_eq!((code, error), (0, ""), "{arguments:?}");
+        // In roff a hyphen has a backslash in front of it.
+        let text = text.replace('\\', "");
+        let missing: Vec<_> = subcommands.iter().filter(|name| !text.contains(**name)).collect();
+        assert!(missing.is_empty(), "{arguments:?}: {missing:?}");
+    }
+    let output = ran(&["completions", "tcsh"]);
+    let (code, _, error) = outcome(&output);
+    assert!(code == 2 && error.contains("possible values: bash"), "{error}");
+}
+
+/// Whether the server shows this certificate.
+fn shows(address: &str, certificate: &[u8]) -> bool {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.to_vec().into()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let mut session = ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap();
+    session.complete_io(&mut TcpStream::connect(address).unwrap()).is_ok()
+}
+
+#[test]
+fn a_server_with_a_certificate_speaks_tls_and_reads_it_again_when_it_is_told_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    let renew = || {
+        let made = Certificate::of_localhost();
+        std::fs::write(&cert, pem("CERTIFICATE", &made.cert)).unwrap();
+        std::fs::write(&key, pem("PRIVATE KEY", &made.key)).unwrap();
+        made.cert
+    };
+    let first = renew();
+    let files = ["--tls-cert-file", cert.to_str().unwrap(), "--tls-key-file", key.to_str().unwrap()];
+    let server = Server::start_with(folder.path(), "127.0.0.1:0", &files);
+    assert!(server.greeting.starts_with("midstream listens on https://127.0.0.1:"), "{}", server.greeting);
+    assert!(shows(&server.address, &first));
+    let url = format!("https://localhost:{}", server.address.rsplit_once(':').unwrap().1);
+    let mut chat = Command::new(PROGRAM);
+    chat.args(["chat", "--url", &url, "hello"]).env("SSL_CERT_FILE", &cert).stdin(Stdio::null());
+    assert_eq!(outcome(&chat.output().unwrap()), (0, "Hello there\n", ""));
+    let second = renew();
+    assert!(!shows(&server.address, &second));
+    assert!(Command::new("kill").args(["-HUP", &server.child.id().to_string()]).status().unwrap().success());
+    while !shows(&server.address, &second) {}
+}
+
+/// Runs `midstream config` in this folder, with this variable.
+fn config(folder: &Path, arguments: &[&str], variable: (&str, &str)) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.arg("config").args(arguments).current_dir(folder).env(variable.0, variable.1);
+    command.output().unwrap()
+}
+
+const UPSTREAM: &str = "[upstream.gpu]
+base_url = 'http://127.0.0.1:1/v1'
+models = ['m']
+api_key_env = 'GPU_KEY'
+";
+
+#[test]
+fn the_settings_in_force_are_shown_with_where_they_come_from_and_without_secrets() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("midstream.toml"), format!("threads = 2\nsilence_ms = 7\n{UPSTREAM}")).unwrap();
+    let show = |arguments: &[&str], variable: (&str, &str)| {
+        let output = config(folder.path(), &[&["show", "--reasoning", "qwen3"], arguments].concat(), variable);
+        let (code, said, error) = outcome(&output);
+        assert_eq!((code, error), (0, ""));
+        said.to_owned()
+    };
+    let text = show(&[], ("MIDSTREAM_THREADS", "3"));
+    for line in [
+        "threads = 3  # environment",
+        "silence_ms = 7  # file",
+        "reasoning = \"qwen3\"  # flag",
+        "kv_type = \"f16\"  # default",
+        "#scripted is not set",
+    ] {
+        assert!(text.lines().any(|said| said == line), "{line}: {text}");
+    }
+    let secret = show(&["--json"], ("GPU_KEY", "sk-secret"));
+    let all: Value = serde_json::from_str(&secret).unwrap();
+    assert_eq!(all["settings"]["silence_ms"], json!({"value": 7, "from": "file"}));
+    assert_eq!(all["settings"]["upstream"]["value"]["gpu"]["api_key_env"], "GPU_KEY");
+    assert_eq!(all["file"], "midstream.toml");
+    assert!(!secret.contains("sk-secret"));
+    // It is a file that sets the same.
+    std::fs::write(folder.path().join("again.toml"), &text).unwrap();
+    let again = show(&["--config", "again.toml"], ("HOME", "/"));
+    let values = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.starts_with("# "));
+        lines.map(|line| line.split("  # ").next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(values(&again), values(&text));
+}
+
+#[test]
+fn settings_are_checked_as_a_start_would_and_nothing_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |file: &str, arguments: &[&str]| {
+        std::fs::write(folder.path().join("midstream.toml"), file).unwrap();
+        let output = config(folder.path(), &[&["check"], arguments].concat(), ("GPU_KEY", "sk-secret"));
+        let (code, said, error) = outcome(&output);
+        assert!(!said.contains("sk-secret") && !error.contains("sk-secret"), "{said}{error}");
+        (code, said.to_owned(), error.to_owned())
+    };
+    let keyless = UPSTREAM.replace("GPU_KEY", "NO_SUCH_KEY");
+    let good = (0, "the settings of midstream.toml can be used\n".to_owned(), String::new());
+    assert_eq!(check(UPSTREAM, &[]), good);
+    let json: Value = serde_json::from_str(&check(UPSTREAM, &["--json"]).1).unwrap();
+    assert_eq!(json, json!({"ok": true, "file": "midstream.toml"}));
+    for (file, arguments, said) in [
+        ("thread = 3", &[][..], "unknown setting `thread`; did you mean `threads`?"),
+        ("threads = 'many'", &[], "`threads` must be a whole number"),
+        ("", &["--listen", "0.0.0.0:1"], "0.0.0.0:1 is refused"),
+        ("", &["--scripted", "none.json"], "none.json does not exist"),
+        ("tls_cert_file = 'a.pem'", &[], "tls_cert_file and tls_key_file belong together"),
+        ("tls_cert_file = 'a.pem'\ntls_key_file = 'b.pem'", &[], "a.pem cannot be read"),
+        ("chat_template = 'none.jinja'", &[], "none.jinja"),
+        (keyless.as_str(), &[], "NO_SUCH_KEY"),
+    ] {
+        let (code, out, error) = check(file, arguments);
+        assert_eq!((code, out.as_str(), error.lines().count()), (1, "", 1), "{error}");
+        assert!(error.starts_with("midstream: ") && error.contains(said), "{said}: {error}");
+        let (code, out, _) = check(file, &[arguments, &["--json"]].concat());
+        let json: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((code, &json["ok"]), (1, &json!(false)));
+        assert!(json["error"].as_str().unwrap().contains(said), "{json}");
+    }
+    assert_eq!(check("", &["--nonsense"]).0, 2);
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["midstream.toml"], "nothing was made");
 }

@@ -51,7 +51,7 @@ impl FromRequest<App> for JsonBody {
     async fn from_request(request: Request, app: &App) -> Result<Self, OpenAiError> {
         let (parts, body) = request.into_parts();
         let bytes_max = parts.extensions.get().map_or(app.limits.body_bytes_max, |BodyBytesMax(bytes)| *bytes);
-        let bytes = coding::read(&parts.headers, body, bytes_max).await?;
+        let bytes = coding::read(&parts.headers, body, bytes_max, app.limits.body_timeout).await?;
         object(&bytes).map(Self).map_err(OpenAiError)
     }
 }

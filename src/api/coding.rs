@@ -1,14 +1,17 @@
 //! The bytes of a request's body, as they were before the client compressed them.
 //!
 //! A body is expanded while it comes. **Invariant:** no more bytes are read, and no more made of them, than the route
-//! takes: a small body that would expand to a large one costs no more than a large one.
+//! takes: a small body that would expand to a large one costs no more than a large one. One that comes too slowly is
+//! not waited for.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::http::{HeaderMap, header};
-use flate2::write::GzDecoder;
+use flate2::write::MultiGzDecoder;
 use futures_util::StreamExt;
+use tokio::time::timeout;
 use zstd::stream::write::Decoder as ZstdDecoder;
 
 use crate::conversation::Reject;
@@ -21,25 +24,59 @@ pub(crate) const ACCEPTED: &str = "zstd, gzip";
 /// allows in HTTP.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
-/// Reads a body with at most `bytes_max` bytes, both as it is sent and expanded.
-pub(crate) async fn read(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Vec<u8>, Reject> {
+/// Bytes that must have come each time that a body's patience is over: whoever drips is as slow as who says nothing.
+const PART_BYTES: usize = 64 << 10;
+
+/// Reads a body with at most `bytes_max` bytes, both as it is sent and expanded. Of each [`PART_BYTES`] the whole must
+/// come within `patience`.
+pub(crate) async fn read(
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: usize,
+    patience: Duration,
+) -> Result<Vec<u8>, Reject> {
     let coding = Coding::of(headers)?;
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|bytes| bytes > bytes_max as u64) {
         return Err(too_large(bytes_max));
     }
-    let mut expander = Expander::new(coding, bytes_max).map_err(|error| unreadable(&error))?;
-    let (mut chunks, mut bytes) = (body.into_data_stream(), 0_usize);
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| unreadable(&error))?;
-        bytes = bytes.saturating_add(chunk.len());
-        if bytes > bytes_max {
-            return Err(too_large(bytes_max));
-        }
-        expander.take(&chunk).map_err(|error| coding.refusal(&error, bytes_max))?;
-    }
+    let expander = Expander::new(coding, bytes_max).map_err(|error| unreadable(&error))?;
+    let mut coming = Coming { chunks: body.into_data_stream(), coding, expander, bytes: 0, bytes_max };
+    while timeout(patience, coming.part()).await.map_err(|_| too_slow(patience))?? {}
     // Some requests have no body; there was nothing to compress then.
-    if bytes == 0 { Ok(Vec::new()) } else { expander.whole().map_err(|error| coding.refusal(&error, bytes_max)) }
+    if coming.bytes == 0 {
+        return Ok(Vec::new());
+    }
+    coming.expander.whole().map_err(|error| coding.refusal(&error, bytes_max))
+}
+
+/// A body while it comes.
+struct Coming {
+    chunks: BodyDataStream,
+    coding: Coding,
+    expander: Expander,
+    /// As they were sent.
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Coming {
+    /// Takes in the next [`PART_BYTES`], or what there is; false at the end.
+    async fn part(&mut self) -> Result<bool, Reject> {
+        let full = self.bytes + PART_BYTES;
+        while let Some(chunk) = self.chunks.next().await {
+            let chunk = chunk.map_err(|error| unreadable(&error))?;
+            self.bytes += chunk.len();
+            if self.bytes > self.bytes_max {
+                return Err(too_large(self.bytes_max));
+            }
+            self.expander.take(&chunk).map_err(|error| self.coding.refusal(&error, self.bytes_max))?;
+            if self.bytes >= full {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 /// How a body is compressed.
@@ -89,8 +126,8 @@ impl Coding {
 /// Makes a body of what comes of it.
 enum Expander {
     Identity(Bounded),
-    /// One member, which is what clients send.
-    Gzip(Box<GzDecoder<Bounded>>),
+    /// Of any number of members, whose contents are one body.
+    Gzip(Box<MultiGzDecoder<Bounded>>),
     Zstd(ZstdDecoder<'static, Bounded>),
 }
 
@@ -99,7 +136,7 @@ impl Expander {
         let bounded = Bounded { bytes: Vec::new(), bytes_max };
         Ok(match coding {
             Coding::Identity => Self::Identity(bounded),
-            Coding::Gzip => Self::Gzip(Box::new(GzDecoder::new(bounded))),
+            Coding::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(bounded))),
             Coding::Zstd => {
                 let mut decoder = ZstdDecoder::new(bounded)?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
@@ -153,6 +190,15 @@ fn too_large(bytes_max: usize) -> Reject {
     Reject::new(Code::RequestTooLarge, text)
 }
 
+fn too_slow(patience: Duration) -> Reject {
+    let kib = PART_BYTES >> 10;
+    let text = format!(
+        "the body comes too slowly: {kib} KiB, or its end, must come within {} ms; send it again",
+        patience.as_millis()
+    );
+    Reject::new(Code::RequestTimeout, text)
+}
+
 fn unreadable(error: &dyn std::error::Error) -> Reject {
     Reject::new(Code::InvalidInput, format!("the body could not be read: {error}"))
 }
@@ -191,7 +237,27 @@ mod tests {
     /// Reads a body that comes in chunks of this size.
     async fn read_in(coding: &'static str, bytes: Vec<u8>, chunk: usize, bytes_max: usize) -> Result<Vec<u8>, Reject> {
         let chunks: Vec<io::Result<Vec<u8>>> = bytes.chunks(chunk).map(|chunk| Ok(chunk.to_vec())).collect();
-        read(&headers(&[coding]), Body::from_stream(futures_util::stream::iter(chunks)), bytes_max).await
+        let body = Body::from_stream(futures_util::stream::iter(chunks));
+        read(&headers(&[coding]), body, bytes_max, Duration::from_mins(1)).await
+    }
+
+    /// Reads a body whose chunks have this many bytes and come this far apart.
+    async fn read_slowly(chunk: usize, pause: Duration) -> Result<Vec<u8>, Reject> {
+        let chunks = futures_util::stream::iter(0..(200_000 / chunk)).then(move |_| async move {
+            tokio::time::sleep(pause).await;
+            Ok::<_, io::Error>(vec![b' '; chunk])
+        });
+        read(&HeaderMap::new(), Body::from_stream(chunks), ROOM, Duration::from_mins(1)).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_comes_too_slowly_is_not_waited_for_and_one_that_only_takes_long_is() {
+        assert_eq!(read_slowly(20_000, Duration::from_secs(14)).await.unwrap().len(), 200_000);
+        for (chunk, pause_s) in [(20_000, 16), (1, 1), (1, 59), (50_000, 61)] {
+            let late = read_slowly(chunk, Duration::from_secs(pause_s)).await.unwrap_err();
+            assert_eq!(late.code, Code::RequestTimeout, "{chunk} every {pause_s} s");
+            assert!(late.message.contains("64 KiB, or its end, must come within 60000 ms"), "{}", late.message);
+        }
     }
 
     /// Text that is no more repetitive than prose.
@@ -239,6 +305,22 @@ mod tests {
         let nothing = [zstd(b""), b"\x50\x2a\x4d\x18\x04\0\0\0skip".to_vec()].concat().repeat(1_000);
         assert_eq!(read_in("zstd", nothing.clone(), 100, ROOM).await.unwrap(), b"");
         refused("zstd", nothing, 5_000).await;
+    }
+
+    #[tokio::test]
+    async fn several_streams_behind_each_other_are_one_body() {
+        let (first, second) = (text(3_000), text(500));
+        for (coding, compress) in CODINGS {
+            let parts = [compress(&first), compress(b""), compress(&second)];
+            let (bytes, expected) = (parts.concat(), [first.clone(), second.clone()].concat());
+            for chunk in [1, 7, parts[0].len(), bytes.len()] {
+                assert!(read_in(coding, bytes.clone(), chunk, ROOM).await.unwrap() == expected, "{coding} in {chunk}");
+            }
+            let reject = read_in(coding, bytes[..bytes.len() - 1].to_vec(), 100, ROOM).await.unwrap_err();
+            assert_eq!(reject.code, Code::InvalidInput, "{coding}: the last is cut");
+            let reject = read_in(coding, bytes, 100, expected.len() - 1).await.unwrap_err();
+            assert_eq!(reject.code, Code::RequestTooLarge, "{coding}: one bound for all of them");
+        }
     }
 
     #[tokio::test]

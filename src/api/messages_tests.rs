@@ -10,8 +10,9 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 use super::replay_tests::{BLOCK, app};
-use super::{router, serve};
+use super::{Doors, router, serve};
 use crate::clock::Clock;
+use crate::config::Config;
 use crate::engine::LoadOptions;
 use crate::prompt::builtin_template;
 
@@ -40,7 +41,7 @@ impl Served {
         let router = router(app(&folder, options).await);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(serve(listener, router, std::future::pending()));
+        tokio::spawn(serve(listener, router, Doors::new(&Config::default()), std::future::pending()));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         Self { address, client, now_ms, _folder: folder }
     }
@@ -148,4 +149,29 @@ async fn a_call_that_must_be_and_is_cut_before_it_is_one_shows_nothing_of_its_ma
         assert_eq!((&message["content"], &message["stop_reason"]), (&json!([]), &json!("max_tokens")), "{message}");
         assert_eq!(message["usage"]["output_tokens"], most);
     }
+}
+
+#[tokio::test]
+async fn an_answer_is_held_to_a_schema_by_either_name_and_to_one_call() {
+    let template = builtin_template("hermes").map(str::to_owned);
+    let served = Served::start(LoadOptions { template, ..LoadOptions::default() }).await;
+    let properties = json!({"answer": {"enum": ["yes"]}});
+    let schema = json!({"type": "object", "properties": properties, "required": ["answer"],
+        "additionalProperties": false});
+    let asked = json!({"max_tokens": 400, "messages": [{"role": "user", "content": "hi"}]});
+    let format = json!({"type": "json_schema", "schema": schema});
+    for (name, value) in [("output_config", json!({"format": format})), ("output_format", format)] {
+        let mut body = asked.clone();
+        body[name] = value;
+        let message = served.post(&body).await;
+        let said: Value = serde_json::from_str(message["content"][0]["text"].as_str().unwrap()).unwrap();
+        assert_eq!((said, &message["stop_reason"]), (json!({"answer": "yes"}), &json!("end_turn")), "{message}");
+    }
+    let mut body = asked;
+    body["tools"] = json!([{"name": "look", "input_schema": schema, "strict": true}]);
+    body["tool_choice"] = json!({"type": "any", "disable_parallel_tool_use": true});
+    let message = served.post(&body).await;
+    let calls = message["content"].as_array().unwrap();
+    assert_eq!((calls.len(), &calls[0]["type"]), (1, &json!("tool_use")), "{message}");
+    assert_eq!((&calls[0]["input"], &message["stop_reason"]), (&json!({"answer": "yes"}), &json!("tool_use")));
 }

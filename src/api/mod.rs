@@ -11,6 +11,7 @@ mod anthropic;
 mod auth;
 mod body;
 mod coding;
+mod connections;
 mod constraint;
 mod conversations;
 mod create;
@@ -28,10 +29,12 @@ mod openapi;
 mod operations;
 mod page;
 mod pages;
+mod patience;
 mod sampling;
 mod seal;
 mod socket;
 mod stream;
+mod tls;
 mod tools;
 mod types;
 mod unserved;
@@ -42,8 +45,11 @@ mod frame_tests;
 mod messages_tests;
 #[cfg(test)]
 mod replay_tests;
+#[cfg(test)]
+mod reuse_tests;
+#[cfg(test)]
+mod running_tests;
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,10 +58,8 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, head, post};
-use axum::serve::ListenerExt;
 use axum::{Extension, Router};
 use serde_json::Value;
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use crate::access::Gate;
@@ -65,9 +69,11 @@ use crate::conversation::{Create, Reject};
 use crate::engine::{Catalog, Engine, ModelInfo};
 use crate::error::Code;
 use crate::ids::{FreshIds, ItemId};
+pub use connections::{Doors, serve};
 use errors::OpenAiError;
 use pages::Pages;
 pub use seal::Seal;
+pub use tls::Tls;
 
 /// Names this process to whatever stands in front of several: Codex repeats what it finds here with all later requests
 /// of its turn, and those are cheapest where the turn's prefix is.
@@ -81,6 +87,8 @@ const RECOVERY_WAIT: Duration = Duration::from_secs(10);
 pub struct Limits {
     /// Most bytes of a body, as it is sent and expanded.
     pub body_bytes_max: usize,
+    /// How long each part of a body may take to come.
+    pub body_timeout: Duration,
     /// Most bytes of a WebSocket message.
     pub ws_frame_bytes_max: usize,
     /// Whether responses are created over sockets too.
@@ -277,29 +285,15 @@ pub fn router(app: App) -> Router {
         .route("/readyz", get(operations::readyz))
         .route("/metrics", get(operations::metrics))
         .route("/openapi.json", get(openapi::get))
-        .route_layer(from_fn(operations::count))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(app.clone(), auth::authenticate))
         .layer(from_fn_with_state(app.clone(), pages::check))
+        // Outside of both: who is turned away is counted too.
+        .layer(from_fn(operations::count))
         .layer(from_fn(errors::in_the_form_of_the_route))
         .layer(from_fn(with_request_id))
         .with_state(app)
-}
-
-/// Serves until `shutdown` resolves; then no connection is accepted and running requests end by themselves.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    // A token is a small packet: it must not wait for the next one.
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::warn!(%error, "TCP_NODELAY could not be set");
-        }
-    });
-    axum::serve(listener, router).with_graceful_shutdown(shutdown).await
 }
 
 async fn refuse_unless_ready(State(app): State<App>, request: Request, next: Next) -> Response {

@@ -51,7 +51,7 @@ pub(crate) async fn metrics(State(app): State<App>) -> Result<Response, NativeEr
     Ok(([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response())
 }
 
-/// Counts a request by its route's pattern.
+/// Counts a request by its route's pattern, which is empty where it has none.
 pub(crate) async fn count(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().cloned();
     let response = next.run(request).await;

@@ -57,7 +57,7 @@ mod tests {
         };
         let config = Config { model: [("org/tiny".to_owned(), own)].into(), ..Config::default() };
         let mut out = Vec::new();
-        write(&Prepared { config, models }, &mut out).unwrap();
+        write(&Prepared { config, models, tls: None }, &mut out).unwrap();
         let catalogue: Value = serde_json::from_slice(&out).unwrap();
         let (model, alias) = (&catalogue["models"][0], &catalogue["models"][1]);
         let levels = model["supported_reasoning_levels"].as_array().unwrap();

@@ -121,7 +121,7 @@ mod tests {
         let path = folder.path().join("tiny.gguf");
         std::fs::write(&path, Tiny::default().file()).unwrap();
         let models = ["one", "two"].map(|id| ModelFile { id: id.to_owned(), path: path.clone() }).to_vec();
-        let prepared = Prepared { config: Config { kv_bytes: 500_000_000, ..Config::default() }, models };
+        let prepared = Prepared { config: Config { kv_bytes: 500_000_000, ..Config::default() }, models, tls: None };
         let describe = |bytes: u64| {
             let mut out = Vec::new();
             describe(&prepared, Some(Room { bytes, bound: Bound::Machine }), &mut out).unwrap();
@@ -147,7 +147,8 @@ mod tests {
             std::fs::write(&path, script).unwrap();
             let config = Config { scripted: Some(path.clone()), ..Config::default() };
             let mut out = Vec::new();
-            describe(&Prepared { config, models: Vec::new() }, None, &mut out).map(|()| String::from_utf8(out).unwrap())
+            describe(&Prepared { config, models: Vec::new(), tls: None }, None, &mut out)
+                .map(|()| String::from_utf8(out).unwrap())
         };
         let said = describe(r#"{"tool_format": "hermes", "replies": [{"deltas": ["a"]}]}"#).unwrap();
         assert!(said.starts_with("scripted\n") && said.contains("tool format    hermes, by the script"), "{said}");

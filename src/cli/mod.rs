@@ -6,9 +6,11 @@
 mod bench;
 mod chat;
 mod codex_catalog;
+mod config;
 mod conversations;
 mod doctor;
 mod keys;
+mod manual;
 mod parse;
 mod pull;
 mod render;
@@ -19,7 +21,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 pub use serve::Prepared;
 
@@ -63,6 +65,12 @@ enum Command {
     Conversations(conversations::Arguments),
     /// Create, list and revoke API keys, also while a server runs
     Keys(keys::Arguments),
+    /// Check the settings, or show those in force and where each comes from
+    Config(config::Arguments),
+    /// Write what a shell reads to complete a line that begins with midstream
+    Completions(manual::Arguments),
+    /// Write the manual page: `midstream man | man -l -`
+    Man,
 }
 
 /// Runs the program with the process's own arguments.
@@ -84,6 +92,9 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Tokenize(arguments) => tokenize::run(&arguments),
             Command::Conversations(arguments) => conversations::run(arguments),
             Command::Keys(arguments) => keys::run(arguments),
+            Command::Config(arguments) => config::run(arguments),
+            Command::Completions(arguments) => manual::completions(&arguments, CommandLine::command()),
+            Command::Man => manual::page(CommandLine::command()),
         },
         Err(refusal) => {
             // Help and version come this way too; clap knows where each belongs and with which exit code.
@@ -132,7 +143,6 @@ mod tests {
 
     #[test]
     fn the_definition_is_consistent() {
-        use clap::CommandFactory;
         CommandLine::command().debug_assert();
     }
 

@@ -5,9 +5,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::Args;
 
 use crate::access::Gate;
+use crate::api::Tls;
 use crate::config::{self, Config, Flags};
 use crate::crash;
 use crate::models::{self, DEFAULT_MODEL, Fetcher, ModelFile};
@@ -18,6 +20,12 @@ pub(super) struct Arguments {
     /// Where to listen [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = config::parse_listen)]
     listen: Option<SocketAddr>,
+    /// The server's certificate in PEM: with it, it speaks TLS only
+    #[arg(long, value_name = "FILE")]
+    tls_cert_file: Option<PathBuf>,
+    /// The certificate's key in PEM
+    #[arg(long, value_name = "FILE")]
+    tls_key_file: Option<PathBuf>,
     /// Where conversations are kept [default: midstream-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -44,6 +52,16 @@ pub(super) struct Arguments {
     config: Option<PathBuf>,
 }
 
+impl Arguments {
+    /// The settings' file, and what beats it.
+    pub(super) fn into_flags(self) -> (Option<PathBuf>, Flags) {
+        let Self { listen, tls_cert_file, tls_key_file, data_dir, models, scripted, threads, .. } = self;
+        let Self { chat_template, tool_format, reasoning, config, .. } = self;
+        let places = Flags { listen, tls_cert_file, tls_key_file, data_dir, ..Flags::default() };
+        (config, Flags { models, scripted, threads, chat_template, tool_format, reasoning, ..places })
+    }
+}
+
 /// Everything the server is started with.
 #[derive(Debug)]
 pub struct Prepared {
@@ -51,21 +69,34 @@ pub struct Prepared {
     pub config: Config,
     /// The models' files, on this machine.
     pub models: Vec<ModelFile>,
+    /// The certificate, where there is one.
+    pub tls: Option<Tls>,
 }
 
 /// Reads the settings and sees to the models' files.
 pub(super) fn prepare(arguments: Arguments) -> anyhow::Result<Prepared> {
     crash::check().map_err(anyhow::Error::msg)?;
-    let Arguments { listen, data_dir, models, scripted, threads, .. } = arguments;
-    let Arguments { chat_template, tool_format, reasoning, config, .. } = arguments;
-    let flags = Flags { listen, data_dir, models, scripted, threads, chat_template, tool_format, reasoning };
-    let config = Config::load(config.as_deref(), variables(), flags)?;
+    let (file, flags) = arguments.into_flags();
+    let config = Config::load(file.as_deref(), variables(), flags)?;
     config.check_reach(Gate::open(&config.data_dir)?.is_locked())?;
-    if let Some(scripted) = config.scripted.as_ref().filter(|path| !path.is_file()) {
-        anyhow::bail!("the scripted file {} does not exist", scripted.display());
-    }
+    check_script(&config)?;
+    let tls = open_tls(&config)?;
     let models = resolve(&config)?;
-    Ok(Prepared { config, models })
+    Ok(Prepared { config, models, tls })
+}
+
+/// Refuses a script that is not there.
+pub(super) fn check_script(config: &Config) -> anyhow::Result<()> {
+    match config.scripted.as_ref().filter(|path| !path.is_file()) {
+        Some(scripted) => anyhow::bail!("the scripted file {} does not exist", scripted.display()),
+        None => Ok(()),
+    }
+}
+
+/// Reads the certificate that is set.
+pub(super) fn open_tls(config: &Config) -> anyhow::Result<Option<Tls>> {
+    let files = config.tls_cert_file.as_ref().zip(config.tls_key_file.as_ref());
+    files.map(|(cert, key)| Tls::open(cert, key)).transpose().context("TLS")
 }
 
 /// The variables of the environment.

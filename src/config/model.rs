@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{AUTO, Config, Error};
 use crate::engine::settings::Price;
@@ -11,7 +11,7 @@ use crate::parse::{ReasoningFormat, ToolFormat, UnknownFormat};
 use crate::prompt::Effort;
 
 /// What can be set for one model.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
     /// See [`Config::chat_template`].

@@ -76,6 +76,15 @@ fn variables_of_others_with_our_prefix_are_left_alone() {
 }
 
 #[test]
+fn a_certificate_and_its_key_are_given_together() {
+    let both = "tls_cert_file = 'a.pem'\ntls_key_file = 'b.pem'";
+    assert_eq!(load(both, &[], Flags::default()).unwrap().tls_key_file, Some(PathBuf::from("b.pem")));
+    for half in both.lines() {
+        assert!(refusal(half, &[]).contains("tls_cert_file and tls_key_file belong together"));
+    }
+}
+
+#[test]
 fn a_queue_without_room_is_refused() {
     assert_eq!(refusal("reader_queue_events = 0", &[]), "the setting reader_queue_events must be at least 1");
 }
@@ -96,6 +105,7 @@ fn the_example_file_sets_every_name_to_its_default() {
     let config = load(&settings.join("\n"), &[], Flags::default()).unwrap();
     let models = vec![crate::models::DEFAULT_MODEL.to_owned()];
     let scripted = Some(PathBuf::from("replies.json"));
+    let (tls_cert_file, tls_key_file) = (Some(PathBuf::from("cert.pem")), Some(PathBuf::from("key.pem")));
     let chat_template = Some("hermes".to_owned());
     let own = ModelConfig {
         aliases: vec!["gpt-5".to_owned()],
@@ -110,7 +120,9 @@ fn the_example_file_sets_every_name_to_its_default() {
     assert_eq!(config.chat_template_of("other"), Some("hermes"));
     let upstream = BTreeMap::from([("gpu".to_owned(), config.upstream["gpu"].clone())]);
     assert_eq!(config.upstream["gpu"].models, ["Qwen/Qwen3-32B"]);
-    assert_eq!(config, Config { models, scripted, upstream, chat_template, model, ..Config::default() });
+    let tls = Config { tls_cert_file, tls_key_file, ..Config::default() };
+    let expected = Config { models, scripted, upstream, chat_template, model, ..tls };
+    assert_eq!(config, expected);
     let debugged = format!("{:?}", Config::default());
     assert_eq!(settings.len(), debugged.matches(": ").count(), "a setting is missing in the example");
 }

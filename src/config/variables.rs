@@ -7,7 +7,8 @@ use figment::value::{Dict, Map, Value};
 const OTHER_VARIABLES: [&str; 6] = ["api_key", "isa", "cache_dir", "log", "crash", "crash_log"];
 
 /// Settings whose text is taken as it is, even where it looks like a number.
-const TEXT_SETTINGS: [&str; 6] = ["listen", "data_dir", "scripted", "chat_template", "tool_format", "reasoning"];
+const TEXT_SETTINGS: [&str; 8] =
+    ["listen", "tls_cert_file", "tls_key_file", "data_dir", "scripted", "chat_template", "tool_format", "reasoning"];
 
 /// Settings that hold several texts, separated by commas in a variable.
 pub(super) const LIST_SETTINGS: [&str; 2] = ["models", "allowed_origins"];

@@ -121,8 +121,19 @@ pub struct InputBlock {
 /// A mark up to which a prompt is to be kept in the cache.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct CacheControl {
-    /// How long: `5m` or `1h`.
-    pub ttl: Option<String>,
+    /// How long; five minutes unless it says.
+    pub ttl: Option<CacheTtl>,
+}
+
+/// How long a mark keeps what is before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+pub enum CacheTtl {
+    /// Five minutes.
+    #[serde(rename = "5m")]
+    Minutes,
+    /// An hour.
+    #[serde(rename = "1h")]
+    Hour,
 }
 
 /// A tool. One without a type is a function; what others mean is fixed by their type.

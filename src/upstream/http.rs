@@ -30,13 +30,14 @@ const KEPT_MAX: usize = 64;
 const KEPT_FOR: Duration = Duration::from_secs(30);
 
 /// What a connection runs over.
-pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
+/// A connection that is being opened.
 type Opening = Pin<Box<dyn Future<Output = io::Result<Box<dyn Io>>> + Send>>;
 
 /// Opens a connection; tests put their own in its place.
-pub(super) type Dial = Arc<dyn Fn() -> Opening + Send + Sync>;
+pub(crate) type Dial = Arc<dyn Fn() -> Opening + Send + Sync>;
 
 /// Why an exchange came to nothing. The texts name no key.
 #[derive(Debug, thiserror::Error)]
@@ -258,7 +259,7 @@ pub(super) fn headers(base: &Uri, own: Vec<(HeaderName, HeaderValue)>) -> Result
 }
 
 /// How a connection to this address is opened: over TLS where it begins with `https`.
-fn dial(base: &Uri) -> Result<Dial, SetupError> {
+pub(crate) fn dial(base: &Uri) -> Result<Dial, SetupError> {
     let address = || SetupError::Address(base.to_string());
     let host = base.host().ok_or_else(address)?.trim_matches(['[', ']']).to_owned();
     let is_secure = base.scheme_str() == Some("https");

@@ -38,6 +38,7 @@ use crate::parse::{ReasoningFormat, ToolFormat};
 use crate::prompt::{ChatTemplate, Effort, Efforts, TemplateError};
 use circuit::Circuit;
 use http::Client;
+pub(crate) use http::{Dial, Io, dial};
 use key::ApiKey;
 use route::Route;
 use run::Upstream;

@@ -154,7 +154,7 @@ const FRAMES: &[&str] = &[
 
 /// What the socket says to a frame with these ids.
 async fn told(socket: &mut Socket, frame: &str, things: &Things, number: usize) -> String {
-    // No part of an id, whose digits are hexadecimal.
+    // As no id is spelled, in which it would be found as well.
     let event_id = format!("frame-{number}");
     let frame = things.fill(frame).replace("\"E\"", &format!("\"{event_id}\""));
     socket.send(serde_json::from_str(&frame).unwrap()).await;

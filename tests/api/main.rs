@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
+#[path = "../support/certificate.rs"]
+mod certificate;
 mod chat;
 mod chat_fields;
 mod completions;
@@ -11,6 +13,7 @@ mod deletion;
 mod description;
 mod endpoints;
 mod errors;
+mod hostile;
 mod idempotency;
 mod inject;
 mod interventions;
@@ -33,6 +36,7 @@ mod sockets;
 mod steer_dialect;
 mod subscriptions;
 mod support;
+mod tls;
 mod tool_calls;
 mod tool_kinds;
 mod transcripts;

@@ -361,11 +361,17 @@ async fn a_prompt_that_cannot_fit_is_refused_in_the_words_that_clients_read() {
 async fn a_key_is_answered_once() {
     let server = Server::start().await;
     let mut body = ask("endless");
+    let mark = json!({"type": "ephemeral", "ttl": "1h"});
+    body["messages"][0]["content"] = json!([{"type": "text", "text": "endless", "cache_control": mark}]);
+    body["context_management"] = json!({"edits": [{"type": "clear_thinking_20251015"}]});
     body["stream"] = true.into();
     let begin = || server.stream(server.request(Method::POST, PATH).header("idempotency-key", "k").json(&body));
     let mut first = begin().await;
     let begun = first.next().await.unwrap().json();
     assert_eq!(begun["type"], "message_start");
+    let message = &begun["message"];
+    assert!(message["usage"]["cache_creation"]["ephemeral_1h_input_tokens"].as_u64() > Some(0), "{message}");
+    assert_eq!(message["context_management"]["applied_edits"], json!([]));
     let mut again = begin().await;
     assert_eq!(again.next().await.unwrap().json(), begun, "it is followed from its beginning");
     assert_eq!(server.running.count(), 1);

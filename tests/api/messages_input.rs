@@ -271,6 +271,81 @@ async fn what_is_wrong_is_refused_by_its_place() {
 }
 
 #[tokio::test]
+async fn blocks_of_hosted_tools_say_nothing_and_a_search_result_is_read() {
+    let server = Server::start().await;
+    let said = json!({"type": "text", "text": "It rains."});
+    let turn = |answer: Value| {
+        with(json!([{"role": "user", "content": "weather"},
+        {"role": "assistant", "content": answer}, {"role": "user", "content": "hi"}]))
+    };
+    let plain = count(&server, turn(json!([said]))).await;
+    let hosted = json!([
+        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "rain"}},
+        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
+        {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "look", "server_name": "a", "input": {}},
+        {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_1", "content": []},
+        said,
+    ]);
+    assert_eq!(count(&server, turn(hosted)).await, plain);
+    let found = json!({"type": "search_result", "source": "https://example.com", "title": "Rain",
+        "content": [{"type": "text", "text": "It rains."}]});
+    let mut read = ask("");
+    read["messages"][0]["content"] = json!([found, {"type": "text", "text": "hi"}]);
+    let most = "https://example.comRainIt rains.".len() as u64;
+    assert!(count(&server, read).await > count(&server, ask("hi")).await + most);
+}
+
+#[tokio::test]
+async fn what_means_nothing_here_is_taken_all_the_same() {
+    let server = Server::start().await;
+    let plain = count(&server, ask("hi")).await;
+    for (name, value) in [
+        ("metadata", json!({"user_id": "{\"device_id\": \"a\"}"})),
+        ("service_tier", json!("auto")),
+        ("inference_geo", json!("eu")),
+        ("container", Value::Null),
+        ("mcp_servers", json!([])),
+        ("betas", json!(["any-2026-01-01"])),
+    ] {
+        let mut body = ask("hi");
+        body[name] = value;
+        assert_eq!(count(&server, body.clone()).await, plain, "{name}");
+        let answer = server.post(PATH, body).await;
+        assert_eq!((answer.status, &answer.body["content"][0]["text"]), (200, &json!("Hello, world")), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_mark_for_a_time_that_there_is_not_is_refused_by_its_place() {
+    let server = Server::start().await;
+    let mark = |ttl: Value| json!({"type": "ephemeral", "ttl": ttl});
+    for ttl in [json!("7m"), json!(""), json!("1H"), json!(300)] {
+        let block = json!({"type": "text", "text": "hi", "cache_control": mark(ttl.clone())});
+        let given = json!({"type": "tool_result", "tool_use_id": "toolu1", "content": [block]});
+        let turn = json!([{"role": "user", "content": "hi"}, call("toolu1"), {"role": "user", "content": [given]}]);
+        let mut tool = tools()[0].clone();
+        tool["cache_control"] = mark(ttl.clone());
+        for (name, value, at) in [
+            ("messages", json!([{"role": "user", "content": [block]}]), "messages.0.content.0.cache_control.ttl: "),
+            ("messages", turn, "messages.2.content.0.content.0.cache_control.ttl: "),
+            ("system", json!([block]), "system.0.cache_control.ttl: "),
+            ("tools", json!([tool]), "tools.0.cache_control.ttl: "),
+            ("cache_control", mark(ttl.clone()), "cache_control.ttl: "),
+        ] {
+            let mut body = ask("hi");
+            body[name] = value;
+            let said = refused(&server, body).await;
+            assert!(said.starts_with(at), "{said}");
+        }
+    }
+    let mut body = ask("hi");
+    for ttl in [json!("5m"), json!("1h"), Value::Null] {
+        body["cache_control"] = mark(ttl);
+        assert_eq!(server.post(PATH, body.clone()).await.status, 200);
+    }
+}
+
+#[tokio::test]
 async fn the_newer_version_is_stricter() {
     let server = Server::start().await;
     let post = async |version: &str, body: &Value| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use midstream::access::Gate;
 use midstream::actors::{self, Foresight, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
-use midstream::api::{self, App, Limits, Phase, Seal, Surface};
+use midstream::api::{self, App, Doors, Limits, Phase, Seal, Surface};
 use midstream::clock::Clock;
 use midstream::config::{Config, UpstreamConfig, UpstreamKind};
 use midstream::engine::settings::Price;
@@ -80,6 +80,9 @@ pub(crate) struct Setup {
     /// What the scripted model's tokens cost.
     pub(crate) price: Option<Price>,
     pub(crate) body_bytes_max: usize,
+    pub(crate) body_timeout: Duration,
+    /// Who may connect, and how long a client may take.
+    pub(crate) doors: Doors,
     pub(crate) ws_frame_bytes_max: usize,
     pub(crate) responses_ws: bool,
     pub(crate) responses_ws_life: Option<Duration>,
@@ -100,6 +103,8 @@ impl Default for Setup {
             upstream: Vec::new(),
             price: None,
             body_bytes_max: 2 << 20,
+            body_timeout: PATIENCE,
+            doors: Doors::new(&Config::default()),
             ws_frame_bytes_max: 1 << 16,
             responses_ws: true,
             responses_ws_life: None,
@@ -152,6 +157,7 @@ impl Server {
         let keys = Keys::new(journal.clone());
         let limits = Limits {
             body_bytes_max: setup.body_bytes_max,
+            body_timeout: setup.body_timeout,
             ws_frame_bytes_max: setup.ws_frame_bytes_max,
             responses_ws: setup.responses_ws,
             responses_ws_life: setup.responses_ws_life,
@@ -180,7 +186,7 @@ impl Server {
         let app = app.guarded(setup.gate, &setup.allowed_origins);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        tokio::spawn(api::serve(listener, api::router(app), std::future::pending()));
+        tokio::spawn(api::serve(listener, api::router(app), setup.doors, std::future::pending()));
         let client = Client::builder().no_proxy().build().unwrap();
         Self { address, client, phase, root, running, writer, journal }
     }
@@ -426,7 +432,11 @@ pub(crate) struct Socket(pub(crate) WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 impl Socket {
     pub(crate) async fn send(&mut self, frame: Value) {
-        self.0.send(Message::text(frame.to_string())).await.unwrap();
+        self.send_text(frame.to_string()).await;
+    }
+
+    pub(crate) async fn send_text(&mut self, text: String) {
+        self.0.send(Message::text(text)).await.unwrap();
     }
 
     /// The next frame; pings are no sign that one comes.

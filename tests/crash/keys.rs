@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use crate::support::{Server, Site};
 
 /// Creates a key with these arguments, and gives its secret.
-fn create(site: &Site, arguments: &[&str]) -> String {
+pub(crate) fn create(site: &Site, arguments: &[&str]) -> String {
     let output = site.run(&[&["keys", "create"], arguments].concat(), b"");
     String::from_utf8(output).unwrap().trim().to_owned()
 }
 
 /// Sends a body, or asks without one.
-async fn ask(server: &Server, key: &str, path: &str, body: Option<&Value>) -> (StatusCode, Value) {
+pub(crate) async fn ask(server: &Server, key: &str, path: &str, body: Option<&Value>) -> (StatusCode, Value) {
     let client = Client::builder().no_proxy().build().unwrap();
     let url = format!("{}{path}", server.base);
     let request = body.map_or_else(|| client.get(&url), |body| client.post(&url).json(body));
@@ -23,7 +23,7 @@ async fn ask(server: &Server, key: &str, path: &str, body: Option<&Value>) -> (S
     (answer.status(), serde_json::from_str(&answer.text().await.unwrap()).unwrap_or_default())
 }
 
-fn hang_up(server: &Server) {
+pub(crate) fn hang_up(server: &Server) {
     let told = std::process::Command::new("kill").args(["-HUP", &server.process().to_string()]).status().unwrap();
     assert!(told.success());
 }
@@ -130,7 +130,7 @@ async fn a_prompt_of_one_tenant_finds_nothing_of_another_in_the_cache_or_on_disk
 }
 
 /// Every file below the folder, with its text.
-fn texts(folder: &Path) -> Vec<(String, String)> {
+pub(crate) fn texts(folder: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

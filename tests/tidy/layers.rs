@@ -117,8 +117,9 @@ pub(crate) const LAYERS: &[Layer] = &[
             "store::KeyScope", "store::KeyedAnswer", "store::Operation",
         ],
         crates: &[
-            "axum", "base64", "chacha20poly1305", "flate2", "futures_util", "hyper", "hyper_util", "schemars", "serde",
-            "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio", "tracing", "zstd",
+            "axum", "base64", "chacha20poly1305", "flate2", "futures_util", "hyper", "hyper_util", "rustls", "schemars",
+            "serde", "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio", "tokio_rustls", "tracing",
+            "zstd",
         ],
         pure: false,
     },

@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::ids::ItemId;
 use crate::prompt::PromptEnd;
 use crate::protocol::TextOr;
-use crate::protocol::messages::{CacheControl, InputBlock};
+use crate::protocol::messages::{CacheControl, CacheTtl, InputBlock};
 
 /// What a mark keeps, unless it says otherwise, and what it may say.
 const USUAL: Duration = Duration::from_mins(5);
@@ -45,7 +45,7 @@ pub(super) fn last(content: Option<&TextOr<InputBlock>>) -> Option<&CacheControl
 impl Marks {
     /// What is said up to this item is marked.
     pub(super) fn add(&mut self, behind: ItemId, mark: &CacheControl) {
-        if mark.ttl.as_deref() == Some("1h") {
+        if mark.ttl == Some(CacheTtl::Hour) {
             *self = Self { hour: Some(behind), usual: None };
         } else {
             self.usual = Some(behind);
@@ -60,32 +60,47 @@ impl Marks {
         engine: &Arc<dyn Engine>,
         create: &Create,
     ) -> Result<Marked, Reject> {
+        self.each(app, engine, create, |tokens, ttl| {
+            app.directory.keep_kv(engine, (create::tenant(who), &create.config), tokens, ttl);
+        })
+        .await
+    }
+
+    /// Counts what is marked, and keeps nothing.
+    pub(super) async fn count(self, app: &App, engine: &Arc<dyn Engine>, create: &Create) -> Result<Marked, Reject> {
+        self.each(app, engine, create, |_, _| {}).await
+    }
+
+    /// Hands over the tokens in front of each mark that counts, with their time; tells how many they are.
+    async fn each(
+        self,
+        app: &App,
+        engine: &Arc<dyn Engine>,
+        create: &Create,
+        take: impl Fn(Vec<u32>, Duration),
+    ) -> Result<Marked, Reject> {
         let mut marked = Marked::default();
-        if let Some(behind) = self.hour {
-            marked.hour = keep(app, who, engine, create, (behind, HOUR)).await?;
-            marked.all = marked.hour;
-        }
-        if let Some(behind) = self.usual {
-            marked.all = keep(app, who, engine, create, (behind, USUAL)).await?;
+        for (behind, ttl) in [(self.hour, HOUR), (self.usual, USUAL)] {
+            let Some(behind) = behind else { continue };
+            let tokens = in_front(app, engine, create, behind).await?;
+            // None where an edit left out what was marked: the mark in front of it counts as before.
+            marked.all = marked.all.max(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
+            if ttl == HOUR {
+                marked.hour = marked.all;
+            }
+            if !tokens.is_empty() {
+                take(tokens, ttl);
+            }
         }
         Ok(marked)
     }
 }
 
-/// Has the prompt up to an item kept for so long; gives its tokens.
-async fn keep(
-    app: &App,
-    who: &Identity,
-    engine: &Arc<dyn Engine>,
-    create: &Create,
-    (behind, ttl): (ItemId, Duration),
-) -> Result<u32, Reject> {
-    let Some(place) = create.input.iter().position(|item| item.id == behind) else { return Ok(0) };
+/// The tokens of the prompt up to an item; none where it is not there.
+async fn in_front(app: &App, engine: &Arc<dyn Engine>, create: &Create, behind: ItemId) -> Result<Vec<u32>, Reject> {
+    let Some(place) = create.input.iter().position(|item| item.id == behind) else { return Ok(Vec::new()) };
     let mut begins = create.clone();
     begins.input.truncate(place + 1);
     begins.config.prompt_end = PromptEnd::Nothing;
-    let tokens = app.directory.preview_beginning(begins, engine).await?.tokens;
-    let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
-    app.directory.keep_kv(engine, (create::tenant(who), &create.config), tokens, ttl);
-    Ok(count)
+    Ok(app.directory.preview_beginning(begins, engine).await?.tokens)
 }

@@ -5,11 +5,14 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use futures_util::future::join;
+use serde_json::Value;
 
 use super::answer::Shown;
 use super::edits;
+use super::marks::Marked;
 use super::request::{self, Prepared};
 use super::stream::MessageForm;
+use crate::access::Identity;
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, decode};
@@ -17,8 +20,8 @@ use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, RequestId, invalid};
 use crate::api::idempotency;
 use crate::api::openai::choices;
-use crate::conversation::Toolbox;
-use crate::protocol::messages::MessagesRequest;
+use crate::conversation::{Reject, Toolbox};
+use crate::protocol::messages::{AppliedEdits, MessagesRequest};
 use crate::store::Operation;
 
 /// `POST /v1/messages`
@@ -36,7 +39,14 @@ pub(crate) async fn create(
     let key = Key::new(&principal, None, Operation::Create, idempotency::key(&headers)?, fingerprint);
     let claim = match create::claim(&app, key.as_ref())? {
         Claimed::Fresh(claim) => claim,
-        Claimed::Replay(answer) => return choices::replay(&app, &principal, answer, form, permit).await,
+        Claimed::Replay(answer) => {
+            let first = choices::first(&app, &principal, answer, form.streams).await?;
+            // Where it cannot be told any more, the answer is the first one all the same.
+            if let Ok((edits, marked)) = told_again(&app, &principal, &request, &body, &headers).await {
+                (form.shown.edits, form.shown.marked) = (edits, marked);
+            }
+            return choices::again(&app, first, form, permit).await;
+        }
     };
     if request.max_tokens.is_none() {
         return Err(invalid("max_tokens", "max_tokens is missing; it says how many tokens the answer may have").into());
@@ -47,13 +57,28 @@ pub(crate) async fn create(
     let Prepared { mut create, params, marks } = prepared;
     create::check_constraint(&app, &create, &params, &Toolbox::default()).await.map_err(request::in_own_words)?;
     let edited = edits::apply(&app, engine, &request, &mut create).await?;
+    form.shown.edits = edited.map(|edited| edited.applied);
     let counted = create.clone();
     let asking = choices::ask(&app, &principal, vec![create], claim, &mut permit);
     // Nobody waits for the count: the prompt is being computed meanwhile. What cannot be rendered says so there.
     let (asked, marked) = join(asking, marks.keep(&app, &principal, engine, &counted)).await;
-    form.shown.edits = edited.map(|edited| edited.applied);
     form.shown.marked = marked.unwrap_or_default();
     choices::answer(&app, asked?, form, permit).await
+}
+
+/// What an answer tells of its request, once more: what was left out of the prompt, and what of it is marked.
+async fn told_again(
+    app: &App,
+    who: &Identity,
+    request: &MessagesRequest,
+    body: &Value,
+    headers: &HeaderMap,
+) -> Result<(Option<AppliedEdits>, Marked), Reject> {
+    let engine = app.engine(request.model.as_deref())?;
+    let (seal, strict) = (app.seal.of(who), request::is_strict(version(headers)));
+    let Prepared { mut create, marks, .. } = request::prepare(engine.model(), Some(&seal), request, body, strict)?;
+    let edited = edits::apply(app, engine, request, &mut create).await?;
+    Ok((edited.map(|edited| edited.applied), marks.count(app, engine, &create).await?))
 }
 
 /// The version that the client says it speaks.

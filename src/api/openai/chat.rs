@@ -22,13 +22,16 @@ use crate::api::unserved;
 use crate::api::{constraint, sampling};
 use crate::config::ReasoningField;
 use crate::conversation::ResponseStatus;
-use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig, Toolbox};
+use crate::conversation::{
+    self, CallKind, Create, Ending, Item, ItemBody, ItemStatus, Reject, ResponseConfig, Toolbox, custom_input,
+};
 use crate::engine::ModelInfo;
 use crate::engine::settings::units;
 use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
-    AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
+    AnswerCall, AnswerMessage, Called, ChatCustom, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails,
+    PromptDetails, Usage,
 };
 use crate::protocol::logprobs::ChoiceLogprobs;
 use crate::protocol::sampling::GenerationParams;
@@ -151,10 +154,11 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     let (thinking, template_kwargs) = input::thought(word, "reasoning_effort", kwargs, model)?;
     let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
     let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
-    let tools = tools::functions(request.tools.as_deref(), request.tool_choice.as_ref())?;
-    let constraint = constraint::constraint(&params, &tools, model)?;
+    let toolbox = tools::of_chat(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    let constraint = constraint::constraint(&params, &toolbox, model)?;
     let config = ResponseConfig {
-        tools: tools.tools,
+        tools: toolbox.tools,
+        tool_shapes: toolbox.shapes,
         sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: limit.or(old_limit),
         stop: input::stops(request.stop.as_ref())?,
@@ -217,11 +221,7 @@ fn choice(index: u32, response: &conversation::Response, shown: Shown) -> Choice
                 // There is room for one; a model that makes more is asked again with the first one's result.
                 message.function_call.get_or_insert(ChatFunction { name: name.clone(), arguments: text });
             }
-            ItemBody::FunctionCall { call_id, name, .. } => message.tool_calls.push(AnswerCall {
-                id: call_id.to_string(),
-                kind: "function",
-                function: ChatFunction { name: name.clone(), arguments: text },
-            }),
+            ItemBody::FunctionCall { .. } => message.tool_calls.extend(call(&output.item)),
             _ => {
                 message.content.get_or_insert_default().push_str(&text);
                 logprobs.extend(object::logprobs(&output.logprobs));
@@ -234,6 +234,17 @@ fn choice(index: u32, response: &conversation::Response, shown: Shown) -> Choice
     (message.reasoning_content, message.reasoning) = in_fields(shown.reasoning, reasoning);
     let logprobs = response.config.logprobs.map(|_| ChoiceLogprobs { content: logprobs, refusal: None });
     Choice { index, message, logprobs, finish_reason: finish_reason(response, shown) }
+}
+
+/// A whole call, in the shape of its kind.
+pub(super) fn call(item: &Item) -> Option<AnswerCall> {
+    let ItemBody::FunctionCall { call_id, name, arguments, call_kind, .. } = &item.body else { return None };
+    let (id, name) = (call_id.to_string(), name.clone());
+    let called = match call_kind {
+        CallKind::Custom => Called::Custom { custom: ChatCustom { name, input: custom_input(arguments) } },
+        _ => Called::Function { function: ChatFunction { name, arguments: arguments.clone() } },
+    };
+    Some(AnswerCall { id, called })
 }
 
 /// Reasoning in the fields that it is shown in: `reasoning_content` and `reasoning`.

@@ -141,6 +141,37 @@ fn ended_well(state: &State, id: ResponseId) -> Result<Response, Reject> {
     }
 }
 
+/// The one choice of a key's first request, found again.
+pub(in crate::api) enum First {
+    /// It can be read from its beginning.
+    Kept(Box<Asked>),
+    /// Its events are no longer kept, but how it ended is.
+    Ended(Box<Response>),
+}
+
+/// Finds what a key's first request asked for, to be streamed or given whole.
+pub(in crate::api) async fn first(
+    app: &App,
+    principal: &str,
+    answer: KeyedAnswer,
+    streams: bool,
+) -> Result<First, Reject> {
+    let KeyedAnswer::Created { conversation, response: id } = answer else { return Err(wrong_operation()) };
+    let handle = create::created_before(app, principal, conversation, id).await?;
+    let state = handle.state().await?;
+    let has_ended = state.response(id).is_some_and(|response| response.status.is_terminal());
+    if !streams && !has_ended {
+        return Err(in_progress(Some(id)));
+    }
+    match handle.attach_response(id).await {
+        Err(expired) if expired.code == Code::CursorExpired && !streams => {
+            let state = kept_end(&handle, id, expired).await?;
+            Ok(First::Ended(Box::new(ended_well(&state, id)?)))
+        }
+        reader => Ok(First::Kept(Box::new(Asked { id, reader: reader?, handle }))),
+    }
+}
+
 /// Gives the first answer to a key again: the key's request had one choice.
 pub(in crate::api) async fn replay<F: Form>(
     app: &App,
@@ -149,27 +180,22 @@ pub(in crate::api) async fn replay<F: Form>(
     form: F,
     permit: Permit,
 ) -> Result<HttpResponse, OpenAiError> {
-    let KeyedAnswer::Created { conversation, response } = answer else {
-        return Err(wrong_operation().into());
+    let first = first(app, principal, answer, form.streams()).await?;
+    again(app, first, form, permit).await
+}
+
+/// Gives what was found again.
+pub(in crate::api) async fn again<F: Form>(
+    app: &App,
+    first: First,
+    form: F,
+    permit: Permit,
+) -> Result<HttpResponse, OpenAiError> {
+    let answer = match first {
+        First::Kept(asked) => answer(app, vec![*asked], form, permit).await?,
+        First::Ended(response) => form.whole(&[*response]),
     };
-    let handle = create::created_before(app, principal, conversation, response).await?;
-    let state = handle.state().await?;
-    let has_ended = state.response(response).is_some_and(|response| response.status.is_terminal());
-    if !form.streams() && !has_ended {
-        return Err(in_progress(Some(response)).into());
-    }
-    let answer = match handle.attach_response(response).await {
-        // Its events are no longer kept; all but a stream can be given again.
-        Err(expired) if expired.code == Code::CursorExpired && !form.streams() => {
-            let state = kept_end(&handle, response, expired).await?;
-            Ok(form.whole(&[ended_well(&state, response)?]))
-        }
-        reader => {
-            let asked = Asked { id: response, reader: reader?, handle };
-            self::answer(app, vec![asked], form, permit).await
-        }
-    };
-    answer.map(idempotency::replayed)
+    Ok(idempotency::replayed(answer))
 }
 
 /// Turns the events of a request's choices into what is sent. They come as they are generated.

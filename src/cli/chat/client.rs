@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use axum::body::{Body, to_bytes};
-use axum::http::uri::{Authority, Scheme};
+use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::{self, client::IntoClientRequest};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+use tokio_tungstenite::{WebSocketStream, client_async};
+
+use crate::upstream::{Dial, Io, dial};
 
 /// The conversation's connection.
-pub(super) type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+pub(super) type Socket = WebSocketStream<Box<dyn Io>>;
 
 /// Most bytes of an answer that is not streamed.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -24,27 +25,35 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A server's address and the key for it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Client {
+    /// Opens a connection, over TLS where the address says so.
+    dial: Dial,
+    scheme: String,
     authority: Authority,
     base: String,
     credential: Option<HeaderValue>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Client").field(&self.to_string()).finish()
+    }
 }
 
 impl Client {
     /// The client for a server such as `http://127.0.0.1:8080`.
     pub(super) fn new(url: &str, api_key: Option<&str>) -> Result<Self> {
         let uri: Uri = url.parse().with_context(|| format!("{url} is no address of a server"))?;
-        if uri.scheme() != Some(&Scheme::HTTP) {
-            bail!("{url} must begin with http://; for a server behind TLS use a tunnel");
-        }
+        let scheme = uri.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"));
+        let scheme = scheme.with_context(|| format!("{url} must begin with http:// or https://"))?.to_owned();
         let authority = uri.authority().cloned().with_context(|| format!("{url} names no host"))?;
         let base = uri.path().trim_end_matches('/').trim_end_matches("/v1").to_owned();
         let credential = match api_key {
             Some(key) => Some(format!("Bearer {key}").parse().context("the API key holds characters that no key has")?),
             None => None,
         };
-        Ok(Self { authority, base, credential })
+        Ok(Self { dial: dial(&uri)?, scheme, authority, base, credential })
     }
 
     /// Sends one request and reads its answer; an error answer is an error with the server's own text.
@@ -54,11 +63,8 @@ impl Client {
     }
 
     async fn exchange_untimed(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value> {
-        let port = self.authority.port_u16().unwrap_or(80);
-        let host = self.authority.host().trim_matches(['[', ']']);
-        let stream = TcpStream::connect((host, port)).await;
         let unreachable = |error| anyhow!("cannot reach {self} ({error}); is `midstream serve` running there?");
-        let stream = stream.map_err(unreachable)?;
+        let stream = (self.dial)().await.map_err(unreachable)?;
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         request = request.header(header::HOST, self.authority.as_str());
         if let Some(credential) = &self.credential {
@@ -101,7 +107,8 @@ impl Client {
         if let Some(credential) = &self.credential {
             request.headers_mut().insert(header::AUTHORIZATION, credential.clone());
         }
-        match connect_async(request).await {
+        let stream = (self.dial)().await.map_err(|error| anyhow!("cannot reach {self} ({error})"))?;
+        match client_async(request, stream).await {
             Ok((socket, _)) => Ok(socket),
             Err(tungstenite::Error::Http(answer)) if answer.status() == StatusCode::NOT_FOUND => {
                 bail!("{self} has no conversation {conversation}")
@@ -113,6 +120,6 @@ impl Client {
 
 impl std::fmt::Display for Client {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "http://{}{}", self.authority, self.base)
+        write!(formatter, "{}://{}{}", self.scheme, self.authority, self.base)
     }
 }

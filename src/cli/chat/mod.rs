@@ -96,9 +96,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         std::thread::spawn(move || read_lines(&inputs));
     }
     let api_key = std::env::var("MIDSTREAM_API_KEY").ok();
-    let url = match &arguments.url {
-        Some(url) => url.clone(),
-        None => format!("http://{}", Config::load(None, super::serve::variables(), Flags::default())?.listen),
+    let url = if let Some(url) = &arguments.url {
+        url.clone()
+    } else {
+        let config = Config::load(None, super::serve::variables(), Flags::default())?;
+        let (listen, ip) = (config.listen, config.listen.ip());
+        match config.tls_cert_file {
+            // Certificates name hosts.
+            Some(_) if ip.is_loopback() || ip.is_unspecified() => format!("https://localhost:{}", listen.port()),
+            Some(_) => format!("https://{listen}"),
+            None => format!("http://{listen}"),
+        }
     };
     let client = Client::new(&url, api_key.as_deref())?;
     let screen = Screen::new(std::io::stdout(), std::io::stderr(), is_interactive);

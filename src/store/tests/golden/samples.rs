@@ -47,9 +47,20 @@ pub(super) fn with_standing() -> Event {
 /// A response with everything that few ask for.
 pub(super) fn with_extras() -> Event {
     let prompt = Some([1, 2, 3].into());
-    let extras = Extras { prompt, cache_salt: Some(u64::MAX), speculative_prefill: Some(false) };
+    let extras = Extras { prompt, cache_salt: Some(u64::MAX), speculative_prefill: Some(false), truncates: false };
     let (id, input, config) = (response(1), Vec::new(), ResponseConfig { extras, ..config() });
     Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+}
+
+/// A response whose prompt leaves out what is too old, and the prompt.
+pub(super) fn shortened() -> Vec<Event> {
+    let extras = Extras { truncates: true, ..Extras::default() };
+    let (id, input, config) = (response(1), Vec::new(), ResponseConfig { extras, ..config() });
+    let prompt = RecordedPrompt { kept: 5, tokens: [11, 12].into(), fingerprint: None, left_out: 3 };
+    vec![
+        Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false })),
+        Event::ResponseInProgress { response_id: id, prompt_tokens: 7, cached_tokens: 5, prompt: Some(prompt) },
+    ]
 }
 
 /// A response that says how its answer is read.
@@ -179,7 +190,7 @@ pub(super) fn shaped() -> Vec<Event> {
 
 /// Prompts, behind a response that began with one and in a fork.
 pub(super) fn prompts() -> Vec<Event> {
-    let prompt = |kept, fingerprint| Some(RecordedPrompt { kept, tokens: [11, 12].into(), fingerprint });
+    let prompt = |kept, fingerprint| Some(RecordedPrompt { kept, tokens: [11, 12].into(), fingerprint, left_out: 0 });
     let turn = CopiedTurn {
         response_id: response(8),
         created_ms: 1_764_000_000_000,
