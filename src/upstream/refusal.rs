@@ -31,12 +31,21 @@ pub(super) struct Trouble {
     pub(super) retry_after: Option<Duration>,
     /// Whether it may be the wish for a stream that is refused.
     pub(super) refuses_streams: bool,
-    /// Whether it is the request that is at fault, and no other upstream would answer it.
-    pub(super) is_requests: bool,
-    /// Whether the upstream was not asked: it has no words for the request.
-    pub(super) is_unsent: bool,
+    /// Whose fault it is.
+    pub(super) fault: Fault,
     /// What the client is told in the end.
     pub(super) end: FinishReason,
+}
+
+/// Whose fault it is that there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The upstream's: another may answer.
+    Upstream,
+    /// The request's: nobody would answer it.
+    Request,
+    /// The upstream was not asked: it has no words for the request.
+    Unsent,
 }
 
 impl Trouble {
@@ -47,17 +56,17 @@ impl Trouble {
 
     /// It will not answer.
     pub(super) fn lasting(end: FinishReason) -> Self {
-        Self { may_pass: false, retry_after: None, refuses_streams: false, is_requests: false, is_unsent: false, end }
+        Self { may_pass: false, retry_after: None, refuses_streams: false, fault: Fault::Upstream, end }
     }
 
     /// The upstream cannot be asked for it.
     pub(super) fn unsent(end: FinishReason) -> Self {
-        Self { is_unsent: true, ..Self::lasting(end) }
+        Self { fault: Fault::Unsent, ..Self::lasting(end) }
     }
 
     /// Nobody would answer this request.
     pub(super) fn of_request(end: FinishReason) -> Self {
-        Self { is_requests: true, ..Self::lasting(end) }
+        Self { fault: Fault::Request, ..Self::lasting(end) }
     }
 }
 
@@ -69,7 +78,7 @@ pub(super) fn refused(name: &str, status: StatusCode, headers: &HeaderMap, body:
     let may_pass = should_retry.unwrap_or(trouble.may_pass);
     Trouble {
         may_pass,
-        is_requests: trouble.is_requests && !may_pass,
+        fault: if may_pass { Fault::Upstream } else { trouble.fault },
         retry_after: retry_after(headers, unix_ms),
         ..trouble
     }
@@ -207,10 +216,10 @@ mod tests {
         let text = "the upstream gpu refused the request: temperature is too hot".to_owned();
         assert!(!input.refuses_streams);
         assert_eq!(input, Trouble::of_request(FinishReason::Refused(Refusal::Input, text)));
-        assert!(!refused(404, &[], json!(null)).is_requests, "another may know the model");
+        assert_eq!(refused(404, &[], json!(null)).fault, Fault::Upstream, "another may know the model");
         let unpaid = json!({"error": {"message": "Your credit balance is too low to access the API"}});
         for trouble in [refused(402, &[], json!(null)), refused(400, &[], unpaid)] {
-            assert!(!trouble.is_requests && !trouble.may_pass);
+            assert!(trouble.fault == Fault::Upstream && !trouble.may_pass);
             assert!(matches!(trouble.end, FinishReason::Failed(text) if text.contains("wants to be paid")));
         }
         let busy = refused(429, &[("retry-after", "3")], json!({"error": "slow down"}));
@@ -219,7 +228,7 @@ mod tests {
         assert!(refused(500, &[], json!(null)).may_pass && refused(408, &[], json!(null)).may_pass);
         assert!(!refused(503, &[("x-should-retry", "false")], json!(null)).may_pass);
         let again = refused(409, &[("x-should-retry", "true")], json!(null));
-        assert!(again.may_pass && !again.is_requests);
+        assert!(again.may_pass && again.fault == Fault::Upstream);
     }
 
     #[test]
@@ -228,7 +237,7 @@ mod tests {
         let busy = told("overloaded_error");
         assert!(busy.may_pass && matches!(busy.end, FinishReason::Refused(Refusal::Overloaded, _)));
         assert!(told("rate_limit_error").may_pass && told("api_error").may_pass);
-        assert!(told("invalid_request_error").is_requests && !told("authentication_error").may_pass);
+        assert!(told("invalid_request_error").fault == Fault::Request && !told("authentication_error").may_pass);
     }
 
     #[test]

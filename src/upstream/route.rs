@@ -72,7 +72,7 @@ impl Rounds {
         let shortest = waits.min()?;
         for stop in &mut self.0 {
             stop.state = match stop.state {
-                State::Failed(wait) if wait > shortest => State::Failed(wait - shortest),
+                State::Failed(wait) if wait > shortest => State::Failed(wait.saturating_sub(shortest)),
                 State::Failed(_) | State::Untried => State::Untried,
                 State::Out => State::Out,
             };

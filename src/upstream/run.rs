@@ -12,6 +12,7 @@ use super::circuit::Circuit;
 use super::http::{Client, Exchange};
 use super::key::ApiKey;
 use super::read::{Done, attempt};
+use super::refusal::Fault;
 use super::route::{Rounds, Route};
 use super::wire::Wire;
 use crate::clock::{Clock, monotonic};
@@ -109,13 +110,13 @@ pub(super) async fn answer(
             continue;
         }
         let end_here = redacted(&upstream, trouble.end);
-        if trouble.is_unsent {
+        if trouble.fault == Fault::Unsent {
             // Another may have words for it.
             stop.is_out();
             end = end_here;
             continue;
         }
-        if trouble.is_requests {
+        if trouble.fault == Fault::Request {
             upstream.circuit.succeeded();
             return (end_here, None);
         }

@@ -139,14 +139,13 @@ fn form(constraint: Option<&Constraint>) -> Result<Option<Value>, FinishReason> 
 /// How it thinks, and how hard. A client that names no effort may have given tokens.
 fn thinking(chat: &Chat, max_tokens: u32, manners: Manners) -> (Option<Value>, Option<&'static str>) {
     let effort = match chat.effort.as_deref() {
-        None => None,
         Some("none") => return (None, None),
         Some("minimal" | "low") => Some("low"),
         Some("medium") => Some("medium"),
         Some("high") => Some("high"),
         Some("xhigh" | "max") => Some("max"),
         // A word of the model's own stands for tokens.
-        Some(_) => None,
+        Some(_) | None => None,
     };
     match (effort, chat.thinking_tokens) {
         (_, Some(0)) | (None, None) => (None, None),
