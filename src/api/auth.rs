@@ -56,7 +56,7 @@ pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, n
 /// Whether the route says nothing of anybody: probes, and the greeting that clients send first.
 fn is_open(request: &Request) -> bool {
     match request.uri().path() {
-        "/healthz" | "/readyz" | "/api/hello" => true,
+        "/healthz" | "/readyz" | "/api/hello" | "/openapi.json" => true,
         "/" => request.method() == Method::HEAD,
         _ => false,
     }

@@ -17,7 +17,7 @@ use crate::ids::ResponseId;
 use crate::protocol::error::{ErrorBody, ErrorObject, Problem, kind};
 
 /// Routes of our own, which refuse with a problem.
-const OWN_ROUTES: [&str; 7] = [
+pub(super) const OWN_ROUTES: [&str; 7] = [
     "/v1/responses/{id}/interventions",
     "/v1/responses/{id}/prefix",
     "/v1/interventions/{id}",
@@ -28,7 +28,7 @@ const OWN_ROUTES: [&str; 7] = [
 ];
 
 /// How the paths of Anthropic's routes begin.
-const ANTHROPICS_ROUTES: &str = "/v1/messages";
+pub(super) const ANTHROPICS_ROUTES: &str = "/v1/messages";
 
 /// Seconds after which a client that was turned away may try again.
 const RETRY_AFTER_S: u64 = 1;

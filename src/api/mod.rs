@@ -25,6 +25,7 @@ mod inject;
 mod input;
 mod object;
 mod openai;
+mod openapi;
 mod operations;
 mod page;
 mod pages;
@@ -279,6 +280,7 @@ pub fn router(app: App) -> Router {
         .route("/healthz", get(operations::healthz))
         .route("/readyz", get(operations::readyz))
         .route("/metrics", get(operations::metrics))
+        .route("/openapi.json", get(openapi::get))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(app.clone(), auth::authenticate))

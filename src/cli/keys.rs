@@ -20,6 +20,7 @@ use crate::ids::FreshIds;
 const ABOUT: &str = "\
 Clients send a key as `Authorization: Bearer KEY` or `x-api-key: KEY`. As soon as one was created every request needs
 one; a running server sees each change with the next request, and upon SIGHUP. Of a key only a hash is kept.
+They are kept in the server's data folder: run this where the server was started, or name the folder by --data-dir.
 
   midstream keys create laptop
   midstream keys create ci --tenant builds --requests-per-minute 60 --tokens-per-minute 200000
@@ -92,10 +93,17 @@ struct Place {
 }
 
 impl Place {
-    fn file(&self) -> anyhow::Result<KeyFile> {
+    fn folder(&self) -> anyhow::Result<PathBuf> {
         let flags = Flags { data_dir: self.data_dir.clone(), ..Flags::default() };
-        let config = Config::load(self.config.as_deref(), super::serve::variables(), flags)?;
-        Ok(KeyFile::of(&config.data_dir))
+        Ok(Config::load(self.config.as_deref(), super::serve::variables(), flags)?.data_dir)
+    }
+
+    /// The keys of a folder that is there: only the first key may make one.
+    fn file(&self) -> anyhow::Result<KeyFile> {
+        let folder = self.folder()?;
+        let shown = folder.display();
+        anyhow::ensure!(folder.is_dir(), "{shown} is no data folder of midstream's; name one with --data-dir");
+        Ok(KeyFile::of(&folder))
     }
 }
 
@@ -128,7 +136,8 @@ fn create_key(arguments: Create) -> anyhow::Result<()> {
     };
     let secret = Secret::draw().map_err(Error::Random)?;
     let (new, now_s) = (NewKey { name, principal, tenant, limits }, Clock::System.unix_ms() / 1000);
-    let (key, count) = place.file()?.change(|keys| {
+    let folder = place.folder()?;
+    let (key, count) = KeyFile::of(&folder).change(|keys| {
         let key = create(keys, new, &secret, now_s, &mut FreshIds::random())?;
         Ok((key, keys.len()))
     })?;
@@ -143,7 +152,8 @@ fn create_key(arguments: Create) -> anyhow::Result<()> {
         key.name, key.id
     ))?;
     if count == 1 {
-        say(format_args!("it is the first: every request needs a key from now on"))?;
+        let shown = folder.display();
+        say(format_args!("it is the first of {shown}: a server with this data folder asks for a key from now on"))?;
     }
     Ok(())
 }

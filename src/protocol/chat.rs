@@ -1,5 +1,6 @@
 //! `/v1/chat/completions`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -8,7 +9,7 @@ use super::items::ContentPart;
 use super::logprobs::ChoiceLogprobs;
 
 /// `POST /v1/chat/completions`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct ChatRequest {
     /// The model; none means the default.
     pub model: Option<String>,
@@ -51,7 +52,8 @@ pub struct ChatRequest {
 }
 
 /// What a stream carries besides.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[schemars(rename = "ChatStreamOptions")]
 pub struct StreamOptions {
     /// A last chunk with the usage.
     pub include_usage: Option<bool>,
@@ -60,7 +62,7 @@ pub struct StreamOptions {
 }
 
 /// A message of the transcript.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct ChatMessage {
     /// `system`, `developer`, `user`, `assistant` or `tool`.
     pub role: String,
@@ -77,7 +79,7 @@ pub struct ChatMessage {
 }
 
 /// A call as a client repeats it.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub struct ChatToolCall {
     /// Its id.
     pub id: String,
@@ -86,7 +88,7 @@ pub struct ChatToolCall {
 }
 
 /// The called function.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ChatFunction {
     /// Its name.
     pub name: String,
@@ -95,7 +97,7 @@ pub struct ChatFunction {
 }
 
 /// A whole answer.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Completion {
     /// `chatcmpl-…`
     pub id: String,
@@ -117,7 +119,7 @@ pub struct Completion {
 }
 
 /// A choice of a whole answer.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Choice {
     /// Position among the choices.
     pub index: u32,
@@ -130,7 +132,7 @@ pub struct Choice {
 }
 
 /// What the model said.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct AnswerMessage {
     /// Always `assistant`.
     pub role: &'static str,
@@ -153,7 +155,7 @@ pub struct AnswerMessage {
 }
 
 /// A whole call.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct AnswerCall {
     /// Its id.
     pub id: String,
@@ -165,7 +167,7 @@ pub struct AnswerCall {
 }
 
 /// A chunk of a stream.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Chunk {
     /// `chatcmpl-…`
     pub id: String,
@@ -188,7 +190,7 @@ pub struct Chunk {
 }
 
 /// The choice of a chunk.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ChunkChoice {
     /// Position among the choices.
     pub index: u32,
@@ -201,7 +203,8 @@ pub struct ChunkChoice {
 }
 
 /// What is new.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "ChatDelta")]
 pub struct Delta {
     /// `assistant`, in the first chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -224,7 +227,7 @@ pub struct Delta {
 }
 
 /// A part of a call.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct CallDelta {
     /// Position among the answer's calls.
     pub index: u32,
@@ -239,7 +242,7 @@ pub struct CallDelta {
 }
 
 /// A part of a called function.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct FunctionDelta {
     /// Its name, in the first part.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -249,7 +252,7 @@ pub struct FunctionDelta {
 }
 
 /// A whole call beside the chunks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct CallDispatch {
     /// Position among the choices.
     pub choice_index: u32,
@@ -258,7 +261,7 @@ pub struct CallDispatch {
 }
 
 /// A whole call, with its place.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct DispatchedCall {
     /// Position among the answer's calls.
     pub index: u32,
@@ -268,7 +271,7 @@ pub struct DispatchedCall {
 }
 
 /// A whole piece of reasoning beside the chunks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ReasoningDispatch {
     /// Position among the choices.
     pub choice_index: u32,
@@ -277,7 +280,8 @@ pub struct ReasoningDispatch {
 }
 
 /// Tokens.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChatUsage")]
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
@@ -292,14 +296,14 @@ pub struct Usage {
 }
 
 /// Of the prompt's tokens.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct PromptDetails {
     /// Came from the KV cache.
     pub cached_tokens: u32,
 }
 
 /// Of the answer's tokens.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct CompletionDetails {
     /// Were reasoning.
     pub reasoning_tokens: u32,

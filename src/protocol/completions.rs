@@ -1,5 +1,6 @@
 //! `/v1/completions`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -7,7 +8,7 @@ use super::TextOr;
 use super::chat::{StreamOptions, Usage};
 
 /// `POST /v1/completions`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct CompletionRequest {
     /// The model; none means the default.
     pub model: Option<String>,
@@ -36,7 +37,7 @@ pub struct CompletionRequest {
 }
 
 /// A whole answer, or a part of one.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TextCompletion {
     /// `cmpl-…`
     pub id: String,
@@ -56,7 +57,7 @@ pub struct TextCompletion {
 }
 
 /// A choice, or what is new of it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TextChoice {
     /// The text.
     pub text: String,
@@ -69,7 +70,7 @@ pub struct TextChoice {
 }
 
 /// How likely the tokens of a text were, each list with one entry for a token.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct TextLogprobs {
     /// What they say.
     pub tokens: Vec<String>,

@@ -1,5 +1,6 @@
 //! `/v1/conversations`, interventions, and what the conversation's WebSocket takes.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -7,7 +8,7 @@ use super::TextOr;
 use super::items::{ContentPart, InputItem, Item};
 
 /// `POST /v1/conversations`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct CreateConversation {
     /// The client's own labels.
     pub metadata: Option<Map<String, Value>>,
@@ -16,21 +17,21 @@ pub struct CreateConversation {
 }
 
 /// `POST /v1/conversations/{id}`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct UpdateConversation {
     /// The client's own labels, all of them.
     pub metadata: Map<String, Value>,
 }
 
 /// `POST /v1/conversations/{id}/items`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct AddItems {
     /// Items behind those that are there.
     pub items: Vec<InputItem>,
 }
 
 /// `POST /v1/conversations/{id}/tool_results`, and `conversation.tool_result`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct ToolResult {
     /// The response that made the call.
     pub response_id: Option<String>,
@@ -45,7 +46,7 @@ pub struct ToolResult {
 }
 
 /// `POST /v1/conversations/{id}/tool_calls/{call_id}/claim`, and `conversation.tool_claim`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct ToolClaim {
     /// The response that made the call.
     pub response_id: Option<String>,
@@ -58,14 +59,14 @@ pub struct ToolClaim {
 }
 
 /// `intervention.withdraw`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct Withdraw {
     /// Which intervention.
     pub intervention_id: Option<String>,
 }
 
 /// A conversation.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Conversation {
     /// `conv_…`
     pub id: String,
@@ -78,7 +79,7 @@ pub struct Conversation {
 }
 
 /// A page of items.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ItemList {
     /// Always `list`.
     pub object: &'static str,
@@ -93,7 +94,7 @@ pub struct ItemList {
 }
 
 /// The first frame of every attach: where the conversation stands.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Snapshot {
     /// Always `conversation.snapshot`.
     #[serde(rename = "type")]
@@ -121,7 +122,7 @@ pub struct Snapshot {
 }
 
 /// A call that waits for a result.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct OpenCall {
     /// The response that made it.
     pub response_id: String,
@@ -136,7 +137,7 @@ pub struct OpenCall {
 }
 
 /// `POST /v1/responses/{id}/interventions`, and `conversation.intervene`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct Intervene {
     /// The new instruction.
     pub input: Option<TextOr<InputItem>>,
@@ -155,7 +156,7 @@ pub struct Intervene {
 }
 
 /// What became of an intervention.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Intervention {
     /// Always `intervention`.
     pub object: &'static str,
@@ -180,7 +181,7 @@ pub struct Intervention {
 }
 
 /// `response.cancel`, and the body of `POST /v1/responses/{id}/cancel`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct Cancel {
     /// Which response; on a socket none means the active one.
     pub response_id: Option<String>,
@@ -191,7 +192,7 @@ pub struct Cancel {
 }
 
 /// `conversation.subscribe`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct Subscribe {
     /// The cursor: events behind it are sent.
     pub after: Option<Value>,

@@ -1,17 +1,18 @@
 //! The error object of all routes.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// `{"error": {…}}`, as OpenAI's clients read it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ErrorBody {
     /// What went wrong.
     pub error: ErrorObject,
 }
 
 /// What went wrong.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ErrorObject {
     /// What was wrong and what to do.
     pub message: String,
@@ -28,7 +29,7 @@ pub struct ErrorObject {
 }
 
 /// The error of our own routes, `application/problem+json`: the same object with the problem's fields around it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Problem {
     /// Names the kind of problem; the code says it already.
     #[serde(rename = "type")]

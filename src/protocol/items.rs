@@ -1,6 +1,7 @@
 //! Items of the Responses and Conversations APIs.
 
 use super::logprobs::Logprob;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -8,7 +9,7 @@ use super::TextOr;
 
 /// An input item of any kind. Which fields a kind needs is checked where it is converted, so that the error can
 /// name the kind.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct InputItem {
     /// The kind; a missing one means `message`.
     #[serde(rename = "type")]
@@ -42,7 +43,7 @@ pub struct InputItem {
 }
 
 /// A part of a message of any kind.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub struct ContentPart {
     /// `input_text`, `output_text`, `text`, …
     #[serde(rename = "type")]
@@ -54,7 +55,7 @@ pub struct ContentPart {
 }
 
 /// An item as the server shows it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Item {
     /// A message of any role.
@@ -202,7 +203,7 @@ pub enum Item {
 }
 
 /// A part of a shown message.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Part {
     /// Text by the model.

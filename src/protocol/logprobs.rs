@@ -1,9 +1,10 @@
 //! How likely tokens were, as Chat and Responses show it.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A token and how likely it was.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Logprob {
     /// What it says; a part of a character as U+FFFD.
     pub token: String,
@@ -16,7 +17,7 @@ pub struct Logprob {
 }
 
 /// One of the likeliest tokens.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TopLogprob {
     /// What it says.
     pub token: String,
@@ -27,7 +28,7 @@ pub struct TopLogprob {
 }
 
 /// Of a choice of a chat completion.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ChoiceLogprobs {
     /// One for each token of the text.
     pub content: Vec<Logprob>,

@@ -1,12 +1,13 @@
 //! `/v1/messages`, as Anthropic's clients send and read it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::TextOr;
 
 /// `POST /v1/messages` and `POST /v1/messages/count_tokens`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct MessagesRequest {
     /// The model; none means the default.
     pub model: Option<String>,
@@ -53,14 +54,15 @@ pub struct MessagesRequest {
 }
 
 /// What a stream carries besides.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[schemars(rename = "MessagesStreamOptions")]
 pub struct StreamOptions {
     /// An event with each whole call.
     pub include_dispatch: Option<bool>,
 }
 
 /// A message of the transcript.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct InputMessage {
     /// `user`, `assistant` or `system`.
     pub role: String,
@@ -73,7 +75,7 @@ pub struct InputMessage {
 }
 
 /// A block of any kind. Which fields a kind needs is checked where it is converted, so that the error can name it.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct InputBlock {
     /// The kind.
     #[serde(rename = "type")]
@@ -117,14 +119,14 @@ pub struct InputBlock {
 }
 
 /// A mark up to which a prompt is to be kept in the cache.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct CacheControl {
     /// How long; five minutes unless it says.
     pub ttl: Option<CacheTtl>,
 }
 
 /// How long a mark keeps what is before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum CacheTtl {
     /// Five minutes.
     #[serde(rename = "5m")]
@@ -135,7 +137,7 @@ pub enum CacheTtl {
 }
 
 /// A tool. One without a type is a function; what others mean is fixed by their type.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct ToolDeclaration {
     /// Its kind.
     #[serde(rename = "type")]
@@ -157,7 +159,7 @@ pub struct ToolDeclaration {
 }
 
 /// Whether tools may be used.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct ToolChoice {
     /// `auto`, `any`, `tool` or `none`.
     #[serde(rename = "type")]
@@ -169,7 +171,7 @@ pub struct ToolChoice {
 }
 
 /// Whether and how long the model may think.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct ThinkingConfig {
     /// `enabled`, `adaptive`, `between_tools` or `disabled`.
     #[serde(rename = "type")]
@@ -181,7 +183,7 @@ pub struct ThinkingConfig {
 }
 
 /// How much effort, and what the answer must look like.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct OutputConfig {
     /// `low`, `medium`, `high`, `xhigh` or `max`.
     pub effort: Option<String>,
@@ -190,14 +192,14 @@ pub struct OutputConfig {
 }
 
 /// What of the transcript is left out of the prompt.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct ContextManagement {
     /// One after the other.
     pub edits: Option<Vec<Edit>>,
 }
 
 /// A way of making a transcript shorter.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct Edit {
     /// `clear_thinking_20251015` or `clear_tool_uses_20250919`.
     #[serde(rename = "type")]
@@ -215,7 +217,7 @@ pub struct Edit {
 }
 
 /// How much of something.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct Amount {
     /// Of what: `input_tokens`, `tool_uses`, `thinking_turns`.
     #[serde(rename = "type")]
@@ -225,14 +227,14 @@ pub struct Amount {
 }
 
 /// What was left out of the prompt.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AppliedEdits {
     /// Those edits that left something out, in their order.
     pub applied_edits: Vec<AppliedEdit>,
 }
 
 /// What an edit left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "type")]
 pub enum AppliedEdit {
     /// Thinking.
@@ -254,7 +256,7 @@ pub enum AppliedEdit {
 }
 
 /// A whole answer.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Message {
     /// `msg_…`
     pub id: String,
@@ -279,7 +281,7 @@ pub struct Message {
 }
 
 /// A block of an answer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Block {
     /// What the model thought.
@@ -308,7 +310,8 @@ pub enum Block {
 }
 
 /// Tokens. The prompt's are `input_tokens`, `cache_creation_input_tokens` and `cache_read_input_tokens` together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "MessagesUsage")]
 pub struct Usage {
     /// Tokens of the prompt that were not in the cache and stand behind the last mark.
     pub input_tokens: u32,
@@ -327,7 +330,7 @@ pub struct Usage {
 }
 
 /// Tokens of the prompt that were put into the cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CacheCreation {
     /// For five minutes.
     pub ephemeral_5m_input_tokens: u32,
@@ -336,14 +339,15 @@ pub struct CacheCreation {
 }
 
 /// Of the answer's tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OutputTokensDetails {
     /// Were thinking.
     pub thinking_tokens: u32,
 }
 
 /// An event of a stream.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MessagesStreamEvent")]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum StreamEvent {
     /// The first: the message without content.
@@ -387,7 +391,7 @@ pub enum StreamEvent {
         delta: MessageEnd,
         /// Tokens of the whole message.
         usage: Usage,
-        /// See [`Message::context_management`].
+        /// What was left out of the prompt, where the request asks for that.
         #[serde(skip_serializing_if = "Option::is_none")]
         context_management: Option<AppliedEdits>,
     },
@@ -422,7 +426,8 @@ impl StreamEvent {
 }
 
 /// What is new of a block.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MessagesDelta")]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Delta {
     /// Thinking.
@@ -448,7 +453,7 @@ pub enum Delta {
 }
 
 /// How a message ended.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct MessageEnd {
     /// Why.
     pub stop_reason: &'static str,
@@ -457,7 +462,8 @@ pub struct MessageEnd {
 }
 
 /// `{"type": "error", …}`, as Anthropic's clients read it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MessagesErrorBody")]
 pub struct ErrorBody {
     /// Always `error`.
     #[serde(rename = "type")]
@@ -470,7 +476,8 @@ pub struct ErrorBody {
 }
 
 /// What went wrong.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MessagesErrorObject")]
 pub struct ErrorObject {
     /// Anthropic's class of errors.
     #[serde(rename = "type")]
@@ -482,7 +489,7 @@ pub struct ErrorObject {
 }
 
 /// The stable code of an error, and what belongs to it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ErrorDetails {
     /// The stable code.
     pub error_code: String,
@@ -492,7 +499,7 @@ pub struct ErrorDetails {
 }
 
 /// The answer to `POST /v1/messages/count_tokens`.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct TokenCount {
     /// Tokens of the prompt.
     pub input_tokens: usize,
@@ -502,7 +509,7 @@ pub struct TokenCount {
 }
 
 /// Tokens of a prompt of which nothing is left out.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct UneditedCount {
     /// How many.
     pub original_input_tokens: usize,

@@ -1,7 +1,7 @@
 //! The wire: the types of the HTTP and WebSocket APIs as clients send and read them.
 //!
-//! Only serde here, no domain type and no decision: `api` converts. Requests accept any field they do not know;
-//! a field they know has one type.
+//! Only serde and schemas here, no domain type and no decision: `api` converts. Requests accept any field they do not
+//! know; a field they know has one type.
 
 pub mod chat;
 pub mod completions;

@@ -1,9 +1,10 @@
 //! `/v1/models`, in the shapes of the clients that ask: OpenAI's, Anthropic's, and Codex's catalogue.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A model as OpenAI lists it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Model {
     /// The id that requests name.
     pub id: String,
@@ -26,7 +27,7 @@ pub struct Model {
 }
 
 /// All models.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ModelList {
     /// Always `list`.
     pub object: &'static str,
@@ -38,7 +39,7 @@ pub struct ModelList {
 }
 
 /// A model as Anthropic lists it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct AnthropicModel {
     /// Always `model`.
     #[serde(rename = "type")]
@@ -58,7 +59,7 @@ pub struct AnthropicModel {
 }
 
 /// All models, as Anthropic lists them.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct AnthropicModelList {
     /// The models.
     pub data: Vec<AnthropicModel>,
@@ -71,14 +72,14 @@ pub struct AnthropicModelList {
 }
 
 /// What Codex reads as its `model_catalog_json`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct CodexCatalog {
     /// The models, in the order in which Codex offers them.
     pub models: Vec<CodexModel>,
 }
 
 /// What Codex knows of a model. Its names and values are Codex's.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs, reason = "names and values are Codex's")]
 #[allow(clippy::struct_excessive_bools, reason = "names and values are Codex's")]
 pub struct CodexModel {
@@ -106,7 +107,7 @@ pub struct CodexModel {
 }
 
 /// How hard a model can think.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct CodexEffort {
     /// The word of the request.
     pub effort: String,
@@ -115,7 +116,7 @@ pub struct CodexEffort {
 }
 
 /// How Codex shortens what tools say.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct CodexTruncation {
     /// `tokens` or `bytes`.
     pub mode: &'static str,

@@ -1,5 +1,6 @@
 //! `/v1/responses`: the request, the response object, and the events of its stream.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -9,7 +10,7 @@ use super::items::{InputItem, Item, Part};
 use super::logprobs::Logprob;
 
 /// `POST /v1/responses`, and `response.create`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct CreateResponse {
     /// The model; none means the default.
     pub model: Option<String>,
@@ -50,7 +51,7 @@ pub struct CreateResponse {
 }
 
 /// `response.steer`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct Steer {
     /// The response that is steered.
     pub previous_response_id: Option<String>,
@@ -59,7 +60,7 @@ pub struct Steer {
 }
 
 /// `response.interrupt`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct Interrupt {
     /// The response that ends.
     pub response_id: Option<String>,
@@ -68,7 +69,7 @@ pub struct Interrupt {
 }
 
 /// `response.inject`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct Inject {
     /// The response that waits for results.
     pub response_id: Option<String>,
@@ -77,7 +78,7 @@ pub struct Inject {
 }
 
 /// A conversation's id, bare or in an object.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a conversation's id or an object with its id")]
 pub enum ConversationParam {
     /// Bare.
@@ -99,7 +100,7 @@ impl ConversationParam {
 }
 
 /// A response.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Response {
     /// `resp_…`
     pub id: String,
@@ -150,14 +151,14 @@ pub struct Response {
 }
 
 /// The conversation a response belongs to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ConversationRef {
     /// `conv_…`
     pub id: String,
 }
 
 /// Why a response failed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ResponseError {
     /// The stable code.
     pub code: &'static str,
@@ -166,14 +167,14 @@ pub struct ResponseError {
 }
 
 /// Why a response is incomplete.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct IncompleteDetails {
     /// `max_output_tokens`, `steered`, `disconnected`, `cancelled`.
     pub reason: String,
 }
 
 /// Tokens.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Usage {
     /// Tokens of the prompt.
     pub input_tokens: u32,
@@ -188,7 +189,7 @@ pub struct Usage {
 }
 
 /// Of the prompt's tokens.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct InputDetails {
     /// Came from the KV cache.
     pub cached_tokens: u32,
@@ -197,14 +198,14 @@ pub struct InputDetails {
 }
 
 /// Of the answer's tokens.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct OutputDetails {
     /// Were reasoning.
     pub reasoning_tokens: u32,
 }
 
 /// An event of a response's stream, in OpenAI's shape.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct StreamEvent {
     /// What happened.
     #[serde(flatten)]
@@ -214,7 +215,7 @@ pub struct StreamEvent {
 }
 
 /// What happened in a response's stream.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "type")]
 #[allow(missing_docs, reason = "names and fields are OpenAI's")]
 pub enum StreamBody {

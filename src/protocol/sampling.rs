@@ -1,11 +1,12 @@
 //! The fields of a request that say how its answer is generated, the same in every OpenAI-like API: OpenAI's own, and
 //! what vLLM and llama.cpp add to them.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 /// How tokens are chosen, and what the answer must look like.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct GenerationParams {
     /// 0 is greedy.
     pub temperature: Option<f32>,
@@ -69,11 +70,11 @@ pub struct GenerationParams {
     pub structured_outputs: Option<StructuredOutputs>,
     /// vLLM's older names for it.
     pub guided_json: Option<Value>,
-    /// See [`StructuredOutputs::regex`].
+    /// Text that this expression describes as a whole.
     pub guided_regex: Option<String>,
-    /// See [`StructuredOutputs::choice`].
+    /// One of these texts.
     pub guided_choice: Option<Vec<String>>,
-    /// See [`StructuredOutputs::grammar`].
+    /// Text of this Lark grammar.
     pub guided_grammar: Option<String>,
     /// The tools.
     pub tools: Option<Vec<Value>>,
@@ -91,7 +92,7 @@ impl GenerationParams {
 }
 
 /// What the answer must look like, as vLLM takes it.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct StructuredOutputs {
     /// JSON of this schema.
     pub json: Option<Value>,

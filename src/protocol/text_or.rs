@@ -1,8 +1,10 @@
 //! The wire's habit of taking one text where a list is meant.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -28,6 +30,20 @@ impl<T: Serialize> Serialize for TextOr<T> {
             Self::Text(text) => serializer.serialize_str(text),
             Self::List(list) => list.serialize(serializer),
         }
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for TextOr<T> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("TextOr{}", T::schema_name()).into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "string"}, generator.subschema_for::<Vec<T>>()]})
     }
 }
 

@@ -1,9 +1,10 @@
 //! `/v1/tokenize`, `/v1/detokenize`, `/v1/chat/render`, as users of vLLM know them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `POST /v1/tokenize` and `POST /v1/chat/render`, besides the fields of a chat completion or a response.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 pub struct Tokenize {
     /// The model; none means the default.
     pub model: Option<String>,
@@ -20,7 +21,7 @@ pub struct Tokenize {
 }
 
 /// Tokens and how many they are.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Tokenized {
     /// How many.
     pub count: usize,
@@ -33,7 +34,7 @@ pub struct Tokenized {
 }
 
 /// A rendered conversation.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RenderedChat {
     /// Always `chat.render`.
     pub object: &'static str,
@@ -54,7 +55,7 @@ pub struct RenderedChat {
 }
 
 /// `POST /v1/detokenize`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub struct Detokenize {
     /// The model; none means the default.
     pub model: Option<String>,
@@ -63,7 +64,7 @@ pub struct Detokenize {
 }
 
 /// The text of tokens, control tokens included.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Detokenized {
     /// The text.
     pub prompt: String,

@@ -36,12 +36,14 @@ pub fn mend(root: &Path) -> Result<Mended, Error> {
     if found.is_empty() {
         return Ok(Mended { found, kept: None });
     }
-    let kept = keep(root, "journal.before-repair")?;
-    // What a start found is of this damage; the next has its own.
-    let damaged = root.join("journal.damaged");
-    if damaged.exists() {
-        swap::Step::Rename(damaged, swap::free_name(root, "journal.before-repair")).run()?;
+    // What a start found of this damage is the journal as it was, for opening has cut it; the next damage has its own.
+    let (damaged, named) = (root.join("journal.damaged"), swap::free_name(root, "journal.before-repair"));
+    let as_found = damaged.exists().then(|| named.clone());
+    if as_found.is_some() {
+        swap::Step::Rename(damaged, named).run()?;
     }
+    let cut = keep(root, "journal.before-repair")?;
+    let kept = as_found.unwrap_or(cut);
     let journal = SledJournal::open_accepting(root, &lock)?;
     if !found.is_unreadable {
         repair::repair(&journal)?;

@@ -10,6 +10,7 @@ mod completions;
 mod compressed;
 mod conversations;
 mod deletion;
+mod description;
 mod endpoints;
 mod errors;
 mod hostile;

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use crate::confined::{self, checks};
 
-const PYTHON: &str = "openai[realtime]==3.57.0";
+pub(crate) const PYTHON: &str = "openai[realtime]==3.57.0";
 /// The last one that runs on the oldest Node.js that is still maintained.
-const JAVASCRIPT: &str = "6.49.0";
+pub(crate) const JAVASCRIPT: &str = "6.49.0";
 /// What that one speaks on sockets with.
 const WS: &str = "8.21.0";
 

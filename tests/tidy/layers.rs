@@ -40,7 +40,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer { path: "src/clock.rs", modules: &[], crates: &[], pure: false },
     Layer { path: "src/ids.rs", modules: &[], crates: &["serde", "thiserror", "uuid"], pure: true },
     Layer { path: "src/error.rs", modules: &[], crates: &["serde"], pure: true },
-    Layer { path: "src/protocol/", modules: &[], crates: &["serde", "serde_json"], pure: true },
+    Layer { path: "src/protocol/", modules: &[], crates: &["schemars", "serde", "serde_json"], pure: true },
     Layer {
         path: "src/parse/", modules: &["prompt", "engine::tokenizer"],
         crates: &["serde", "serde_json", "thiserror"], pure: true,
@@ -112,8 +112,9 @@ pub(crate) const LAYERS: &[Layer] = &[
             "store::KeyScope", "store::KeyedAnswer", "store::Operation",
         ],
         crates: &[
-            "axum", "base64", "chacha20poly1305", "flate2", "futures_util", "hyper", "hyper_util", "rustls", "serde",
-            "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio", "tokio_rustls", "tracing", "zstd",
+            "axum", "base64", "chacha20poly1305", "flate2", "futures_util", "hyper", "hyper_util", "rustls", "schemars",
+            "serde", "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio", "tokio_rustls", "tracing",
+            "zstd",
         ],
         pure: false,
     },

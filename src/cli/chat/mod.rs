@@ -43,8 +43,12 @@ const FAREWELL_WAIT: Duration = Duration::from_secs(5);
 const HELP: &str = "a line typed during an answer steers it; Ctrl-C cancels the answer, and leaves at the prompt; \
                     /quit leaves; /help says this; all else goes to the model";
 
+/// What else there is to know.
+const ABOUT: &str = "Where the server asks for an API key, it is taken from the variable MIDSTREAM_API_KEY.";
+
 /// What is set on the command line.
 #[derive(Args, Debug)]
+#[command(after_help = ABOUT)]
 pub(super) struct Arguments {
     /// The server [default: where the settings let it listen, else 127.0.0.1:8080]
     #[arg(long)]
@@ -55,6 +59,9 @@ pub(super) struct Arguments {
     /// An existing conversation to go on with [default: a new one]
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
+    /// The most tokens of an answer [default: until the model ends it or its context is full]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: Option<u32>,
     /// What to ask; without it standard input is read, line by line from a terminal
     #[arg(value_name = "MESSAGE")]
     message: Vec<String>,
@@ -106,7 +113,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         let (model, conversation) = join(&client, arguments).await?;
-        let session = Session::new(model, FreshIds::random(), !is_interactive);
+        let session = Session::new(model, FreshIds::random(), !is_interactive).limited(arguments.max_tokens);
         let signals = Signals::new()?;
         let is_typing_over = !is_interactive;
         let is_lost = false;

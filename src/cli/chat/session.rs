@@ -52,6 +52,8 @@ struct Unanswered {
 #[derive(Debug)]
 pub(super) struct Session {
     model: String,
+    /// The most tokens of an answer, if there is a bound.
+    max_tokens: Option<u32>,
     keys: FreshIds,
     /// The last event that was seen.
     cursor: u64,
@@ -80,6 +82,7 @@ impl Session {
     pub(super) fn new(model: String, keys: FreshIds, ending: bool) -> Self {
         Self {
             model,
+            max_tokens: None,
             keys,
             cursor: 0,
             joined_at: None,
@@ -93,6 +96,11 @@ impl Session {
             ending,
             farewell: None,
         }
+    }
+
+    /// Answers have at most so many tokens.
+    pub(super) fn limited(self, max_tokens: Option<u32>) -> Self {
+        Self { max_tokens, ..self }
     }
 
     /// A connection was made: subscribe behind what was seen, and repeat what was not answered.
@@ -293,7 +301,10 @@ impl Session {
                 Some(active) => json!({
                     "type": "conversation.intervene", "response_id": active, "input": text, "when": "now",
                 }),
-                None => json!({"type": "response.create", "model": self.model, "input": text}),
+                None => {
+                    let most = self.max_tokens;
+                    json!({"type": "response.create", "model": self.model, "input": text, "max_output_tokens": most})
+                }
             };
             outputs.push(self.send(frame, Some(text)));
         }

@@ -43,6 +43,13 @@ fn incomplete(seq: u64, id: &str, status: &str, reason: &str) -> Value {
 }
 
 #[test]
+fn answers_are_as_long_as_the_command_line_lets_them_be() {
+    let asked = sent(&joined(false).limited(Some(7)).on_line("hello"));
+    assert_eq!(asked[0]["max_output_tokens"], 7);
+    assert!(sent(&joined(false).on_line("hello"))[0]["max_output_tokens"].is_null());
+}
+
+#[test]
 fn a_line_asks_and_a_line_during_the_answer_steers() {
     let mut session = joined(false);
     let asked = sent(&session.on_line("hello"));
@@ -308,7 +315,8 @@ impl Breaking {
 /// Asks one message; the answer and the notes as they were written.
 async fn ask(url: &str) -> (Result<()>, String, String) {
     let client = Client::new(url, None).unwrap();
-    let arguments = Arguments { url: Some(url.to_owned()), model: None, conversation: None, message: Vec::new() };
+    let url = Some(url.to_owned());
+    let arguments = Arguments { url, model: None, conversation: None, max_tokens: None, message: Vec::new() };
     let (model, conversation) = match join(&client, &arguments).await {
         Ok(joined) => joined,
         Err(error) => return (Err(error), String::new(), String::new()),

@@ -112,6 +112,18 @@ fn mending_a_cut_log_keeps_the_journal_as_it_was_and_rewinds_what_is_left() {
     assert_eq!(mend(folder.path()).unwrap().kept, None, "a mended folder is mended again");
 }
 
+#[test]
+fn mending_behind_a_refused_start_names_the_journal_as_the_start_found_it() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 20, 10);
+    flip(folder.path(), 500);
+    let before = contents(&folder.path().join("journal"));
+    SledJournal::open_keeping(folder.path(), u64::MAX).unwrap_err();
+    let kept = mend(folder.path()).unwrap().kept.unwrap();
+    assert!(contents(&kept) == before, "{} is not what was there", kept.display());
+    assert!(!folder.path().join("journal.damaged").exists());
+}
+
 /// Places of a file in per mille, neighbours far apart. How much of a journal's file is in use differs from run to run
 /// with the database's own threads: a test goes on until it has hit something, not until it has tried some places.
 fn places() -> impl Iterator<Item = usize> {
