@@ -123,7 +123,8 @@ async fn write(folder: &Path, id: ConversationId) -> Outcome<()> {
         }
         log.add(Event::OutputDone { response_id, item_id });
         log.add(Event::ContentPartDone { response_id, item_id });
-        log.add(Event::OutputItemDone { response_id, item_id, status: ItemStatus::Completed, native_id: None });
+        let status = ItemStatus::Completed;
+        log.add(Event::OutputItemDone { response_id, item_id, status, native_id: None, made: None });
         log.add(Event::ResponseEnded {
             response_id,
             ending: Ending::Completed,

@@ -312,26 +312,22 @@ fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow:
         let engine = ScriptedEngine::from_file(path)?.with_bare_calls(config.bare_calls);
         let efforts = config.efforts_of(&engine.model().id);
         let aliases = config.aliases_of(&engine.model().id);
-        engines.push(Arc::new(engine.with_efforts(&efforts).with_aliases(aliases)));
+        let price = config.price_of(&engine.model().id);
+        engines.push(Arc::new(engine.with_efforts(&efforts).with_aliases(aliases).with_price(price)));
     }
     engines.extend(upstream_engines(config)?);
     Ok(engines)
 }
 
-/// The engines of all models of all upstreams. Of two with one id only one could ever be asked for.
+/// The engines of all models of all upstreams.
 pub(crate) fn upstream_engines(config: &Config) -> anyhow::Result<Vec<Arc<dyn Engine>>> {
-    let mut engines: Vec<Arc<dyn Engine>> = Vec::new();
-    for (name, upstream) in &config.upstream {
-        let own = UpstreamEngine::open(name, upstream, |variable| std::env::var(variable).ok());
-        for engine in own.with_context(|| format!("setting up the upstream {name}"))? {
-            let id = engine.model().id.clone();
-            let is_other = engines.iter().all(|other| other.model().id != id);
-            anyhow::ensure!(is_other, "two upstreams would both serve {id}; take it out of the models of one");
-            let engine = engine.with_efforts(&config.efforts_of(&id)).with_aliases(config.aliases_of(&id));
-            engines.push(Arc::new(engine));
-        }
-    }
-    Ok(engines)
+    let engines = UpstreamEngine::open(&config.upstream, |variable| std::env::var(variable).ok())?;
+    let named = |engine: UpstreamEngine| -> Arc<dyn Engine> {
+        let id = engine.model().id.clone();
+        let engine = engine.with_efforts(&config.efforts_of(&id)).with_aliases(config.aliases_of(&id));
+        Arc::new(engine.with_price(config.price_of(&id)))
+    };
+    Ok(engines.into_iter().map(named).collect())
 }
 
 fn load_model(config: &Config, id: &str, path: &Path, promised_bytes: u64) -> anyhow::Result<LocalEngine> {
@@ -383,6 +379,7 @@ pub(crate) fn load_options(config: &Config, id: &str) -> anyhow::Result<LoadOpti
         reasoning: config.reasoning_of(id)?,
         bare_calls: config.bare_calls,
         efforts: config.efforts_of(id),
+        price: config.price_of(id),
         aliases: config.aliases_of(id),
         template: config.chat_template_of(id).map(template_text).transpose()?,
         ..LoadOptions::default()

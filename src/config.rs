@@ -299,6 +299,9 @@ pub enum Error {
         /// What there is.
         source: UnknownFormat,
     },
+    /// A price that nothing can have.
+    #[error("[model.{0:?}]: price must have numbers from 0 to a million")]
+    Price(String),
     /// An upstream that cannot be asked.
     #[error("[upstream.{0}]: {1}")]
     Upstream(String, String),
@@ -355,6 +358,10 @@ impl Config {
         for model in self.model.keys().map(String::as_str).chain([""]) {
             self.tool_format_of(model)?;
             self.reasoning_of(model)?;
+        }
+        let has_unsound = |own: &ModelConfig| own.price.is_some_and(|price| !price.is_sound());
+        if let Some((name, _)) = self.model.iter().find(|(_, own)| has_unsound(own)) {
+            return Err(Error::Price(name.clone()));
         }
         if let Some((name, fault)) = self.upstream.iter().find_map(|(name, it)| Some((name, it.fault()?))) {
             return Err(Error::Upstream(name.clone(), fault));

@@ -13,7 +13,7 @@ use metrics::{
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::clock::monotonic;
-use crate::conversation::{Ending, Event, GenerationEnd};
+use crate::conversation::{Ending, Event, GenerationEnd, State};
 use crate::engine::Load;
 
 /// The process's own: the facade has room for one.
@@ -44,6 +44,7 @@ const COMMITTED: &str = "midstream_journal_batches_total";
 const INTERVENTIONS: &str = "midstream_interventions_total";
 const RESPONSES: &str = "midstream_responses_total";
 const RESUMES: &str = "midstream_responses_resumed_total";
+const COST: &str = "midstream_cost_nanos_total";
 const TOOL_CALLS: &str = "midstream_tool_calls_total";
 const CURSORS_EXPIRED: &str = "midstream_cursors_expired_total";
 const REQUESTS: &str = "midstream_http_requests_total";
@@ -95,6 +96,7 @@ fn describe() {
     counts(COMMITTED, "Batches of events that are durable");
     counts(INTERVENTIONS, "Steers by what became of them");
     counts(RESPONSES, "Responses by how they ended");
+    counts(COST, "What responses cost, in billionths, where their model has a price");
     counts(RESUMES, "Responses that went on behind a restart");
     counts(TOOL_CALLS, "Calls of tools: requested, answered, closed");
     counts(CURSORS_EXPIRED, "Readers whose place in the events was kept no longer");
@@ -204,8 +206,8 @@ pub fn answered(route: &str, status: u16) {
     counter!(REQUESTS, "route" => route.to_owned(), "status" => status.to_string()).increment(1);
 }
 
-/// An event was shown.
-pub fn published(event: &Event) {
+/// An event was shown; `state` has it already.
+pub fn published(event: &Event, state: &State) {
     let outcome = |outcome| counter!(INTERVENTIONS, "outcome" => outcome).increment(1);
     let call = |state| counter!(TOOL_CALLS, "state" => state).increment(1);
     match event {
@@ -219,7 +221,7 @@ pub fn published(event: &Event) {
         Event::ToolResultAccepted { .. } => call("answered"),
         Event::ToolCallClosed { .. } => call("closed"),
         Event::ResponseResumed { .. } => counter!(RESUMES).increment(1),
-        Event::ResponseEnded { ending, .. } => {
+        Event::ResponseEnded { response_id, ending, .. } => {
             let status = match ending {
                 Ending::Completed => "completed",
                 Ending::Incomplete { reason } if reason == "steered" => "steered",
@@ -228,6 +230,11 @@ pub fn published(event: &Event) {
                 Ending::Failed { .. } => "failed",
             };
             counter!(RESPONSES, "status" => status).increment(1);
+            if let Some(response) = state.response_even_deleted(*response_id)
+                && let Some(nanos) = response.usage.cost_nanos
+            {
+                counter!(COST, "model_name" => response.config.model.clone()).increment(nanos);
+            }
         }
         _ => {}
     }
@@ -237,7 +244,7 @@ pub fn published(event: &Event) {
 mod tests {
     use super::*;
 
-    const NAMES: [&str; 24] = [
+    const NAMES: [&str; 25] = [
         TIME_TO_FIRST_TOKEN,
         INTER_TOKEN,
         END_TO_END,
@@ -255,6 +262,7 @@ mod tests {
         COMMITTED,
         INTERVENTIONS,
         RESPONSES,
+        COST,
         RESUMES,
         TOOL_CALLS,
         CURSORS_EXPIRED,

@@ -208,6 +208,28 @@ fn an_address_that_others_reach_is_refused_in_one_sentence() {
     assert!(error.contains("loopback only, and 0.0.0.0:0 is refused"), "{error}");
 }
 
+#[test]
+fn shells_and_man_are_told_of_every_subcommand() {
+    let ran = |arguments: &[&str]| Command::new(PROGRAM).args(arguments).output().unwrap();
+    let help = ran(&["--help"]);
+    let (_, help, _) = outcome(&help);
+    let listed = help.split("Commands:").nth(1).unwrap().split("\n\n").next().unwrap();
+    let subcommands: Vec<_> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(subcommands.len() > 10, "{listed}");
+    for arguments in [&["completions", "bash"][..], &["completions", "zsh"], &["completions", "fish"], &["man"]] {
+        let output = ran(arguments);
+        let (code, text, error) = outcome(&output);
+        assert_eq!((code, error), (0, ""), "{arguments:?}");
+        // In roff a hyphen has a backslash in front of it.
+        let text = text.replace('\\', "");
+        let missing: Vec<_> = subcommands.iter().filter(|name| !text.contains(**name)).collect();
+        assert!(missing.is_empty(), "{arguments:?}: {missing:?}");
+    }
+    let output = ran(&["completions", "tcsh"]);
+    let (code, _, error) = outcome(&output);
+    assert!(code == 2 && error.contains("possible values: bash"), "{error}");
+}
+
 /// Whether the server shows this certificate.
 fn shows(address: &str, certificate: &[u8]) -> bool {
     let mut roots = RootCertStore::empty();

@@ -95,6 +95,7 @@ pub(super) fn chat(config: &ResponseConfig, model: &ModelInfo, begun: usize) -> 
         stop: config.stop.clone(),
         constraint: config.constraint.clone(),
         effort: config.thinking.as_ref().and_then(|thinking| thinking.effort.clone()),
+        thinking_tokens: config.thinking.as_ref().and_then(|thinking| thinking.budget_tokens),
         template_kwargs: config.template_kwargs.clone(),
     })
 }
@@ -118,5 +119,102 @@ pub(super) fn unfinished_call() -> Output {
 /// What an engine counted, in the core's words.
 pub(super) fn usage_of(counted: Counted) -> Usage {
     let Counted { input_tokens, cached_tokens, output_tokens, reasoning_tokens } = counted;
-    Usage { input_tokens, cached_tokens, output_tokens, reasoning_tokens }
+    Usage { input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost_nanos: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::{Event, Item, ItemStatus, NewResponse, Purpose, Recorded};
+    use crate::engine::{Engine, ScriptedEngine};
+    use crate::ids::{ConversationId, FreshIds, ItemId, ResponseId};
+
+    /// A response to this input that has begun these items, each with this much of its text.
+    fn begun(config: ResponseConfig, input: &[(Role, &str)], output: Vec<(ItemBody, &str)>) -> (State, ResponseId) {
+        let fresh = &mut FreshIds::from_seed(7);
+        let (id, response_id) = (ConversationId::draw(fresh), ResponseId::draw(fresh));
+        let items = input.iter().map(|(role, text)| Item::message(ItemId::draw(fresh), *role, *text)).collect();
+        let new = NewResponse { id: response_id, previous: None, input: items, config, enqueued: false };
+        let created = Event::ConversationCreated {
+            id,
+            principal: "local".to_owned(),
+            tenant: None,
+            metadata: serde_json::Map::new(),
+            forked_from: None,
+            defaults: crate::conversation::Policies::default(),
+            template_ms: None,
+        };
+        let mut events = vec![created, Event::ResponseCreated(Box::new(new))];
+        for (body, text) in output {
+            let item = Item { id: ItemId::draw(fresh), status: ItemStatus::InProgress, body };
+            let (item_id, text) = (item.id, text.to_owned());
+            events.push(Event::OutputItemAdded { response_id, item, first_token: 0 });
+            let (tokens, logprobs) = (vec![PIECE_TOKEN], Vec::new());
+            events.push(Event::OutputDelta { response_id, item_id, text, tokens, logprobs });
+        }
+        let mut state = State::default();
+        for (seq, event) in (1..).zip(events) {
+            state.apply(&Recorded { seq, number: None, at_ms: 1_000, event });
+        }
+        (state, response_id)
+    }
+
+    /// The roles and texts that an engine gets, how many of them are the answer's, and whether a call is open.
+    fn got(config: ResponseConfig, output: Vec<(ItemBody, &str)>) -> (Vec<(Role, String)>, usize, bool) {
+        let engine = ScriptedEngine::from_json(r#"[{"deltas": ["a"]}]"#).unwrap();
+        let input = [(Role::User, "Count."), (Role::Assistant, "one")];
+        let (state, id) = begun(config, &input, output);
+        let settings = PromptSettings { strip_preamble: true, reasoning_cleared_after_ms: 0 };
+        let rendered = as_messages(&state, state.response(id).unwrap(), engine.model(), settings);
+        assert!(rendered.tokens.is_empty());
+        let said = rendered.messages.into_iter().map(|message| (message.role, message.content)).collect();
+        (said, rendered.begun, rendered.is_in_call)
+    }
+
+    fn config() -> ResponseConfig {
+        ResponseConfig::new("m", "f")
+    }
+
+    fn text() -> ItemBody {
+        ItemBody::Message { role: Role::Assistant, content: Vec::new() }
+    }
+
+    fn messages(texts: &[(Role, &str)]) -> Vec<(Role, String)> {
+        texts.iter().map(|(role, text)| (*role, (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn an_answer_that_was_begun_goes_along_and_is_told_apart_from_what_a_client_brought() {
+        let brought = [(Role::User, "Count."), (Role::Assistant, "one")];
+        assert_eq!(got(config(), vec![]), (messages(&brought), 0, false));
+        let begun = [brought[0], brought[1], (Role::Assistant, "two")];
+        assert_eq!(got(config(), vec![(text(), "two")]), (messages(&begun), 1, false));
+        // A beginning that the client gave is one message with what follows.
+        let goes_on = || ResponseConfig { prompt_end: crate::prompt::PromptEnd::Message, ..config() };
+        assert_eq!(got(goes_on(), vec![]), (messages(&brought), 1, false));
+        let one = [brought[0], (Role::Assistant, "one two")];
+        assert_eq!(got(goes_on(), vec![(text(), " two")]), (messages(&one), 1, false));
+    }
+
+    #[test]
+    fn a_summary_that_was_begun_is_gone_on_with_though_the_transcript_does_not_show_it() {
+        let config = ResponseConfig { purpose: Purpose::Summary, ..config() };
+        let summary = ItemBody::Compaction { text: String::new() };
+        let (said, begun, _) = got(config, vec![(summary, "They coun")]);
+        assert_eq!((said.last().unwrap(), begun), (&(Role::Assistant, "They coun".to_owned()), 1));
+    }
+
+    #[test]
+    fn a_call_that_is_open_is_told() {
+        let call = ItemBody::FunctionCall {
+            call_id: crate::ids::CallId("c".to_owned()),
+            native_id: None,
+            name: "f".to_owned(),
+            arguments: String::new(),
+            call_kind: crate::conversation::CallKind::Function,
+            namespace: None,
+        };
+        let (_, begun, is_in_call) = got(config(), vec![(text(), "two"), (call, "{")]);
+        assert!(is_in_call && begun > 0);
+    }
 }

@@ -360,7 +360,7 @@ impl Live {
         for recorded in decided.events {
             let recorded = Arc::new(recorded);
             self.readers.publish(&recorded);
-            telemetry::published(&recorded.event);
+            telemetry::published(&recorded.event, &self.state);
             if !self.stored {
                 match &recorded.event {
                     Event::ResponseCreated(new) => self.parts.unstored.add(new.id, (self.id, myself.clone())),

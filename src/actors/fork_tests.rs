@@ -72,16 +72,23 @@ pub(super) async fn ended(handle: &ConversationHandle, create: Create) -> Arc<St
     soon(handle.ended(id)).await.unwrap()
 }
 
-/// A conversation of three turns with the engine that spells, and the time.
-pub(super) async fn spelled() -> (Parent, Arc<Teller>, Arc<AtomicU64>) {
+/// A server with the engine that spells, whose context has so many tokens.
+pub(super) fn spelling(context_length: u32) -> (Parts, Arc<Teller>) {
     let journal = Arc::new(MemoryJournal::new());
-    let now = Arc::new(AtomicU64::new(1_764_000_000_000));
     let mut parts = parts(&journal, &json!([{"deltas": ["unused"]}]), Config::default());
     let model = parts.catalog.get(None).unwrap().model().clone();
     let template = Arc::new(ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap());
     // Bytes, `ChatML`'s tokens, and a syllable with its letters: a tokeniser takes the syllable.
     let tokenizer = Arc::new(tokenizer(&["<|im_start|>", "<|im_end|>"], &["h", "i", "hi"]));
-    let teller = Teller::serve(&mut parts, ModelInfo { tokenizer, template, ..model }, vec![SAID.to_vec()]);
+    let model = ModelInfo { context_length, tokenizer, template, ..model };
+    let teller = Teller::serve(&mut parts, model, vec![SAID.to_vec()]);
+    (parts, teller)
+}
+
+/// A conversation of three turns with the engine that spells, and the time.
+pub(super) async fn spelled() -> (Parent, Arc<Teller>, Arc<AtomicU64>) {
+    let now = Arc::new(AtomicU64::new(1_764_000_000_000));
+    let (mut parts, teller) = spelling(1 << 20);
     parts.clock = Clock::Manual(now.clone());
     (Parent::new(parts, 3).await, teller, now)
 }

@@ -23,6 +23,7 @@ mod reader;
 mod reading;
 mod root;
 mod shared;
+mod shorten;
 mod standing;
 mod unflushed;
 
@@ -40,6 +41,8 @@ mod prompt_tests;
 mod reading_tests;
 #[cfg(test)]
 mod retention_tests;
+#[cfg(test)]
+mod shorten_tests;
 #[cfg(test)]
 mod teller;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::chat::{BYTES_PER_TOKEN, as_messages, estimated_tokens};
 use super::reading::Reading;
+use super::shorten::{leave_out, prompt_tokens_max, shortened};
 use crate::config::Config;
 use crate::conversation::{
     self, Create, Event, HeldTokens, Item, ItemBody, ItemStatus, NewResponse, Now, RecordedPrompt, Response, State,
@@ -107,7 +108,8 @@ impl HeldPrompt {
         }
         let rendered = match recorded_prompt(&turns, &model.fingerprint) {
             Some(tokens) => {
-                let messages = messages_within(state, turn, settings.reasoning_cleared_after_ms);
+                let mut messages = messages_within(state, turn, settings.reasoning_cleared_after_ms);
+                leave_out(&mut messages, turn.prompt.as_ref().map_or(0, |prompt| prompt.left_out as usize));
                 let prompt = model.tokenizer.spell(&tokens);
                 let starts_in_reasoning = starts_in_reasoning(turn, model, &messages, &prompt);
                 Rendered::tokens(tokens, messages, starts_in_reasoning)
@@ -131,15 +133,17 @@ impl HeldPrompt {
         let begin = self.begin(before, model).or_else(|| held_tokens(before, &model.fingerprint));
         let (mut held, first) = begin.map_or((None, 0), |held| (Some(held.tokens), held.place + 1));
         for turn in &before[first..] {
-            let (_, built) = build_turn(state, turn, model, settings, held.as_deref())?;
-            let mut tokens = built.tokens;
+            let mut tokens = build_turn(state, turn, model, settings, held.as_deref())?.built.tokens;
             tokens.extend(turn.kept_tokens());
             held = Some(tokens);
         }
-        let (messages, built) = build_turn(state, turn, model, settings, held.as_deref())?;
+        let Prompt { messages, left_out, built } = build_turn(state, turn, model, settings, held.as_deref())?;
         let starts_in_reasoning = starts_in_reasoning(turn, model, &messages, &built.text);
         let is_new = turn.prompt.is_none() && turn.config.store;
-        let record = is_new.then(|| RecordedPrompt::of(&built.tokens, turn, before, &model.fingerprint));
+        let record = is_new.then(|| RecordedPrompt {
+            left_out: left_out as u32,
+            ..RecordedPrompt::of(&built.tokens, turn, before, &model.fingerprint)
+        });
         Ok(Rendered { record, ..Rendered::tokens(built.tokens, messages, starts_in_reasoning) })
     }
 
@@ -188,7 +192,8 @@ impl HeldPrompt {
         // What it sealed comes back as it was, reasoning and all.
         let reasoning = reasoning.filter(|output| matches!(output.item.body, ItemBody::Reasoning { .. }));
         runs.extend(reasoning.map(|output| output.tokens.as_slice()));
-        Ok(build_messages(&state, turn, model, settings, &messages, &Known { held: None, runs: &runs })?.tokens)
+        let known = Known { held: None, runs: &runs };
+        Ok(build_messages(&state, turn, model, settings, messages, &known)?.built.tokens)
     }
 
     /// The tokens of the turn that was built last, with its answer.
@@ -251,17 +256,18 @@ pub(super) fn explain(
     model: &ModelInfo,
     settings: PromptSettings,
 ) -> Result<(Option<ResponseId>, PrefixReport), Unrendered> {
-    let mut held: Option<(&Response, Vec<u32>)> = None;
+    let mut held: Option<(&Response, usize, Vec<u32>)> = None;
     for turn in turns(state, id) {
-        let before = held.as_ref().map(|(_, tokens)| tokens.as_slice());
-        let (messages, built) = build_turn(state, turn, model, settings, before)?;
+        let before = held.as_ref().map(|(.., tokens)| tokens.as_slice());
+        let Prompt { messages, left_out, built } = build_turn(state, turn, model, settings, before)?;
         if turn.id == id {
             let prompt = Side { tokens: &built.tokens, messages: &messages, tools: &turn.config.tools };
             let report = |held: Side<'_>| compare(&model.tokenizer, model.template.capabilities(), held, prompt);
             return Ok(match &held {
                 None => (None, report(Side { tokens: &[], messages: &[], tools: &[] })),
-                Some((previous, tokens)) => {
-                    let answered = messages_with_answer(state, previous, settings.reasoning_cleared_after_ms);
+                Some((previous, left_out, tokens)) => {
+                    let mut answered = messages_with_answer(state, previous, settings.reasoning_cleared_after_ms);
+                    leave_out(&mut answered, *left_out);
                     let tools = &previous.config.tools;
                     (Some(previous.id), report(Side { tokens, messages: &answered, tools }))
                 }
@@ -269,48 +275,66 @@ pub(super) fn explain(
         }
         let mut tokens = built.tokens;
         tokens.extend(turn.kept_tokens());
-        held = Some((turn, tokens));
+        held = Some((turn, left_out, tokens));
     }
     Err(Unrendered::Template(format!("{id} has no place in the transcript")))
 }
 
-/// A prompt and the messages that it was made from.
+/// A prompt, the messages that it was made from, and how many were left out of it.
+struct Prompt {
+    messages: Vec<Message>,
+    left_out: usize,
+    built: Built,
+}
+
 fn build_turn(
     state: &State,
     turn: &Response,
     model: &ModelInfo,
     settings: PromptSettings,
     held: Option<&[u32]>,
-) -> Result<(Vec<Message>, Built), Unrendered> {
+) -> Result<Prompt, Unrendered> {
     let messages = messages_within(state, turn, settings.reasoning_cleared_after_ms);
     let runs = known_runs(state, turn, &model.fingerprint);
-    let built = build_messages(state, turn, model, settings, &messages, &Known { held, runs: &runs })?;
-    Ok((messages, built))
+    build_messages(state, turn, model, settings, messages, &Known { held, runs: &runs })
 }
 
+/// Builds a prompt of these messages; where the turn allows it, without the oldest of too many.
 fn build_messages(
     state: &State,
     turn: &Response,
     model: &ModelInfo,
     settings: PromptSettings,
-    messages: &[Message],
+    mut messages: Vec<Message>,
     known: &Known<'_>,
-) -> Result<Built, Unrendered> {
-    refuse_hopeless(messages, model)?;
-    let rendering = Rendering {
-        messages,
-        tools: &turn.config.tools,
-        end: turn.config.prompt_end,
-        kwargs: &template_kwargs(&turn.config.template_kwargs, model.template.capabilities()),
-        // The transcript's own time, so that a template that shows the date gives the same prompt every day.
-        now_unix_ms: state.template_ms,
-        strip_preamble: settings.strip_preamble && turn.config.strip_preamble,
+) -> Result<Prompt, Unrendered> {
+    let kwargs = template_kwargs(&turn.config.template_kwargs, model.template.capabilities());
+    let build = |messages: &[Message]| {
+        refuse_hopeless(messages, model)?;
+        let rendering = Rendering {
+            messages,
+            tools: &turn.config.tools,
+            end: turn.config.prompt_end,
+            kwargs: &kwargs,
+            // The transcript's own time, so that a template that shows the date gives the same prompt every day.
+            now_unix_ms: state.template_ms,
+            strip_preamble: settings.strip_preamble && turn.config.strip_preamble,
+        };
+        let built = build_within(&model.template, &model.tokenizer, &rendering, known, context_of(model));
+        built.map_err(|error| match error {
+            TemplateError::TooLong { .. } => Unrendered::TooLong(error.to_string()),
+            error => Unrendered::Template(error.to_string()),
+        })
     };
-    let context = context_of(model);
-    build_within(&model.template, &model.tokenizer, &rendering, known, context).map_err(|error| match error {
-        TemplateError::TooLong { .. } => Unrendered::TooLong(error.to_string()),
-        error => Unrendered::Template(error.to_string()),
-    })
+    // An upstream's tokens are not counted here.
+    if !turn.config.extras.truncates || model.medium == Medium::Messages {
+        let built = build(&messages)?;
+        return Ok(Prompt { messages, left_out: 0, built });
+    }
+    let tokens_max = prompt_tokens_max(model.context_length, turn.config.max_output_tokens);
+    let (left_out, built) = shortened(&messages, tokens_max, build)?;
+    leave_out(&mut messages, left_out);
+    Ok(Prompt { messages, left_out, built })
 }
 
 /// The messages and the prompt that a request would be given behind this state's last turn, by a generation's way. Of
@@ -328,7 +352,8 @@ pub(super) fn preview(
     let turn = state.response(id).ok_or_else(|| Unrendered::Template(format!("no response {id}")))?;
     let messages = messages_within(&state, turn, settings.reasoning_cleared_after_ms);
     let runs = known_runs(&state, turn, &model.fingerprint);
-    let built = build_messages(&state, turn, model, settings, &messages, &Known { held: None, runs: &runs })?;
+    let known = Known { held: None, runs: &runs };
+    let Prompt { messages, built, .. } = build_messages(&state, turn, model, settings, messages, &known)?;
     Ok((messages, built))
 }
 

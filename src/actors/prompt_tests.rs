@@ -13,13 +13,13 @@ use crate::prompt::ChatTemplate;
 use crate::store::{Batch, Durability, Journal, MemoryJournal, Record, Writer};
 
 /// The template, for conversations of so many messages or more; each other one it refuses.
-fn refusing_below(messages: usize) -> String {
+pub(super) fn refusing_below(messages: usize) -> String {
     let refusal = "{{ raise_exception('an earlier turn is rendered again') }}";
     format!("{{% if messages|length < {messages} %}}{refusal}{{% endif %}}{TEMPLATE}")
 }
 
 /// A process that starts on a copy of the journal, with this template.
-async fn restarted(
+pub(super) async fn restarted(
     parts: &Parts,
     conversation: ConversationId,
     events: &[Recorded],
@@ -43,7 +43,7 @@ async fn restarted(
     (parts, handle, teller)
 }
 
-fn without_prompts(events: &[Recorded]) -> Vec<Recorded> {
+pub(super) fn without_prompts(events: &[Recorded]) -> Vec<Recorded> {
     let mut events = events.to_vec();
     for recorded in &mut events {
         if let Event::ResponseInProgress { prompt, .. } = &mut recorded.event {

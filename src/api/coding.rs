@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
 use axum::http::{HeaderMap, header};
-use flate2::write::GzDecoder;
+use flate2::write::MultiGzDecoder;
 use futures_util::StreamExt;
 use tokio::time::timeout;
 use zstd::stream::write::Decoder as ZstdDecoder;
@@ -126,8 +126,8 @@ impl Coding {
 /// Makes a body of what comes of it.
 enum Expander {
     Identity(Bounded),
-    /// One member, which is what clients send.
-    Gzip(Box<GzDecoder<Bounded>>),
+    /// Of any number of members, whose contents are one body.
+    Gzip(Box<MultiGzDecoder<Bounded>>),
     Zstd(ZstdDecoder<'static, Bounded>),
 }
 
@@ -136,7 +136,7 @@ impl Expander {
         let bounded = Bounded { bytes: Vec::new(), bytes_max };
         Ok(match coding {
             Coding::Identity => Self::Identity(bounded),
-            Coding::Gzip => Self::Gzip(Box::new(GzDecoder::new(bounded))),
+            Coding::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(bounded))),
             Coding::Zstd => {
                 let mut decoder = ZstdDecoder::new(bounded)?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
@@ -305,6 +305,22 @@ mod tests {
         let nothing = [zstd(b""), b"\x50\x2a\x4d\x18\x04\0\0\0skip".to_vec()].concat().repeat(1_000);
         assert_eq!(read_in("zstd", nothing.clone(), 100, ROOM).await.unwrap(), b"");
         refused("zstd", nothing, 5_000).await;
+    }
+
+    #[tokio::test]
+    async fn several_streams_behind_each_other_are_one_body() {
+        let (first, second) = (text(3_000), text(500));
+        for (coding, compress) in CODINGS {
+            let parts = [compress(&first), compress(b""), compress(&second)];
+            let (bytes, expected) = (parts.concat(), [first.clone(), second.clone()].concat());
+            for chunk in [1, 7, parts[0].len(), bytes.len()] {
+                assert!(read_in(coding, bytes.clone(), chunk, ROOM).await.unwrap() == expected, "{coding} in {chunk}");
+            }
+            let reject = read_in(coding, bytes[..bytes.len() - 1].to_vec(), 100, ROOM).await.unwrap_err();
+            assert_eq!(reject.code, Code::InvalidInput, "{coding}: the last is cut");
+            let reject = read_in(coding, bytes, 100, expected.len() - 1).await.unwrap_err();
+            assert_eq!(reject.code, Code::RequestTooLarge, "{coding}: one bound for all of them");
+        }
     }
 
     #[tokio::test]

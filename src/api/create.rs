@@ -13,7 +13,9 @@ use super::unserved;
 use super::{constraint, sampling};
 use crate::access::{DEFAULT_TENANT, Identity};
 use crate::actors::{Claim, ConversationHandle, KeyClaim, Open, Reader, offload};
-use crate::conversation::{Create, Item, Purpose, Reject, ResponseConfig, State, Toolbox, ToolsAllowed, brought};
+use crate::conversation::{
+    Create, Extras, Item, Purpose, Reject, ResponseConfig, State, Toolbox, ToolsAllowed, brought,
+};
 use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
@@ -162,7 +164,8 @@ pub(crate) fn create(
         purpose,
         seal: seal.filter(|_| compacts || params.includes(SEALED_REASONING)).map(|seal| seal.key(response_id)),
         tools_allowed,
-        extras: input::extras(body)?,
+        extras: extras(body)?,
+        price: model.price,
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     Ok(Create {
@@ -170,6 +173,19 @@ pub(crate) fn create(
         in_conversation: request.conversation.is_some(),
         ..Create::new(response_id, input, config)
     })
+}
+
+/// What few requests ask for.
+fn extras(body: &Value) -> Result<Extras, Reject> {
+    let truncates = match body.get("truncation") {
+        None | Some(Value::Null) => false,
+        Some(word) if word == "disabled" => false,
+        Some(word) if word == "auto" => true,
+        Some(other) => {
+            return Err(invalid("truncation", format!("truncation is {other}, but must be auto or disabled")));
+        }
+    };
+    Ok(Extras { truncates, ..input::extras(body)? })
 }
 
 /// What the response object repeats of the request.

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::object;
-use crate::conversation::{CallKind, CopiedTurn, FlushPolicy, TokenLogprob, custom_input};
+use crate::conversation::{CallKind, CopiedTurn, FlushPolicy, TokenLogprob, custom_input, custom_input_behind};
 use crate::conversation::{
     Ending, Event, Item, ItemBody, ItemStatus, OutputItem, Recorded, Response, ResponseStatus, State,
 };
@@ -94,8 +94,7 @@ fn delta(response: &Response, item_id: ItemId, text: &str, logprobs: &[TokenLogp
         ItemBody::FunctionCall { arguments, call_kind, .. } => match call_kind {
             CallKind::Function => StreamBody::FunctionCallArgumentsDelta { item_id, output_index, delta },
             CallKind::Custom => {
-                let before = custom_input(&arguments[..arguments.len().saturating_sub(delta.len())]);
-                let delta = custom_input(arguments).split_off(before.len());
+                let delta = custom_input_behind(arguments, delta.len());
                 StreamBody::CustomToolCallInputDelta { item_id, output_index, delta }
             }
             CallKind::ToolSearch | CallKind::LocalShell => return None,

@@ -67,7 +67,7 @@ pub(crate) fn extras(body: &Value) -> Result<Extras, Reject> {
         Some(Value::Bool(wanted)) => Some(*wanted),
         Some(hint) => return Err(wrong("speculative_prefill", hint, "true or false")),
     };
-    Ok(Extras { prompt: None, cache_salt: cache_salt(body)?, speculative_prefill })
+    Ok(Extras { cache_salt: cache_salt(body)?, speculative_prefill, ..Extras::default() })
 }
 
 /// What stands for the name that a client gives its cache.

@@ -1,5 +1,7 @@
 //! From the wire's input to the core's: items, tools, sampling, limits. Everything behind this is valid.
 
+use std::collections::HashMap;
+
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
@@ -315,16 +317,21 @@ fn texts<'a>(parts: &'a [ContentPart], path: &str) -> Result<Vec<&'a str>, Rejec
 /// The transcript of a chat request as items.
 pub(crate) fn chat_items(messages: &[ChatMessage], fresh: &mut FreshIds) -> Result<Vec<Item>, Reject> {
     let mut items = Vec::with_capacity(messages.len());
+    let mut called: HashMap<String, CallKind> = HashMap::new();
     for (position, message) in messages.iter().enumerate() {
         let path = format!("messages[{position}]");
-        for body in chat_bodies(message, &path)? {
+        for body in chat_bodies(message, &path, &called)? {
+            if let ItemBody::FunctionCall { call_id, call_kind, .. } = &body {
+                called.insert(call_id.0.clone(), *call_kind);
+            }
             items.push(fresh_item(body, fresh));
         }
     }
     Ok(items)
 }
 
-fn chat_bodies(message: &ChatMessage, path: &str) -> Result<Vec<ItemBody>, Reject> {
+/// What a message says behind calls with these ids.
+fn chat_bodies(message: &ChatMessage, path: &str, called: &HashMap<String, CallKind>) -> Result<Vec<ItemBody>, Reject> {
     let text = text_of(message.content.as_ref(), &format!("{path}.content"))?;
     let role = match message.role.as_str() {
         "system" => Role::System,
@@ -333,15 +340,11 @@ fn chat_bodies(message: &ChatMessage, path: &str) -> Result<Vec<ItemBody>, Rejec
         "assistant" => return assistant_bodies(message, text, path),
         "tool" => {
             let at = format!("{path}.tool_call_id");
-            let call_id = message.tool_call_id.clone();
+            let call_id = message.tool_call_id.clone().map(CallId);
             let call_id = call_id.ok_or_else(|| invalid(at.clone(), format!("{at} is missing")))?;
-            return Ok(vec![ItemBody::FunctionCallOutput {
-                call_id: CallId(call_id),
-                output: text,
-                synthetic: false,
-                is_error: false,
-                call_kind: CallKind::Function,
-            }]);
+            let call_kind = called.get(&call_id.0).copied().unwrap_or_default();
+            let (output, synthetic, is_error) = (text, false, false);
+            return Ok(vec![ItemBody::FunctionCallOutput { call_id, output, synthetic, is_error, call_kind }]);
         }
         role => {
             let message = format!("{path}.role: {role:?} is none of system, developer, user, assistant, tool");
@@ -364,17 +367,13 @@ fn assistant_bodies(message: &ChatMessage, text: String, path: &str) -> Result<V
         bodies.push(ItemBody::Message { role: Role::Assistant, content });
     }
     for (position, call) in calls.iter().enumerate() {
-        let at = format!("{path}.tool_calls[{position}].function");
-        let function = call.function.as_ref();
-        let function = function.ok_or_else(|| invalid(at.clone(), format!("{at} is missing")))?;
-        bodies.push(ItemBody::FunctionCall {
-            call_id: CallId(call.id.clone()),
-            native_id: None,
-            name: function.name.clone(),
-            arguments: function.arguments.clone(),
-            call_kind: CallKind::Function,
-            namespace: None,
-        });
+        let (name, arguments, call_kind) = match (&call.function, &call.custom) {
+            (Some(function), _) => (function.name.clone(), function.arguments.clone(), CallKind::Function),
+            (None, Some(custom)) => (custom.name.clone(), custom_arguments(&custom.input), CallKind::Custom),
+            (None, None) => return Err(missing(&format!("{path}.tool_calls[{position}]"), "function")),
+        };
+        let call_id = CallId(call.id.clone());
+        bodies.push(ItemBody::FunctionCall { call_id, native_id: None, name, arguments, call_kind, namespace: None });
     }
     Ok(bodies)
 }

@@ -45,6 +45,10 @@ mod frame_tests;
 mod messages_tests;
 #[cfg(test)]
 mod replay_tests;
+#[cfg(test)]
+mod reuse_tests;
+#[cfg(test)]
+mod running_tests;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use crate::conversation::{
     Content, Ending, Intervention, InterventionStatus, Item, ItemBody, ItemStatus, Response, State, Usage,
 };
 use crate::conversation::{OutputItem, ResponseStatus, TokenLogprob};
-use crate::engine::settings::Sampling;
+use crate::engine::settings::{Sampling, units};
 use crate::ids::InterventionId;
 use crate::prompt::Role;
 use crate::protocol::conversations as wire_conversation;
@@ -94,6 +94,7 @@ fn usage(usage: &Usage) -> wire::Usage {
         output_tokens: usage.output_tokens,
         output_tokens_details: wire::OutputDetails { reasoning_tokens: usage.reasoning_tokens },
         total_tokens: usage.input_tokens + usage.output_tokens,
+        cost: usage.cost_nanos.map(units),
     }
 }
 
@@ -121,7 +122,12 @@ pub(crate) fn output(response: &Response, output: &OutputItem) -> WireItem {
 /// An item of an answer, sealed, once it is whole: where its response seals.
 pub(crate) fn seal(response: &Response, output: &OutputItem) -> Option<String> {
     let key = response.config.seal.as_ref().filter(|_| output.item.status != ItemStatus::InProgress)?;
-    let made = Made { fingerprint: response.config.fingerprint.clone(), tokens: output.tokens.clone() };
+    let signed = match &output.item.body {
+        ItemBody::Reasoning { made, .. } => made.clone(),
+        _ => None,
+    };
+    let (fingerprint, tokens) = (response.config.fingerprint.clone(), output.tokens.clone());
+    let made = signed.unwrap_or(Made { fingerprint, tokens, native: None });
     sealed(key, output.item.id, &Kept { text: output.item.text(), made })
 }
 

@@ -118,7 +118,8 @@ mod tests {
         let fresh = &mut FreshIds::random();
         let (response, item) = (ResponseId::draw(fresh), ItemId::draw(fresh));
         let (own, other) = (Seal::new([7; 32]), Seal::new([8; 32]));
-        let made = Made { fingerprint: "f".to_owned(), tokens: vec![1, 70_000] };
+        let native = Some(serde_json::json!({"signature": "s"}));
+        let made = Made { fingerprint: "f".to_owned(), tokens: vec![1, 70_000], native };
         let kept = Kept { text: "hm, \u{1F44B}\n\"well\"".to_owned(), made };
         let said = sealed(&own.key(response), item, &kept).unwrap();
         assert_eq!(own.open(&said).as_ref(), Some(&kept));

@@ -73,21 +73,22 @@ pub(crate) fn allowed(choice: Option<&Value>) -> ToolsAllowed {
     }
 }
 
-/// The functions of a chat. A custom tool has no shape there that its call could come back in; other kinds are ignored.
-pub(crate) fn functions(tools: Option<&[Value]>, choice: Option<&Value>) -> Result<Toolbox, Reject> {
+/// The tools of a chat: functions, and tools that take a text. Other kinds are ignored.
+pub(crate) fn of_chat(tools: Option<&[Value]>, choice: Option<&Value>) -> Result<Toolbox, Reject> {
     if choice.is_some_and(|choice| choice == "none") {
         return Ok(Toolbox::default());
     }
-    let holds = custom_tools::holds(tools.unwrap_or_default(), "tools")?;
-    let tools = tools.unwrap_or_default().iter().enumerate();
-    if let Some((position, _)) = tools.clone().find(|(_, tool)| tool["type"] == "custom") {
-        let at = format!("tools[{position}].type");
-        let text = format!("{at}: custom tools are served by /v1/responses only; declare a function here");
-        return Err(invalid(at, text));
+    let tools = tools.unwrap_or_default();
+    let mut toolbox = Toolbox { holds: custom_tools::holds(tools, "tools")?, ..Toolbox::default() };
+    for (position, tool) in tools.iter().enumerate() {
+        let path = format!("tools[{position}]");
+        match tool["type"].as_str() {
+            Some("function") => toolbox.add(function(tool, &path)?, None, CallKind::Function),
+            Some("custom") => toolbox.add(custom(tool, &path)?, None, CallKind::Custom),
+            _ => {}
+        }
     }
-    let functions = tools.filter(|(_, tool)| tool["type"] == "function");
-    let tools = functions.map(|(position, tool)| function(tool, &format!("tools[{position}]")));
-    Ok(Toolbox { tools: tools.collect::<Result<_, _>>()?, holds, ..Toolbox::default() })
+    Ok(toolbox)
 }
 
 impl Declared {
@@ -149,9 +150,14 @@ fn function(tool: &Value, path: &str) -> Result<ToolDefinition, Reject> {
     })
 }
 
-/// A tool that takes any text: a function of one text, with what the text must look like.
+/// A tool that takes any text, in either API's shape: a function of one text, with what the text must look like.
 fn custom(tool: &Value, path: &str) -> Result<ToolDefinition, Reject> {
+    let (tool, path) = match tool.get("custom") {
+        Some(custom) => (custom, format!("{path}.custom")),
+        None => (tool, path.to_owned()),
+    };
     let format = &tool["format"];
+    let format = format.get("grammar").unwrap_or(format);
     let form = match (format["syntax"].as_str(), format["definition"].as_str()) {
         (Some(syntax), Some(definition)) => format!("Text of this {syntax} grammar:\n{definition}"),
         _ => "Any text.".to_owned(),
@@ -159,8 +165,8 @@ fn custom(tool: &Value, path: &str) -> Result<ToolDefinition, Reject> {
     let mut properties = Map::new();
     properties.insert(CUSTOM_ARGUMENT.to_owned(), json!({"type": "string", "description": form}));
     Ok(ToolDefinition {
-        name: named(tool, path)?,
-        description: text(tool, "description", path)?,
+        name: named(tool, &path)?,
+        description: text(tool, "description", &path)?,
         parameters: json!({"type": "object", "properties": properties, "required": [CUSTOM_ARGUMENT]}),
     })
 }
@@ -343,6 +349,18 @@ mod tests {
         assert_eq!(ignored.0, ["web_search", "nobody knows"]);
         let form = toolbox.tools[3].parameters.pointer("/properties/input/description").unwrap();
         assert!(form.as_str().unwrap().contains("start: \"a\""));
+    }
+
+    #[test]
+    fn a_chat_declares_the_same_custom_tool_one_level_deeper() {
+        let grammar = json!({"syntax": "lark", "definition": "start: \"a\""});
+        let nested = json!({"name": "apply_patch", "format": {"type": "grammar", "grammar": grammar}});
+        let chat = json!([{"type": "custom", "custom": nested}, {"type": "web_search"}]);
+        let of_chat = of_chat(chat.as_array().map(Vec::as_slice), None).unwrap();
+        let Toolbox { tools, shapes, holds } = every_kind().toolbox;
+        assert_eq!(of_chat.tools, [tools[3].clone()]);
+        assert_eq!(of_chat.shapes["apply_patch"], shapes["apply_patch"]);
+        assert_eq!(of_chat.holds, holds);
     }
 
     #[test]

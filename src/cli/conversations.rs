@@ -10,7 +10,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::config::{Config, Flags};
-use crate::conversation::Recorded;
+use crate::conversation::{Recorded, State, Usage};
+use crate::engine::settings::units;
 use crate::ids::ConversationId;
 use crate::store::{
     Batch, DamageReport, Error, Journal, KvFiles, SledJournal, compact, dump, find_damage, holds_journal, inspect,
@@ -189,11 +190,13 @@ fn check_known(journal: &SledJournal, id: ConversationId) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Shows what is kept of trimmed events, marked as such, then the events.
+/// Shows what is kept of trimmed events, marked as such, then the events; and says what all of it came to.
 fn show(journal: &SledJournal, id: ConversationId) -> anyhow::Result<()> {
     check_known(journal, id)?;
     let mut out = BufWriter::new(io::stdout().lock());
+    let mut state = State::default();
     let shown = visit(journal, id, &mut |is_kept, recorded| {
+        state.apply(recorded);
         let mut line = serde_json::to_value(recorded)?;
         if is_kept {
             line["kept"] = true.into();
@@ -201,7 +204,19 @@ fn show(journal: &SledJournal, id: ConversationId) -> anyhow::Result<()> {
         Ok(writeln!(out, "{line}")?)
     });
     out.flush()?;
-    shown
+    shown?;
+    Ok(writeln!(io::stderr(), "{}", spent(&state))?)
+}
+
+/// The tokens of a conversation's responses, and what they cost where their model had a price.
+fn spent(state: &State) -> String {
+    let usages = || state.responses.iter().map(|response| &response.usage);
+    let sum = |of: fn(&Usage) -> u32| usages().map(|usage| u64::from(of(usage))).sum::<u64>();
+    let (input, cached, output) =
+        (sum(|usage| usage.input_tokens), sum(|usage| usage.cached_tokens), sum(|usage| usage.output_tokens));
+    let cost = usages().filter_map(|usage| usage.cost_nanos).reduce(u64::saturating_add);
+    let cost = cost.map(|nanos| format!("; cost {}", units(nanos))).unwrap_or_default();
+    format!("{input} tokens in ({cached} of them cached), {output} out{cost}")
 }
 
 /// Gives what is kept of trimmed events, then the events, to `each`, and says whether an event is of the first. What

@@ -10,6 +10,7 @@ mod config;
 mod conversations;
 mod doctor;
 mod keys;
+mod manual;
 mod parse;
 mod pull;
 mod render;
@@ -20,7 +21,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 pub use serve::Prepared;
 
@@ -66,6 +67,10 @@ enum Command {
     Keys(keys::Arguments),
     /// Check the settings, or show those in force and where each comes from
     Config(config::Arguments),
+    /// Write what a shell reads to complete a line that begins with midstream
+    Completions(manual::Arguments),
+    /// Write the manual page: `midstream man | man -l -`
+    Man,
 }
 
 /// Runs the program with the process's own arguments.
@@ -88,6 +93,8 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Conversations(arguments) => conversations::run(arguments),
             Command::Keys(arguments) => keys::run(arguments),
             Command::Config(arguments) => config::run(arguments),
+            Command::Completions(arguments) => manual::completions(&arguments, CommandLine::command()),
+            Command::Man => manual::page(CommandLine::command()),
         },
         Err(refusal) => {
             // Help and version come this way too; clap knows where each belongs and with which exit code.
@@ -136,7 +143,6 @@ mod tests {
 
     #[test]
     fn the_definition_is_consistent() {
-        use clap::CommandFactory;
         CommandLine::command().debug_assert();
     }
 

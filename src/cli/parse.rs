@@ -88,6 +88,7 @@ fn raw(piece: &Piece) -> Value {
             "type": "tool_call_done", "index": index, "id": call_id(*index, id.as_deref()),
             "arguments": arguments, "complete": complete,
         }),
+        Piece::Thought { .. } => json!({"type": "thought"}),
         Piece::Stopped { stop } => json!({"type": "stopped", "stop": stop}),
     }
 }

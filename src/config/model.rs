@@ -6,11 +6,12 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{AUTO, Config, Error};
+use crate::engine::settings::Price;
 use crate::parse::{ReasoningFormat, ToolFormat, UnknownFormat};
 use crate::prompt::Effort;
 
 /// What can be set for one model.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
     /// See [`Config::chat_template`].
@@ -23,6 +24,8 @@ pub struct ModelConfig {
     pub aliases: Vec<String>,
     /// Words for how hard it is to think, and what each stands for: the model's own, or others for the usual ones.
     pub efforts: BTreeMap<String, Effort>,
+    /// What its tokens cost.
+    pub price: Option<Price>,
 }
 
 /// A format by its name; none where the template decides.
@@ -55,6 +58,11 @@ impl Config {
     /// The words for how hard a model is to think that are set for it.
     pub fn efforts_of(&self, model: &str) -> BTreeMap<String, Effort> {
         self.model.get(model).map(|model| model.efforts.clone()).unwrap_or_default()
+    }
+
+    /// What a model's tokens cost, where that is set.
+    pub fn price_of(&self, model: &str) -> Option<Price> {
+        self.model.get(model).and_then(|model| model.price)
     }
 
     /// The other names that are set for a model.

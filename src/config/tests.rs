@@ -113,6 +113,7 @@ fn the_example_file_sets_every_name_to_its_default() {
         tool_format: Some("hermes".to_owned()),
         reasoning: None,
         efforts: [("low".to_owned(), Effort { budget_tokens: Some(64), ..Effort::default() })].into(),
+        price: None,
     };
     let model = BTreeMap::from([("own".to_owned(), own)]);
     assert_eq!(config.chat_template_of("own"), Some("my.jinja"));
@@ -124,4 +125,13 @@ fn the_example_file_sets_every_name_to_its_default() {
     assert_eq!(config, expected);
     let debugged = format!("{:?}", Config::default());
     assert_eq!(settings.len(), debugged.matches(": ").count(), "a setting is missing in the example");
+}
+
+#[test]
+fn a_price_is_of_a_million_tokens_and_no_less_than_nothing() {
+    let file = "[model.m.price]\ninput = 3\ncached_input = 0.3\noutput = 15";
+    let price = load(file, &[], Flags::default()).unwrap().price_of("m").unwrap();
+    assert_eq!((price.input, price.cached_input, price.output), (3.0, Some(0.3), 15.0));
+    assert_eq!(refusal(&file.replace("15", "-1"), &[]), "[model.\"m\"]: price must have numbers from 0 to a million");
+    assert!(refusal(&file.replace("output = 15", ""), &[]).contains("output"));
 }

@@ -10,10 +10,18 @@ use serde::{Deserialize, Serialize};
 pub struct UpstreamConfig {
     /// What it is; without it, the address says, or it is taken for `compatible`.
     pub kind: Option<UpstreamKind>,
-    /// The address in front of `/chat/completions`, such as `http://127.0.0.1:8000/v1`.
+    /// The address in front of `/chat/completions`, or `/messages`, such as `http://127.0.0.1:8000/v1`.
     pub base_url: String,
     /// Its models that are served, by its names for them.
     pub models: Vec<String>,
+    /// Where several have a model, those of the lowest rank are asked first. Conversations are shared among those of
+    /// one rank.
+    pub rank: u32,
+    /// Failures running, in front of an answer's first piece, behind which it rests while another can be asked; with 0
+    /// it never does.
+    pub circuit_failures: u32,
+    /// Milliseconds for which it then rests.
+    pub circuit_pause_ms: u64,
     /// Whether it streams its answers; if not, each comes whole.
     pub stream: bool,
     /// The variable that holds its key.
@@ -22,6 +30,10 @@ pub struct UpstreamConfig {
     pub api_key_file: Option<PathBuf>,
     /// Tokens that prompt and answer may have together, as clients are told.
     pub context_length: u32,
+    /// Tokens of an answer whose client sets no bound, for an upstream that must be told one.
+    pub output_length: u32,
+    /// Whether Anthropic's models decide themselves how long they think; older ones are given tokens.
+    pub adaptive_thinking: bool,
     /// Milliseconds until a connection stands.
     pub connect_timeout_ms: u64,
     /// Milliseconds without a byte after which an answer counts as broken off, the time to its first byte too.
@@ -38,10 +50,15 @@ impl Default for UpstreamConfig {
             kind: None,
             base_url: String::new(),
             models: Vec::new(),
+            rank: 0,
+            circuit_failures: 5,
+            circuit_pause_ms: 30_000,
             stream: true,
             api_key_env: None,
             api_key_file: None,
             context_length: 131_072,
+            output_length: 32_000,
+            adaptive_thinking: true,
             connect_timeout_ms: 10_000,
             idle_timeout_ms: 300_000,
             retries_max: 4,
@@ -72,6 +89,8 @@ pub enum UpstreamKind {
     Midstream,
     /// OpenAI's own service.
     Openai,
+    /// Anthropic's own service, or anything else that speaks its Messages.
+    Anthropic,
     /// Anything else that speaks OpenAI's Chat Completions.
     Compatible,
 }
@@ -97,6 +116,7 @@ impl UpstreamConfig {
         let zero = [("connect_timeout_ms", self.connect_timeout_ms), ("idle_timeout_ms", self.idle_timeout_ms)];
         let zero = zero.into_iter().find(|(_, value)| *value == 0).map(|(name, _)| name);
         let zero = zero.or((self.context_length == 0).then_some("context_length"));
+        let zero = zero.or((self.output_length == 0).then_some("output_length"));
         zero.map(|name| format!("{name} must be at least 1"))
     }
 }

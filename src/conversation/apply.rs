@@ -279,13 +279,13 @@ impl State {
             Event::OutputDelta { item_id, text, tokens, logprobs, .. } => {
                 response.apply_delta(*item_id, text, tokens, logprobs);
             }
-            Event::OutputItemDone { item_id, status, native_id: behind, .. } => {
+            Event::OutputItemDone { item_id, status, native_id: behind, made: signed, .. } => {
                 if let Some(output) = response.output_mut(*item_id) {
                     output.item.status = *status;
-                    if let ItemBody::FunctionCall { native_id, .. } = &mut output.item.body
-                        && behind.is_some()
-                    {
-                        native_id.clone_from(behind);
+                    match &mut output.item.body {
+                        ItemBody::FunctionCall { native_id, .. } if behind.is_some() => native_id.clone_from(behind),
+                        ItemBody::Reasoning { made, .. } if signed.is_some() => made.clone_from(signed),
+                        _ => {}
                     }
                 }
             }
@@ -301,6 +301,7 @@ impl State {
                 response.usage.output_tokens += tail_tokens.len() as u32;
                 let counted_here = u64::from(response.usage.output_tokens);
                 response.usage = usage.unwrap_or(response.usage);
+                response.usage.cost_nanos = response.config.price.map(|price| response.usage.nanos_at(price));
                 let output_tokens = u64::from(response.usage.output_tokens);
                 response.tail_tokens.clone_from(tail_tokens);
                 (response.generation, response.unattended, response.paused) = (None, None, false);

@@ -5,7 +5,7 @@
 //! dies.
 
 use super::decide::Draft;
-use super::event::{Ending, Event};
+use super::event::{Ending, Event, Usage};
 use super::item::ItemStatus;
 use super::purpose::Purpose;
 use super::state::{Response, State};
@@ -29,9 +29,16 @@ impl State {
     }
 
     /// What is left for an answer, of how much, where there is a bound; `more` tokens are not recorded yet.
-    fn budget(&self, id: ResponseId, more: usize) -> Option<Budget> {
+    fn budget(&self, id: ResponseId, more: i64) -> Option<Budget> {
         let most = self.response_even_deleted(id)?.config.policy.max_conversation_tokens?;
-        Some(Budget { most, left: most.saturating_sub(self.generated_tokens + more as u64) })
+        Some(Budget { most, left: most.saturating_sub(self.generated_tokens.saturating_add_signed(more)) })
+    }
+
+    /// Tokens of an answer at its end that are not recorded yet: its tail, or what the engine counted beyond what was
+    /// counted here; below zero where that was too much.
+    pub(super) fn unrecorded(&self, id: ResponseId, tail_tokens: &[u32], counted: Option<&Usage>) -> i64 {
+        let recorded = self.response_even_deleted(id).map_or(0, |response| response.usage.output_tokens);
+        counted.map_or(tail_tokens.len() as i64, |counted| i64::from(counted.output_tokens) - i64::from(recorded))
     }
 }
 
@@ -43,7 +50,7 @@ struct Budget {
 
 impl Draft {
     /// Says once that little is left. `more` tokens are not recorded yet.
-    pub(super) fn warn_of_budget(&mut self, response_id: ResponseId, more: usize) {
+    pub(super) fn warn_of_budget(&mut self, response_id: ResponseId, more: i64) {
         let Some(Budget { most, left }) = self.state.budget(response_id, more) else { return };
         if left.saturating_mul(WARNED_PART) <= most && self.state.warned_of_budget != Some(most) {
             self.push(Event::ConversationBudgetLow { response_id, max_conversation_tokens: most, left_tokens: left });
@@ -51,7 +58,7 @@ impl Draft {
     }
 
     /// How an answer ends that has as many tokens as it may.
-    pub(super) fn length_reached(&self, response_id: ResponseId, more: usize) -> Ending {
+    pub(super) fn length_reached(&self, response_id: ResponseId, more: i64) -> Ending {
         let is_spent = self.state.budget(response_id, more).is_some_and(|budget| budget.left == 0);
         let reason = if is_spent { "max_conversation_tokens" } else { "max_output_tokens" };
         Ending::Incomplete { reason: reason.to_owned() }

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::fork::CopiedTurn;
-use super::item::{Item, ItemStatus};
+use super::item::{Item, ItemStatus, Made};
 use super::policy::{Policies, Thinking, ToolsOnSteer, When};
 use super::prompts::RecordedPrompt;
 use super::response_config::ResponseConfig;
+use crate::engine::settings::Price;
 use crate::error::Code;
 use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 
@@ -217,6 +218,9 @@ pub enum Event {
         /// The id that the model itself gave the call, where it wrote it behind the arguments.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         native_id: Option<String>,
+        /// What the reasoning's maker wants to read again with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        made: Option<Made>,
     },
     /// A partial item was thrown away by an interrupt.
     OutputItemDiscarded {
@@ -440,6 +444,16 @@ pub struct Usage {
     pub output_tokens: u32,
     /// Generated tokens that were reasoning.
     pub reasoning_tokens: u32,
+    /// What they cost in the end, in billionths, where there is a price. It follows from that, and is not stored.
+    #[serde(skip)]
+    pub cost_nanos: Option<u64>,
+}
+
+impl Usage {
+    /// What the tokens cost at this price, in billionths.
+    pub(super) fn nanos_at(&self, price: Price) -> u64 {
+        price.nanos(self.input_tokens, self.cached_tokens, self.output_tokens)
+    }
 }
 
 /// Where a response was cut.

@@ -16,6 +16,9 @@ pub struct Extras {
     /// Whether what is certain of the next prompt is computed while the turn's calls are made. Absent, it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speculative_prefill: Option<bool>,
+    /// Whether the oldest turns are left out of a prompt that would be too long.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncates: bool,
 }
 
 impl Extras {

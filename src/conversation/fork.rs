@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::decide::Draft;
 use super::event::{Ending, Event, NewResponse, Recorded};
+use super::extras::Extras;
 use super::input::{Create, Reject};
 use super::item::Item;
 use super::policy::ToolPolicy;
@@ -145,6 +146,7 @@ fn rendered_with(config: &ResponseConfig, own: &ResponseConfig) -> ResponseConfi
         strip_preamble: config.strip_preamble,
         prompt_end: config.prompt_end,
         purpose: config.purpose,
+        extras: Extras { truncates: config.extras.truncates, ..own.extras.clone() },
         ..own.clone()
     }
 }

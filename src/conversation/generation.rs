@@ -64,7 +64,8 @@ impl Draft {
         if self.record_outputs(response_id, outputs).is_break() {
             return self.cut(response_id);
         }
-        self.warn_of_budget(response_id, tail_tokens.len());
+        let more = self.state.unrecorded(response_id, &tail_tokens, usage.as_ref());
+        self.warn_of_budget(response_id, more);
         match end {
             GenerationEnd::Aborted => {}
             GenerationEnd::Stop | GenerationEnd::StopString(_) => {
@@ -78,7 +79,7 @@ impl Draft {
                 self.foresee(response_id);
             }
             GenerationEnd::Length => {
-                let ending = self.length_reached(response_id, tail_tokens.len());
+                let ending = self.length_reached(response_id, more);
                 let terminal = Terminal { ending, tail_tokens, stop_string: None, usage };
                 self.end_naturally(response_id, ItemStatus::Incomplete, terminal);
                 self.foresee(response_id);

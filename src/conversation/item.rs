@@ -1,6 +1,7 @@
 //! Items: what a transcript is made of.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::tools::{CallKind, Toolbox};
 use crate::ids::{CallId, ItemId};
@@ -55,7 +56,7 @@ pub enum ItemBody {
     Reasoning {
         /// The reasoning's text.
         text: String,
-        /// The tokens that it was made of, where a client brought it along so.
+        /// What it was made of, where a client brought it along so, or its maker wants something of it again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         made: Option<Made>,
     },
@@ -111,10 +112,13 @@ pub enum ItemBody {
 /// What a text was made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Made {
-    /// The fingerprint of the model that made it: to others the tokens mean nothing.
+    /// The fingerprint of the model that made it, or the name of another maker: to others it means nothing.
     pub fingerprint: String,
-    /// The tokens.
+    /// The tokens; none where nobody told them.
     pub tokens: Vec<u32>,
+    /// What its maker gave beside the text, to read it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native: Option<Value>,
 }
 
 /// A part of a message.

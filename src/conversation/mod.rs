@@ -63,7 +63,7 @@ pub use state::{
 };
 pub use tools::{
     CUSTOM_ARGUMENT, CallKind, Hold, ToolShape, ToolShapes, Toolbox, brought, custom_arguments, custom_input,
-    visible_name,
+    custom_input_behind, visible_name,
 };
 pub use transcript::{known_runs, messages, messages_with_answer, messages_within, turns};
 pub use trim::{Border, Survey, begins_turn, reduce};

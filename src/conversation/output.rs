@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use super::decide::Draft;
 use super::event::{Event, TokenLogprob};
 use super::input::Output;
-use super::item::{Item, ItemBody, ItemStatus};
+use super::item::{Item, ItemBody, ItemStatus, Made};
 use super::purpose::Purpose;
 use super::state::{OutputItem, Response};
 use super::tools::{ToolShape, ToolShapes, shape_of};
@@ -73,6 +73,14 @@ impl Draft {
                 grown.own_group();
                 self.flush(response_id, grown);
                 self.end_call(response_id, id, complete);
+                return self.boundary(response_id);
+            }
+            Piece::Thought { maker, text, native } => {
+                self.open_text(response_id, Kind::Reasoning, grown)?;
+                grown.own_group();
+                self.flush(response_id, grown);
+                let made = Made { fingerprint: maker, tokens: Vec::new(), native: Some(native) };
+                self.end_thought(response_id, &text, made);
                 return self.boundary(response_id);
             }
             Piece::Stopped { .. } => {}
@@ -158,20 +166,34 @@ impl Draft {
         };
         let status = if complete { ItemStatus::Completed } else { ItemStatus::Incomplete };
         // What stood in front of the arguments is in the item already.
-        self.close_item_as(response_id, status, id.filter(|_| native_id.is_none()));
+        self.close_item_as(response_id, status, id.filter(|_| native_id.is_none()), None);
         if complete {
             self.push(Event::ToolCallRequested { response_id, call_id, attempt: 1 });
         }
+    }
+
+    /// Ends the open reasoning. What its maker signed is kept where that is all there is of it, and not where a part of
+    /// it was thought before, and broke off.
+    fn end_thought(&mut self, response_id: ResponseId, text: &str, made: Made) {
+        let open = self.state.response(response_id).and_then(Response::open_item);
+        let is_all = open.is_some_and(|output| output.item.text() == text);
+        self.close_item_as(response_id, ItemStatus::Completed, None, Some(made).filter(|_| is_all));
     }
 
     /// Ends the open item, if there is one. A call that is still open is unfinished, however the response ended.
     pub(super) fn close_item(&mut self, response_id: ResponseId, status: ItemStatus) {
         let open = self.state.response(response_id).and_then(Response::open_item);
         let is_call = open.is_some_and(|output| Kind::of(&output.item.body) == Kind::Call);
-        self.close_item_as(response_id, if is_call { ItemStatus::Incomplete } else { status }, None);
+        self.close_item_as(response_id, if is_call { ItemStatus::Incomplete } else { status }, None, None);
     }
 
-    fn close_item_as(&mut self, response_id: ResponseId, status: ItemStatus, native_id: Option<String>) {
+    fn close_item_as(
+        &mut self,
+        response_id: ResponseId,
+        status: ItemStatus,
+        native_id: Option<String>,
+        made: Option<Made>,
+    ) {
         let Some(open) = self.state.response(response_id).and_then(Response::open_item) else { return };
         let has_part = matches!(open.item.body, ItemBody::Message { .. } | ItemBody::Reasoning { .. });
         let item_id = open.item.id;
@@ -179,7 +201,7 @@ impl Draft {
         if has_part {
             self.push(Event::ContentPartDone { response_id, item_id });
         }
-        self.push(Event::OutputItemDone { response_id, item_id, status, native_id });
+        self.push(Event::OutputItemDone { response_id, item_id, status, native_id, made });
     }
 }
 

@@ -21,15 +21,19 @@ pub struct RecordedPrompt {
     /// The fingerprint of the model that ran it, where it is not the one that the response was created for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
+    /// So many messages behind the instructions at its head are not in it, since it would have been too long.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: u32,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde calls it so
-fn is_zero(kept: &u32) -> bool {
-    *kept == 0
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl RecordedPrompt {
-    /// The record of the prompt of `turn`, which the model with this fingerprint runs, behind the turns before it.
+    /// The record of the prompt of `turn`, which the model with this fingerprint runs, behind the turns before it. It
+    /// leaves nothing out.
     pub fn of(prompt: &[u32], turn: &Response, before: &[&Response], fingerprint: &str) -> Self {
         let held = held_behind(before).map(|held| held.tokens).unwrap_or_default();
         let kept = held.iter().zip(prompt).take_while(|(held, token)| held == token).count();
@@ -37,6 +41,7 @@ impl RecordedPrompt {
             kept: kept as u32,
             tokens: prompt[kept..].into(),
             fingerprint: (fingerprint != turn.config.fingerprint).then(|| fingerprint.to_owned()),
+            left_out: 0,
         }
     }
 }

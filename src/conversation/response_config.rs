@@ -10,7 +10,7 @@ use super::policy::{Policy, Thinking, ToolPolicy};
 use super::purpose::{Purpose, ToolsAllowed};
 use super::seal_key::SealKey;
 use super::tools::ToolShapes;
-use crate::engine::settings::{Constraint, Sampling};
+use crate::engine::settings::{Constraint, Price, Sampling};
 use crate::ids::ResponseId;
 use crate::prompt::{PromptEnd, ToolDefinition};
 
@@ -94,6 +94,9 @@ pub struct ResponseConfig {
     /// What becomes of tools that items of the transcript bring.
     #[serde(default, skip_serializing_if = "ToolsAllowed::is_all")]
     pub tools_allowed: ToolsAllowed,
+    /// What its tokens cost, as it was when they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<Price>,
     /// What few requests ask for.
     #[serde(default, skip_serializing_if = "Extras::is_none")]
     pub extras: Extras,
@@ -130,6 +133,7 @@ impl ResponseConfig {
             purpose: Purpose::Answer,
             seal: None,
             tools_allowed: ToolsAllowed::All,
+            price: None,
             extras: Extras::default(),
         }
     }

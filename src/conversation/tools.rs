@@ -224,6 +224,12 @@ pub fn custom_input(arguments: &str) -> String {
     }
 }
 
+/// What the last piece of the arguments, of so many bytes, added to that text.
+pub fn custom_input_behind(arguments: &str, piece_bytes: usize) -> String {
+    let before = custom_input(&arguments[..arguments.len().saturating_sub(piece_bytes)]);
+    custom_input(arguments).split_off(before.len())
+}
+
 /// What a call's arguments begin with.
 enum Head<'a> {
     /// The one argument, and this behind its opening quote.

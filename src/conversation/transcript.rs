@@ -1,12 +1,14 @@
 //! The transcript as a chat template sees it.
 
+use serde_json::Value;
+
 use super::event::Ending;
 use super::item::{Item, ItemBody, ItemStatus};
 use super::purpose::Purpose;
 use super::state::{OutputItem, Response, ResponseStatus, State};
 use super::tools::{CallKind, found_tools, visible_name};
 use crate::ids::ResponseId;
-use crate::prompt::{Message, PromptEnd, Role, ToolCall};
+use crate::prompt::{Message, PromptEnd, Role, Thought, ToolCall};
 
 /// What a summary says in front of itself, to a model that sees nothing of what it stands for.
 const SUMMARISED: &str = "The conversation until here was replaced by this summary of it:\n\n";
@@ -137,9 +139,19 @@ impl Builder<'_> {
                 self.close();
                 self.messages.push(Message::text(*role, item.text()));
             }
-            ItemBody::Reasoning { text, .. } => {
+            ItemBody::Reasoning { text, made } => {
                 let message = self.assistant(|message| message.content.is_empty() && message.tool_calls.is_empty());
-                message.reasoning_content.get_or_insert_default().push_str(text);
+                let native = made.as_ref().and_then(|made| Some((&made.fingerprint, made.native.as_ref()?)));
+                // Without a text it is for its maker alone.
+                if native.is_none() || !text.is_empty() {
+                    message.reasoning_content.get_or_insert_default().push_str(text);
+                }
+                let thought = |(maker, native): (&String, &Value)| Thought {
+                    maker: maker.clone(),
+                    text: text.clone(),
+                    native: native.clone(),
+                };
+                message.thoughts.extend(native.map(thought));
             }
             ItemBody::FunctionCall { call_id, native_id, name, arguments, namespace, .. } => {
                 let (id, native_id, arguments) = (call_id.0.clone(), native_id.clone(), arguments.clone());

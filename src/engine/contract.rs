@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::grammar::{Compiled, Grammars, Lost};
 use super::sampling::TokenLogprobs;
-use super::settings::{Constraint, Sampling, SamplingDefaults};
+use super::settings::{Constraint, Price, Sampling, SamplingDefaults};
 use super::tokenizer::Tokenizer;
 use crate::parse::Piece;
 use crate::prompt::{ChatTemplate, Efforts, Message, ToolDefinition};
@@ -58,6 +58,8 @@ pub struct Chat {
     pub constraint: Option<Constraint>,
     /// How hard to think, in the client's word.
     pub effort: Option<String>,
+    /// Tokens of reasoning; none sets no bound, and 0 says that the model is not to think.
+    pub thinking_tokens: Option<u32>,
     /// Variables for the chat template.
     pub template_kwargs: Map<String, Value>,
 }
@@ -207,6 +209,20 @@ impl std::fmt::Debug for AbortHandle {
     }
 }
 
+/// Resolves when an answer is aborted or its reader is gone.
+pub(crate) async fn unwanted(mut aborted: watch::Receiver<bool>, events: &mpsc::Sender<EngineEvent>) {
+    let asked = async {
+        if aborted.wait_for(|aborted| *aborted).await.is_err() {
+            // The handle is gone, so nobody can ask any more.
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        () = asked => {}
+        () = events.closed() => {}
+    }
+}
+
 /// What a model is and how its text is made and read.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
@@ -239,6 +255,8 @@ pub struct ModelInfo {
     pub bare_calls: bool,
     /// The words for how hard it is to think.
     pub efforts: Arc<Efforts>,
+    /// What its tokens cost, where somebody says.
+    pub price: Option<Price>,
     /// Compiles what an answer must look like; absent where the engine cannot be held to anything.
     pub grammars: Option<Arc<Grammars>>,
     /// Whether equal tokens after a resume are guaranteed (own engine) or not (upstream).

@@ -35,6 +35,8 @@ pub mod settings;
 #[cfg(feature = "server")]
 pub use catalog::Catalog;
 #[cfg(feature = "server")]
+pub(crate) use contract::unwanted;
+#[cfg(feature = "server")]
 pub use contract::{
     AbortHandle, Chat, Counted, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, KvImage,
     KvRefused, Load, Medium, ModelInfo, Refusal, SequenceId, Standing,

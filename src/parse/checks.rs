@@ -174,6 +174,7 @@ fn is_well_formed(pieces: &[Piece]) {
     for (at, piece) in pieces.iter().enumerate() {
         match piece {
             Piece::Text(text) | Piece::Reasoning(text) => assert!(open.is_none() && !text.is_empty(), "{pieces:?}"),
+            Piece::Thought { .. } => assert!(pieces.is_empty(), "no parser says so: {pieces:?}"),
             Piece::Stopped { .. } => assert!(open.is_none() && at + 1 == pieces.len(), "{pieces:?}"),
             Piece::ToolCallStarted { index, name, .. } => {
                 assert!(open.is_none() && *index == count && !name.is_empty(), "{pieces:?}");

@@ -1,6 +1,7 @@
 //! What the pipeline emits.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// One piece of a model's output, in the order in which it was generated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +38,16 @@ pub enum Piece {
         arguments: String,
         /// False when the output ended or broke inside the call: it must not be run.
         complete: bool,
+    },
+    /// The reasoning in front of it is whole, and whoever made it wants this again beside its text. No parser says so:
+    /// it comes from engines that read answers themselves.
+    Thought {
+        /// Who made it: to others it means nothing.
+        maker: String,
+        /// The text that it belongs to, and to no other.
+        text: String,
+        /// What it gave beside the text.
+        native: Value,
     },
     /// A stop string was reached; what follows is dropped.
     Stopped {

@@ -48,6 +48,7 @@ fn short(pieces: &[Piece]) -> Vec<String> {
             Piece::Text(text) => short.push(format!("T:{text}")),
             Piece::Reasoning(text) => short.push(format!("R:{text}")),
             Piece::Stopped { stop } => short.push(format!("S:{stop}")),
+            Piece::Thought { .. } => unreachable!("no parser says so"),
             Piece::ToolCallStarted { index, name, .. } => open = Some((*index, name.clone(), String::new())),
             Piece::ToolCallArguments { index, fragment } => {
                 let (open_index, _, arguments) = open.as_mut().expect("arguments need a started call");

@@ -63,6 +63,9 @@ pub struct Message {
     /// Reasoning that led to this message or to its calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// What came with the reasoning for its maker to read again, in order; templates see nothing of it.
+    #[serde(skip)]
+    pub thoughts: Vec<Thought>,
     /// Calls the assistant made, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
@@ -81,11 +84,23 @@ impl Message {
             role,
             content: content.into(),
             reasoning_content: None,
+            thoughts: Vec::new(),
             tool_calls: Vec::new(),
             tool_call_id: None,
             name: None,
         }
     }
+}
+
+/// A part of the reasoning, as its maker takes it back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thought {
+    /// Who made it: to others it means nothing.
+    pub maker: String,
+    /// The reasoning's text; empty where its maker shows none.
+    pub text: String,
+    /// What its maker gave, but for the text.
+    pub native: Value,
 }
 
 /// A call the assistant made.

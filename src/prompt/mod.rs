@@ -43,7 +43,7 @@ pub use build::{Built, Known, build, build_within};
 pub use builtin::{builtin_template, builtin_template_names};
 pub use delimiters::missing_marks;
 pub use effort::{Effort, Efforts};
-pub use message::{Message, PromptEnd, Role, ToolCall, ToolDefinition};
+pub use message::{Message, PromptEnd, Role, Thought, ToolCall, ToolDefinition};
 pub use preamble::strip_preamble;
 pub use probe::{Capabilities, TOOL as PROBED_TOOL};
 pub use replay::{template_kwargs, with_effort};

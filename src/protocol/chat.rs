@@ -78,13 +78,15 @@ pub struct ChatMessage {
     pub tool_call_id: Option<String>,
 }
 
-/// A call as a client repeats it.
+/// A call as a client repeats it: of a function, or of a tool that takes a text.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub struct ChatToolCall {
     /// Its id.
     pub id: String,
-    /// What it calls.
+    /// The function.
     pub function: Option<ChatFunction>,
+    /// The tool that takes a text.
+    pub custom: Option<ChatCustom>,
 }
 
 /// The called function.
@@ -94,6 +96,15 @@ pub struct ChatFunction {
     pub name: String,
     /// JSON text.
     pub arguments: String,
+}
+
+/// The called tool that takes a text.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ChatCustom {
+    /// Its name.
+    pub name: String,
+    /// The text.
+    pub input: String,
 }
 
 /// A whole answer.
@@ -159,11 +170,25 @@ pub struct AnswerMessage {
 pub struct AnswerCall {
     /// Its id.
     pub id: String,
-    /// Always `function`.
-    #[serde(rename = "type")]
-    pub kind: &'static str,
-    /// What it calls.
-    pub function: ChatFunction,
+    /// What it calls, under its kind.
+    #[serde(flatten)]
+    pub called: Called,
+}
+
+/// What is called.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Called {
+    /// A function.
+    Function {
+        /// The function.
+        function: ChatFunction,
+    },
+    /// A tool that takes a text.
+    Custom {
+        /// The tool.
+        custom: ChatCustom,
+    },
 }
 
 /// A chunk of a stream.
@@ -234,11 +259,15 @@ pub struct CallDelta {
     /// Its id, in its first part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// `function`, in its first part.
+    /// `function` or `custom`, in its first part.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<&'static str>,
-    /// What it calls.
-    pub function: FunctionDelta,
+    /// The function that it calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<FunctionDelta>,
+    /// The tool that it calls, where that takes a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub custom: Option<CustomDelta>,
 }
 
 /// A part of a called function.
@@ -249,6 +278,16 @@ pub struct FunctionDelta {
     pub name: Option<String>,
     /// More JSON text.
     pub arguments: String,
+}
+
+/// A part of a called tool that takes a text.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct CustomDelta {
+    /// Its name, in the first part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// More of the text.
+    pub input: String,
 }
 
 /// A whole call beside the chunks.
@@ -293,6 +332,9 @@ pub struct Usage {
     pub prompt_tokens_details: PromptDetails,
     /// Of the answer's.
     pub completion_tokens_details: CompletionDetails,
+    /// What they cost, where the model has a price. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
 }
 
 /// Of the prompt's tokens.

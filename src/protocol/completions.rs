@@ -20,7 +20,7 @@ pub struct CompletionRequest {
     pub echo: Option<bool>,
     /// How many choices for each prompt.
     pub n: Option<u32>,
-    /// Of how many the best are chosen; as many as there are choices.
+    /// Of how many the best are chosen; without it, of as many as there are choices.
     pub best_of: Option<u32>,
     /// Of how many of the likeliest tokens it is told how likely they were.
     pub logprobs: Option<u8>,

@@ -310,7 +310,7 @@ pub enum Block {
 }
 
 /// Tokens. The prompt's are `input_tokens`, `cache_creation_input_tokens` and `cache_read_input_tokens` together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[schemars(rename = "MessagesUsage")]
 pub struct Usage {
     /// Tokens of the prompt that were not in the cache and stand behind the last mark.
@@ -327,6 +327,9 @@ pub struct Usage {
     pub output_tokens_details: OutputTokensDetails,
     /// Always `standard`.
     pub service_tier: &'static str,
+    /// What they cost, where the model has a price. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
 }
 
 /// Tokens of the prompt that were put into the cache.

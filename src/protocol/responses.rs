@@ -186,6 +186,9 @@ pub struct Usage {
     pub output_tokens_details: OutputDetails,
     /// Their sum.
     pub total_tokens: u32,
+    /// What they cost, where the model has a price. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
 }
 
 /// Of the prompt's tokens.

@@ -1,12 +1,14 @@
 //! One HTTP exchange with an upstream: a connection, a request, and the bytes of its answer as they come.
 //!
-//! Dropping an exchange closes its connection, and the upstream sees that. Knows nothing of what is said.
+//! A connection whose answer was read to its end is kept for the next request. Dropping an exchange closes its
+//! connection, and the upstream sees that. Knows nothing of what is said.
 
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -19,9 +21,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::SetupError;
+use crate::clock::monotonic;
 
 /// Most bytes of an answer that is read whole.
 const WHOLE_BYTES_MAX: usize = 64 << 20;
+/// Connections that are kept between two requests, and for how long: what is older may be gone without a word.
+const KEPT_MAX: usize = 64;
+const KEPT_FOR: Duration = Duration::from_secs(30);
 
 /// What a connection runs over.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -59,6 +65,23 @@ pub(super) struct Client {
     headers: HeaderMap,
     connect_timeout: Duration,
     idle_timeout: Duration,
+    kept: Arc<Mutex<Vec<(Connection, Instant)>>>,
+}
+
+/// A connection, in an exchange or between two.
+struct Connection {
+    sender: http1::SendRequest<String>,
+    /// Moves the bytes; it ends when the connection does.
+    moving: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Connection {
+    /// Whether it takes another request now.
+    fn is_ready(&mut self) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        let has_ended = self.moving.as_mut().poll(&mut context).is_ready();
+        !has_ended && matches!(self.sender.poll_ready(&mut context), Poll::Ready(Ok(())))
+    }
 }
 
 impl std::fmt::Debug for Client {
@@ -72,8 +95,10 @@ pub(super) struct Exchange {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     body: Incoming,
-    /// Moves the bytes; it ends when the connection does.
-    connection: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Absent once it has ended.
+    connection: Option<Connection>,
+    /// Whether the answer was read to its end.
+    is_read: bool,
     idle_timeout: Duration,
 }
 
@@ -86,7 +111,7 @@ impl Client {
         idle_timeout: Duration,
     ) -> Result<Self, SetupError> {
         let dial = dial(&base)?;
-        Ok(Self { dial, base, headers, connect_timeout, idle_timeout })
+        Ok(Self { dial, base, headers, connect_timeout, idle_timeout, kept: Arc::default() })
     }
 
     /// The same over connections of another kind.
@@ -97,26 +122,64 @@ impl Client {
     }
 
     /// Posts a body, and waits for the head of the answer.
-    pub(super) async fn post(&self, path: &str, body: String) -> Result<Exchange, Error> {
+    pub(super) async fn post(&self, path: &str, body: &str) -> Result<Exchange, Error> {
+        if let Some(connection) = self.take() {
+            match self.ask(connection, path, body).await {
+                // The other side closed it meanwhile: no answer had begun.
+                Err(Error::Broken(_)) => {}
+                done => return done,
+            }
+        }
+        let connection = self.open().await?;
+        self.ask(connection, path, body).await
+    }
+
+    /// Keeps the connection of an exchange whose answer was read to its end.
+    pub(super) fn keep(&self, exchange: Exchange) {
+        let Exchange { connection: Some(connection), is_read: true, .. } = exchange else { return };
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() < KEPT_MAX {
+            kept.push((connection, monotonic()));
+        }
+    }
+
+    /// The connection that was kept last, if one still stands.
+    fn take(&self) -> Option<Connection> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = monotonic();
+        kept.retain(|(_, since)| now.duration_since(*since) < KEPT_FOR);
+        while let Some((mut connection, _)) = kept.pop() {
+            if connection.is_ready() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    async fn open(&self) -> Result<Connection, Error> {
         let opening = tokio::time::timeout(self.connect_timeout, (self.dial)());
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no connection in {:?}", self.connect_timeout));
         let stream = opening.await.map_err(late).flatten().map_err(Error::Unreachable)?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Error::Broken)?;
-        let mut connection: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Error::Broken)?;
+        let moving = Box::pin(async move {
             // How it failed, whoever reads from it is told.
             let _ = connection.await;
         });
-        let mut request = Request::new(body);
+        Ok(Connection { sender, moving })
+    }
+
+    async fn ask(&self, mut connection: Connection, path: &str, body: &str) -> Result<Exchange, Error> {
+        let mut request = Request::new(body.to_owned());
         *request.method_mut() = Method::POST;
         // Both parts were checked when the address was read.
         *request.uri_mut() = format!("{}{path}", self.base.path().trim_end_matches('/')).parse().unwrap_or_default();
         *request.headers_mut() = self.headers.clone();
-        let mut answering = pin!(sender.send_request(request));
+        let mut answering = pin!(connection.sender.send_request(request));
         let answer = tokio::time::timeout(self.idle_timeout, async {
             tokio::select! {
                 biased;
                 answer = &mut answering => return (answer, true),
-                () = &mut connection => {}
+                () = &mut connection.moving => {}
             }
             // The connection may be at its end before the answer was read out of it.
             (answering.await, false)
@@ -124,8 +187,8 @@ impl Client {
         let (answer, lives) = answer.await.map_err(|_| Error::Silent(self.idle_timeout))?;
         let (head, body) = answer.map_err(Error::Broken)?.into_parts();
         let connection = lives.then_some(connection);
-        let idle_timeout = self.idle_timeout;
-        Ok(Exchange { status: head.status, headers: head.headers, body, connection, idle_timeout })
+        let (is_read, idle_timeout) = (false, self.idle_timeout);
+        Ok(Exchange { status: head.status, headers: head.headers, body, connection, is_read, idle_timeout })
     }
 }
 
@@ -148,7 +211,10 @@ impl Exchange {
                         }
                     }
                     Some(Err(error)) => return Err(Error::Broken(error)),
-                    None => return Ok(None),
+                    None => {
+                        self.is_read = true;
+                        return Ok(None);
+                    }
                 }
             }
         });
@@ -174,27 +240,22 @@ impl Exchange {
 }
 
 /// Moves bytes until the connection ends, and never returns once it has.
-async fn ended(connection: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
+async fn ended(connection: &mut Option<Connection>) {
     match connection {
-        Some(running) => running.await,
+        Some(running) => running.moving.as_mut().await,
         None => std::future::pending().await,
     }
     *connection = None;
 }
 
-/// The headers of every request to this address.
-pub(super) fn headers(base: &Uri, credential: Option<HeaderValue>) -> Result<HeaderMap, SetupError> {
+/// The headers of every request to this address; `own` are those of its kind.
+pub(super) fn headers(base: &Uri, own: Vec<(HeaderName, HeaderValue)>) -> Result<HeaderMap, SetupError> {
     let authority = base.authority().ok_or_else(|| SetupError::Address(base.to_string()))?;
     let host = HeaderValue::from_str(authority.as_str()).map_err(|_| SetupError::Address(base.to_string()))?;
     let agent = HeaderValue::from_static(concat!("midstream/", env!("CARGO_PKG_VERSION")));
     let json = HeaderValue::from_static("application/json");
-    let all: [(HeaderName, Option<HeaderValue>); 4] = [
-        (header::HOST, Some(host)),
-        (header::USER_AGENT, Some(agent)),
-        (header::CONTENT_TYPE, Some(json)),
-        (header::AUTHORIZATION, credential),
-    ];
-    Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
+    let all = [(header::HOST, host), (header::USER_AGENT, agent), (header::CONTENT_TYPE, json)];
+    Ok(all.into_iter().chain(own).collect())
 }
 
 /// How a connection to this address is opened: over TLS where it begins with `https`.

@@ -41,15 +41,24 @@ impl ApiKey {
 
     /// The value of `Authorization`.
     pub(super) fn bearer(&self) -> Option<HeaderValue> {
-        let mut value = HeaderValue::from_str(&format!("Bearer {}", self.0)).ok()?;
-        value.set_sensitive(true);
-        Some(value)
+        sensitive(&format!("Bearer {}", self.0))
+    }
+
+    /// The value of a header that has nothing but the key.
+    pub(super) fn bare(&self) -> Option<HeaderValue> {
+        sensitive(&self.0)
     }
 
     /// The text without the key, for whatever an upstream repeats.
     pub(super) fn redact(&self, text: &str) -> String {
         text.replace(&self.0, REDACTED)
     }
+}
+
+fn sensitive(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 fn read_file(path: &Path) -> Result<String, SetupError> {
@@ -81,7 +90,9 @@ mod tests {
         for config in [named("KEY"), filed] {
             let key = read(&config).unwrap().unwrap();
             assert_eq!(key.bearer().unwrap().as_bytes(), b"Bearer sk-secret");
-            assert_eq!(format!("{key:?} {:?}", key.bearer()), "[key] Some(Sensitive)");
+            assert_eq!(key.bare().unwrap().as_bytes(), b"sk-secret");
+            let printed = format!("{key:?} {:?} {:?}", key.bearer(), key.bare());
+            assert_eq!(printed, "[key] Some(Sensitive) Some(Sensitive)");
             assert_eq!(key.redact("Incorrect key: sk-secret!"), "Incorrect key: [key]!");
         }
         assert!(read(&UpstreamConfig::default()).unwrap().is_none());

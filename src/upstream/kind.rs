@@ -2,10 +2,13 @@
 
 use hyper::Uri;
 
-use crate::config::UpstreamKind;
+use super::messages;
+use super::wire::Wire;
+use crate::config::{UpstreamConfig, UpstreamKind};
 
-/// How an upstream is asked.
+/// How an upstream of OpenAI's Chat Completions is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a manner of its own")]
 pub(super) struct Manners {
     /// How an answer is gone on with.
     pub(super) continuing: Continuing,
@@ -18,6 +21,8 @@ pub(super) struct Manners {
     pub(super) takes_forms: bool,
     /// Whether the developer's role is known.
     pub(super) knows_developers: bool,
+    /// Whether it takes a client's word for how hard to think as it stands, or the three common ones only.
+    pub(super) knows_all_efforts: bool,
 }
 
 /// How an answer is gone on with.
@@ -35,19 +40,29 @@ pub(super) enum Continuing {
 pub(super) fn kind_of(address: &Uri) -> UpstreamKind {
     match (address.host(), address.port_u16()) {
         (Some("api.openai.com"), _) => UpstreamKind::Openai,
+        (Some("api.anthropic.com"), _) => UpstreamKind::Anthropic,
         (_, Some(11_434)) => UpstreamKind::Ollama,
         (_, Some(1_234)) => UpstreamKind::Lmstudio,
         _ => UpstreamKind::Compatible,
     }
 }
 
-/// How this kind is asked.
+/// How an upstream of this kind is asked.
+pub(super) fn wire(kind: UpstreamKind, config: &UpstreamConfig) -> Wire {
+    let UpstreamConfig { adaptive_thinking, output_length, .. } = *config;
+    match kind {
+        UpstreamKind::Anthropic => Wire::Messages(messages::Manners { adaptive_thinking, output_length }),
+        kind => Wire::Chat(manners(kind)),
+    }
+}
+
+/// How one of these kinds is asked in Chat Completions.
 pub(super) fn manners(kind: UpstreamKind) -> Manners {
     use UpstreamKind as Kind;
     let continuing = match kind {
         Kind::Vllm | Kind::Sglang | Kind::Dynamo | Kind::Midstream => Continuing::Flagged,
         Kind::Llamacpp | Kind::Ollama | Kind::Lmstudio => Continuing::Implied,
-        Kind::Trtllm | Kind::Openai | Kind::Compatible => Continuing::Asked,
+        Kind::Trtllm | Kind::Openai | Kind::Compatible | Kind::Anthropic => Continuing::Asked,
     };
     Manners {
         continuing,
@@ -55,6 +70,7 @@ pub(super) fn manners(kind: UpstreamKind) -> Manners {
         takes_extras: !matches!(kind, Kind::Openai | Kind::Compatible),
         takes_forms: matches!(kind, Kind::Vllm | Kind::Midstream),
         knows_developers: matches!(kind, Kind::Openai | Kind::Midstream),
+        knows_all_efforts: matches!(kind, Kind::Openai | Kind::Midstream),
     }
 }
 
@@ -66,6 +82,7 @@ mod tests {
     fn an_address_says_what_stands_there_where_it_can() {
         for (address, kind) in [
             ("https://api.openai.com/v1", UpstreamKind::Openai),
+            ("https://api.anthropic.com/v1", UpstreamKind::Anthropic),
             ("http://localhost:11434/v1", UpstreamKind::Ollama),
             ("http://10.0.0.7:1234/v1", UpstreamKind::Lmstudio),
             ("http://10.0.0.7:8000/v1", UpstreamKind::Compatible),

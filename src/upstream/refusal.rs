@@ -31,6 +31,10 @@ pub(super) struct Trouble {
     pub(super) retry_after: Option<Duration>,
     /// Whether it may be the wish for a stream that is refused.
     pub(super) refuses_streams: bool,
+    /// Whether it is the request that is at fault, and no other upstream would answer it.
+    pub(super) is_requests: bool,
+    /// Whether the upstream was not asked: it has no words for the request.
+    pub(super) is_unsent: bool,
     /// What the client is told in the end.
     pub(super) end: FinishReason,
 }
@@ -38,12 +42,22 @@ pub(super) struct Trouble {
 impl Trouble {
     /// The upstream failed in a way that may pass.
     pub(super) fn passing(text: String) -> Self {
-        Self { may_pass: true, retry_after: None, refuses_streams: false, end: FinishReason::Failed(text) }
+        Self { may_pass: true, ..Self::lasting(FinishReason::Failed(text)) }
     }
 
-    /// It will not answer this request.
+    /// It will not answer.
     pub(super) fn lasting(end: FinishReason) -> Self {
-        Self { may_pass: false, retry_after: None, refuses_streams: false, end }
+        Self { may_pass: false, retry_after: None, refuses_streams: false, is_requests: false, is_unsent: false, end }
+    }
+
+    /// The upstream cannot be asked for it.
+    pub(super) fn unsent(end: FinishReason) -> Self {
+        Self { is_unsent: true, ..Self::lasting(end) }
+    }
+
+    /// Nobody would answer this request.
+    pub(super) fn of_request(end: FinishReason) -> Self {
+        Self { is_requests: true, ..Self::lasting(end) }
     }
 }
 
@@ -52,8 +66,10 @@ pub(super) fn refused(name: &str, status: StatusCode, headers: &HeaderMap, body:
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let should_retry = headers.get("x-should-retry").and_then(|value| value.to_str().ok()?.parse::<bool>().ok());
     let trouble = told(name, Some(status), &body);
+    let may_pass = should_retry.unwrap_or(trouble.may_pass);
     Trouble {
-        may_pass: should_retry.unwrap_or(trouble.may_pass),
+        may_pass,
+        is_requests: trouble.is_requests && !may_pass,
         retry_after: retry_after(headers, unix_ms),
         ..trouble
     }
@@ -61,9 +77,24 @@ pub(super) fn refused(name: &str, status: StatusCode, headers: &HeaderMap, body:
 
 /// An error that came inside of a stream.
 pub(super) fn broken(name: &str, body: &Value) -> Trouble {
-    let status = body["error"]["code"].as_u64().or_else(|| body["error"]["status"].as_u64());
-    let status = status.and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok());
-    told(name, status, body)
+    let error = &body["error"];
+    let status = error["code"].as_u64().or_else(|| error["status"].as_u64());
+    let status = status.and_then(|code| u16::try_from(code).ok()).or_else(|| status_of(error["type"].as_str()?));
+    told(name, status.and_then(|status| StatusCode::from_u16(status).ok()), body)
+}
+
+/// The status that an error would have had in the place of an answer, by Anthropic's names for errors.
+fn status_of(kind: &str) -> Option<u16> {
+    Some(match kind {
+        "invalid_request_error" => 400,
+        "authentication_error" => 401,
+        "permission_error" => 403,
+        "not_found_error" => 404,
+        "request_too_large" => 413,
+        "rate_limit_error" => 429,
+        "overloaded_error" => 529,
+        _ => return None,
+    })
 }
 
 fn told(name: &str, status: Option<StatusCode>, body: &Value) -> Trouble {
@@ -76,6 +107,12 @@ fn told(name: &str, status: Option<StatusCode>, body: &Value) -> Trouble {
         Some(code @ (401 | 403)) => Trouble::lasting(FinishReason::Failed(format!(
             "the upstream {name} does not accept the server's key ({code}); its operator must see to that"
         ))),
+        Some(402) => Trouble::lasting(FinishReason::Failed(format!(
+            "the upstream {name} wants to be paid (402); its operator must see to that"
+        ))),
+        Some(400) if text.contains("credit balance") => Trouble::lasting(FinishReason::Failed(format!(
+            "the upstream {name} wants to be paid (400); its operator must see to that"
+        ))),
         Some(404) => Trouble::lasting(FinishReason::Failed(format!(
             "the upstream {name} does not know the model or the address (404){said}"
         ))),
@@ -83,12 +120,12 @@ fn told(name: &str, status: Option<StatusCode>, body: &Value) -> Trouble {
             let text = format!("the upstream {name} has no room now{said}; retry later");
             Trouble { end: FinishReason::Refused(Refusal::Overloaded, text), ..Trouble::passing(String::new()) }
         }
-        Some(400 | 413 | 422) if is_too_long => Trouble::lasting(refused(Refusal::ContextLength)),
+        Some(400 | 413 | 422) if is_too_long => Trouble::of_request(refused(Refusal::ContextLength)),
         Some(400..=499) if status != Some(StatusCode::REQUEST_TIMEOUT) => {
             let refuses_streams = text.to_lowercase().contains("stream");
-            Trouble { refuses_streams, ..Trouble::lasting(refused(Refusal::Input)) }
+            Trouble { refuses_streams, ..Trouble::of_request(refused(Refusal::Input)) }
         }
-        _ if is_too_long => Trouble::lasting(refused(Refusal::ContextLength)),
+        _ if is_too_long => Trouble::of_request(refused(Refusal::ContextLength)),
         Some(code) => Trouble::passing(format!("the upstream {name} failed ({code}){said}")),
         None => Trouble::passing(format!("the upstream {name} failed{said}")),
     }
@@ -169,13 +206,29 @@ mod tests {
         let input = refused(400, &[], json!({"error": {"message": "temperature is too hot"}}));
         let text = "the upstream gpu refused the request: temperature is too hot".to_owned();
         assert!(!input.refuses_streams);
-        assert_eq!(input, Trouble::lasting(FinishReason::Refused(Refusal::Input, text)));
+        assert_eq!(input, Trouble::of_request(FinishReason::Refused(Refusal::Input, text)));
+        assert!(!refused(404, &[], json!(null)).is_requests, "another may know the model");
+        let unpaid = json!({"error": {"message": "Your credit balance is too low to access the API"}});
+        for trouble in [refused(402, &[], json!(null)), refused(400, &[], unpaid)] {
+            assert!(!trouble.is_requests && !trouble.may_pass);
+            assert!(matches!(trouble.end, FinishReason::Failed(text) if text.contains("wants to be paid")));
+        }
         let busy = refused(429, &[("retry-after", "3")], json!({"error": "slow down"}));
         assert_eq!((busy.may_pass, busy.retry_after), (true, Some(Duration::from_secs(3))));
         assert!(matches!(busy.end, FinishReason::Refused(Refusal::Overloaded, text) if text.contains("slow down")));
         assert!(refused(500, &[], json!(null)).may_pass && refused(408, &[], json!(null)).may_pass);
         assert!(!refused(503, &[("x-should-retry", "false")], json!(null)).may_pass);
-        assert!(refused(409, &[("x-should-retry", "true")], json!(null)).may_pass);
+        let again = refused(409, &[("x-should-retry", "true")], json!(null));
+        assert!(again.may_pass && !again.is_requests);
+    }
+
+    #[test]
+    fn an_error_inside_of_a_stream_means_what_it_would_have_meant_in_its_place() {
+        let told = |kind: &str| broken("gpu", &json!({"type": "error", "error": {"type": kind, "message": "no"}}));
+        let busy = told("overloaded_error");
+        assert!(busy.may_pass && matches!(busy.end, FinishReason::Refused(Refusal::Overloaded, _)));
+        assert!(told("rate_limit_error").may_pass && told("api_error").may_pass);
+        assert!(told("invalid_request_error").is_requests && !told("authentication_error").may_pass);
     }
 
     #[test]

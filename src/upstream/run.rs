@@ -1,44 +1,42 @@
-//! One answer of an upstream: asked for, read, and gone on with where the stream breaks off.
+//! One answer of a model's upstreams: asked for, and gone on with where it breaks off.
 //!
-//! What was shown stays shown. A request that fails before that is sent again after a while; from then on the answer
-//! goes on behind what was shown. Dropping the future closes the connection.
+//! What was shown stays shown. A request that fails before that is sent to the next upstream, or again after a while;
+//! from then on the answer goes on behind what was shown. Dropping the future closes the connection.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::chat::{Asked, Decoder, Finish, body};
-use super::http::{Client, Error, Exchange};
+use super::circuit::Circuit;
+use super::http::{Client, Exchange};
 use super::key::ApiKey;
-use super::kind::Manners;
-use super::refusal::{Trouble, broken, refused};
-use super::sse::SseReader;
-use crate::clock::Clock;
+use super::read::{Done, attempt};
+use super::route::{Rounds, Route};
+use super::wire::Wire;
+use crate::clock::{Clock, monotonic};
 use crate::engine::settings::TextRule;
-use crate::engine::{Counted, EngineEvent, FinishReason, GenerationRequest};
+use crate::engine::{EngineEvent, FinishReason, GenerationRequest};
 use crate::ids::FreshIds;
 use crate::parse::Piece;
 use crate::prompt::Message;
-
-/// The route of Chat Completions.
-const CHAT_PATH: &str = "/chat/completions";
 
 /// The first wait between two tries; each later one is twice as long, up to the longest.
 const BACKOFF: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(8);
 
-/// How long an upstream that has ended its answer may take to tell its usage.
-const USAGE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the bytes behind a whole answer are waited for, so that its connection can be used again.
+const REST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// An upstream as it was set up.
 #[derive(Debug)]
 pub(super) struct Upstream {
     pub(super) name: String,
     pub(super) client: Client,
-    pub(super) manners: Manners,
+    pub(super) wire: Wire,
     pub(super) key: Option<ApiKey>,
+    pub(super) rank: u32,
+    pub(super) circuit: Circuit,
     /// Whether it streams; cleared once it refused to, and answered whole.
     pub(super) streams: AtomicBool,
     pub(super) retries_max: u32,
@@ -48,45 +46,92 @@ pub(super) struct Upstream {
 
 impl Upstream {
     /// The text without the key.
-    fn redact(&self, text: &str) -> String {
+    pub(super) fn redact(&self, text: &str) -> String {
         self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.redact(text))
+    }
+
+    /// Who answers when it is asked for this model.
+    pub(super) fn maker(&self, model: &str) -> String {
+        format!("upstream-{}-{model}", self.name)
+    }
+}
+
+/// An exchange whose answer is whole, and may have bytes behind it.
+pub(super) struct Rest {
+    pub(super) client: Client,
+    pub(super) exchange: Exchange,
+}
+
+impl Rest {
+    /// Reads what is behind the answer, and keeps the connection for another.
+    pub(super) async fn settle(mut self) {
+        let rest = async { while matches!(self.exchange.bytes().await, Ok(Some(_))) {} };
+        if tokio::time::timeout(REST_PATIENCE, rest).await.is_ok() {
+            self.client.keep(self.exchange);
+        }
     }
 }
 
 /// Asks for an answer and tells its events, all but the last: that is what it returns.
 pub(super) async fn answer(
-    upstream: &Upstream,
-    model: &str,
+    route: &Route,
     request: &GenerationRequest,
     events: &mpsc::Sender<EngineEvent>,
-) -> FinishReason {
-    let mut answer = Answer::of(request, events, upstream.streams.load(Ordering::Relaxed));
-    let mut tries = 0;
+) -> (FinishReason, Option<Rest>) {
+    let mut answer = Answer::of(request, events);
+    let mut rounds = Rounds::of(route, &request.messages);
+    let (mut tries, mut end) = (0, FinishReason::Failed("no upstream has the model".to_owned()));
     loop {
         if let Some(finish) = answer.is_over() {
             answer.begin().await;
-            return finish;
+            return (finish, None);
         }
-        let trouble = match attempt(upstream, model, &mut answer).await {
-            Ok(finish) => return finish,
+        let Some(stop) = rounds.next(monotonic()) else {
+            // Everybody was asked: again, after a while.
+            let Some(pause) = rounds.again() else { return (end, None) };
+            tries += 1;
+            tokio::time::sleep(pause).await;
+            continue;
+        };
+        let (upstream, said_before) = (stop.upstream.clone(), answer.said);
+        let trouble = match attempt(&upstream, &route.model, &mut answer, stop.streams).await {
+            Ok(Done { finish, rest }) => {
+                upstream.circuit.succeeded();
+                return (finish, rest);
+            }
             Err(trouble) => trouble,
         };
         if let Some(finish) = answer.is_over() {
-            return finish;
+            return (finish, None);
         }
-        if answer.streams && trouble.refuses_streams {
-            answer.streams = false;
+        if stop.streams && trouble.refuses_streams {
+            stop.streams = false;
             continue;
         }
-        let asked_to_wait = trouble.retry_after.unwrap_or_default();
-        if !trouble.may_pass || tries >= upstream.retries_max || asked_to_wait > upstream.retry_after_max {
-            return redacted(upstream, trouble.end);
+        let end_here = redacted(&upstream, trouble.end);
+        if trouble.is_unsent {
+            // Another may have words for it.
+            stop.is_out();
+            end = end_here;
+            continue;
         }
-        let pause = trouble.retry_after.unwrap_or_else(|| backoff(tries, FreshIds::random().next_u64()));
-        tries += 1;
-        let why = redacted(upstream, trouble.end);
-        tracing::warn!(upstream = upstream.name, tries, ?pause, ?why, shown = answer.said, "asking an upstream again");
-        tokio::time::sleep(pause).await;
+        if trouble.is_requests {
+            upstream.circuit.succeeded();
+            return (end_here, None);
+        }
+        if answer.said == said_before && upstream.circuit.failed(monotonic()) {
+            tracing::warn!(upstream = upstream.name, "an upstream rests: it failed several times running");
+        }
+        let wait = trouble.retry_after.unwrap_or_else(|| backoff(tries, FreshIds::random().next_u64()));
+        let may_wait = trouble.retry_after.is_none_or(|asked| asked <= upstream.retry_after_max);
+        if trouble.may_pass && may_wait && tries < upstream.retries_max {
+            stop.failed(wait);
+        } else {
+            stop.is_out();
+        }
+        let shown = answer.said;
+        tracing::warn!(upstream = upstream.name, tries, ?wait, why = ?end_here, shown, "an upstream failed");
+        end = end_here;
     }
 }
 
@@ -106,24 +151,24 @@ fn redacted(upstream: &Upstream, end: FinishReason) -> FinishReason {
 }
 
 /// An answer as far as it has come.
-struct Answer<'a> {
-    request: &'a GenerationRequest,
+pub(super) struct Answer<'a> {
+    pub(super) request: &'a GenerationRequest,
     events: &'a mpsc::Sender<EngineEvent>,
     /// The messages in front of it.
-    messages: &'a [Message],
+    pub(super) messages: &'a [Message],
     /// What it says.
-    text: String,
+    pub(super) text: String,
     /// Whether it has a whole call.
     has_calls: bool,
     /// How many of its pieces were told that say something, in this process and before.
-    said: u32,
+    pub(super) said: u32,
+    /// Whether it would have had more than it may: what was beyond was not told.
+    pub(super) is_full: bool,
     has_begun: bool,
-    /// Whether it is asked for as a stream.
-    streams: bool,
 }
 
 impl<'a> Answer<'a> {
-    fn of(request: &'a GenerationRequest, events: &'a mpsc::Sender<EngineEvent>, streams: bool) -> Self {
+    fn of(request: &'a GenerationRequest, events: &'a mpsc::Sender<EngineEvent>) -> Self {
         let all = &request.messages[..];
         let before = all.len().saturating_sub(request.chat.begun);
         let own = &all[before..];
@@ -135,7 +180,7 @@ impl<'a> Answer<'a> {
             None => (&all[..before], String::new()),
         };
         let said = u32::try_from(request.resumed.len()).unwrap_or(u32::MAX);
-        Self { request, events, messages, text, has_calls, said, has_begun: false, streams }
+        Self { request, events, messages, text, has_calls, said, is_full: false, has_begun: false }
     }
 
     /// How it ends, if nothing is left to ask for.
@@ -157,20 +202,26 @@ impl<'a> Answer<'a> {
     }
 
     /// None where there is no bound.
-    fn tokens_left(&self) -> Option<u32> {
+    pub(super) fn tokens_left(&self) -> Option<u32> {
         let max_tokens = self.request.max_tokens;
         (max_tokens < u32::MAX).then(|| max_tokens.saturating_sub(self.said))
     }
 
     /// The upstream has begun.
-    async fn begin(&mut self) {
+    pub(super) async fn begin(&mut self) {
         if !std::mem::replace(&mut self.has_begun, true) {
             self.tell(EngineEvent::Started { cached_tokens: 0 }).await;
         }
     }
 
-    async fn say(&mut self, pieces: &mut Vec<Piece>) {
+    /// Tells pieces, as far as there is room for them: an upstream may forget where to end. A piece is a token at
+    /// least.
+    pub(super) async fn say(&mut self, pieces: &mut Vec<Piece>) {
         for piece in pieces.drain(..) {
+            if piece.grows() && self.tokens_left() == Some(0) {
+                self.is_full = true;
+                return;
+            }
             match &piece {
                 Piece::Text(text) => self.text.push_str(text),
                 Piece::ToolCallDone { complete, .. } => self.has_calls |= complete,
@@ -181,164 +232,10 @@ impl<'a> Answer<'a> {
         }
     }
 
-    async fn tell(&self, event: EngineEvent) {
+    pub(super) async fn tell(&self, event: EngineEvent) {
         // A reader that is gone is noticed by whoever waits for it.
         let _ = self.events.send(event).await;
     }
-}
-
-/// One request, and its answer as far as it comes.
-async fn attempt(upstream: &Upstream, model: &str, answer: &mut Answer<'_>) -> Result<FinishReason, Trouble> {
-    let streams = answer.streams;
-    let asked = Asked {
-        model,
-        request: answer.request,
-        messages: answer.messages,
-        answer: &answer.text,
-        max_tokens: answer.tokens_left(),
-        stream: streams,
-    };
-    let body = body(&asked, &upstream.manners).map_err(Trouble::lasting)?;
-    let said_before = answer.said;
-    let failed = |error: Error| Trouble::passing(format!("the upstream {} failed: {error}", upstream.name));
-    let mut exchange = upstream.client.post(CHAT_PATH, body.to_string()).await.map_err(failed)?;
-    if !exchange.status.is_success() {
-        let text = upstream.redact(&String::from_utf8_lossy(&exchange.whole().await.unwrap_or_default()));
-        let now_ms = upstream.clock.unix_ms();
-        return Err(refused(&upstream.name, exchange.status, &exchange.headers, text.as_bytes(), now_ms));
-    }
-    if !streams {
-        // It is not asked for streams any more.
-        upstream.streams.store(false, Ordering::Relaxed);
-    }
-    let kind = exchange.header("content-type").unwrap_or_default().to_owned();
-    let mut decoder = Decoder::default();
-    let mut pieces = Vec::new();
-    answer.begin().await;
-    let read = if kind.starts_with("application/json") {
-        read_whole(upstream, &mut exchange, &mut decoder, &mut pieces).await
-    } else if kind.starts_with("text/event-stream") {
-        read_stream(upstream, &mut exchange, &mut decoder, answer).await
-    } else {
-        let text = format!("the upstream {} answered {kind:?} in the place of a stream; check base_url", upstream.name);
-        Err(Trouble::lasting(FinishReason::Failed(text)))
-    };
-    match read {
-        Ok(()) => decoder.end(&mut pieces),
-        Err(_) => decoder.break_off(&mut pieces),
-    }
-    answer.say(&mut pieces).await;
-    read?;
-    Ok(finished(&decoder, answer, said_before).await)
-}
-
-/// The end that the upstream told, with its count.
-async fn finished(decoder: &Decoder, answer: &Answer<'_>, said_before: u32) -> FinishReason {
-    if let Some(counted) = decoder.counted() {
-        // What was said in front of a break was counted by nobody, and now as part of the prompt.
-        let output_tokens = counted.output_tokens.saturating_add(said_before);
-        let input_tokens = counted.input_tokens.saturating_sub(said_before);
-        answer.tell(EngineEvent::Counted(Counted { input_tokens, output_tokens, ..counted })).await;
-    }
-    match decoder.finish() {
-        Some(Finish::Length) => FinishReason::Length,
-        Some(Finish::Filtered) => FinishReason::Filtered,
-        Some(Finish::Stop(stop)) => {
-            if let Some(stop) = stop.clone() {
-                answer.tell(EngineEvent::Piece(Piece::Stopped { stop })).await;
-            }
-            FinishReason::Stop
-        }
-        None | Some(Finish::Broken(_)) => FinishReason::Stop,
-    }
-}
-
-async fn read_whole(
-    upstream: &Upstream,
-    exchange: &mut Exchange,
-    decoder: &mut Decoder,
-    pieces: &mut Vec<Piece>,
-) -> Result<(), Trouble> {
-    let broke = |why: &dyn std::fmt::Display| Trouble::passing(format!("the upstream {} failed: {why}", upstream.name));
-    let text = exchange.whole().await.map_err(|error| broke(&error))?;
-    let whole: Value = serde_json::from_slice(&text).map_err(|_| broke(&"its answer is no JSON"))?;
-    if !whole["error"].is_null() {
-        return Err(broken(&upstream.name, &redacted_json(upstream, &whole)));
-    }
-    decoder.read(&whole, pieces);
-    if let Some(Finish::Broken(reason)) = decoder.finish() {
-        return Err(broke(reason));
-    }
-    if decoder.finish().is_none() && pieces.is_empty() {
-        return Err(broke(&"its answer says nothing"));
-    }
-    Ok(())
-}
-
-/// Reads chunks until the answer's end, and tells what they say.
-async fn read_stream(
-    upstream: &Upstream,
-    exchange: &mut Exchange,
-    decoder: &mut Decoder,
-    answer: &mut Answer<'_>,
-) -> Result<(), Trouble> {
-    let broke = |why: &dyn std::fmt::Display| Trouble::passing(format!("the upstream {} failed: {why}", upstream.name));
-    let mut reader = SseReader::default();
-    while decoder.finish().is_none() {
-        let bytes = exchange.bytes().await.map_err(|error| broke(&error))?;
-        let bytes = bytes.ok_or_else(|| broke(&"its stream ended before its answer did"))?;
-        if read_events(upstream, &mut reader, &bytes, decoder, answer).await? {
-            return Ok(());
-        }
-    }
-    // Whatever becomes of the rest, the answer is whole.
-    let rest = async {
-        while let Ok(Some(bytes)) = exchange.bytes().await {
-            if !matches!(read_events(upstream, &mut reader, &bytes, decoder, answer).await, Ok(false)) {
-                return;
-            }
-        }
-    };
-    let _ = tokio::time::timeout(USAGE_PATIENCE, rest).await;
-    Ok(())
-}
-
-/// Reads the events that end in these bytes, tells what they say, and gives whether the last one was among them.
-async fn read_events(
-    upstream: &Upstream,
-    reader: &mut SseReader,
-    bytes: &[u8],
-    decoder: &mut Decoder,
-    answer: &mut Answer<'_>,
-) -> Result<bool, Trouble> {
-    let broke = |why: &dyn std::fmt::Display| Trouble::passing(format!("the upstream {} failed: {why}", upstream.name));
-    let (mut events, mut pieces) = (Vec::new(), Vec::new());
-    reader.push(bytes, &mut events).map_err(|error| broke(&error))?;
-    for event in events {
-        if event.data.trim() == "[DONE]" {
-            return Ok(true);
-        }
-        let chunk = serde_json::from_str::<Value>(&event.data);
-        if decoder.finish().is_some() {
-            decoder.count(&chunk.unwrap_or_default());
-            continue;
-        }
-        let chunk = chunk.map_err(|_| broke(&"an event is no JSON"))?;
-        if !chunk["error"].is_null() {
-            return Err(broken(&upstream.name, &redacted_json(upstream, &chunk)));
-        }
-        decoder.read(&chunk, &mut pieces);
-        answer.say(&mut pieces).await;
-        if let Some(Finish::Broken(reason)) = decoder.finish() {
-            return Err(broke(reason));
-        }
-    }
-    Ok(false)
-}
-
-/// The same without the key, in front of whatever cuts its texts.
-fn redacted_json(upstream: &Upstream, value: &Value) -> Value {
-    serde_json::from_str(&upstream.redact(&value.to_string())).unwrap_or_default()
 }
 
 #[cfg(test)]

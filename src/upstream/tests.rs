@@ -1,5 +1,7 @@
 //! Upstreams that misbehave, over connections in memory and in time that stands still until everybody waits.
 
+mod several;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,6 +31,8 @@ enum Scene {
 enum Act {
     Say(String),
     Wait(u64),
+    /// The next request of the same connection is read.
+    Next,
     /// The connection stays open and says nothing more.
     Hang,
 }
@@ -128,6 +132,13 @@ fn question() -> GenerationRequest {
     asks(Chat::default(), &[Message::text(Role::User, "Count.")])
 }
 
+/// The same in chunks, behind whose end the connection may be used again.
+fn chunked(parts: &[&str]) -> String {
+    let head = head("200 OK", "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n");
+    let chunk = |part: &&str| format!("{:x}\r\n{part}\r\n", part.len());
+    head + &parts.iter().map(chunk).collect::<String>() + "0\r\n\r\n"
+}
+
 /// Reads a request, checks what every one has, and gives its body.
 async fn request(stream: &mut DuplexStream) -> Value {
     let mut bytes = Vec::new();
@@ -138,9 +149,13 @@ async fn request(stream: &mut DuplexStream) -> Value {
         }
     }
     let head = String::from_utf8(bytes).unwrap();
-    assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{head}");
     assert!(head.contains("host: gpu.example:8000\r\n"), "{head}");
-    assert!(head.contains("authorization: Bearer sk-secret\r\n"), "{head}");
+    if head.starts_with("POST /v1/messages HTTP/1.1\r\n") {
+        assert!(head.contains("x-api-key: sk-secret\r\n") && head.contains("anthropic-version: 2023"), "{head}");
+    } else {
+        assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{head}");
+        assert!(head.contains("authorization: Bearer sk-secret\r\n"), "{head}");
+    }
     let length = head.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap().parse().unwrap();
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.unwrap();
@@ -154,6 +169,10 @@ async fn act(mut stream: DuplexStream, acts: Vec<Act>, requests: &Mutex<Vec<Valu
         match act {
             Act::Say(text) => stream.write_all(text.as_bytes()).await.unwrap(),
             Act::Wait(ms) => sleep(Duration::from_millis(ms)).await,
+            Act::Next => {
+                let body = request(&mut stream).await;
+                requests.lock().unwrap().push(body);
+            }
             Act::Hang => {
                 // It ends when the other side closes.
                 let _ = stream.read_u8().await;
@@ -162,49 +181,83 @@ async fn act(mut stream: DuplexStream, acts: Vec<Act>, requests: &Mutex<Vec<Valu
     }
 }
 
-async fn run_with(config: &UpstreamConfig, request: GenerationRequest, scenes: Vec<Scene>) -> Outcome {
-    let (connections, mut accepted) = mpsc::channel(8);
+/// An upstream, and what becomes of its connections.
+struct Part {
+    upstream: Arc<Upstream>,
+    scenes: Arc<Mutex<VecDeque<Scene>>>,
+}
+
+type Accepted = mpsc::Sender<(DuplexStream, Vec<Act>)>;
+
+fn part(name: &str, config: &UpstreamConfig, scenes: Vec<Scene>, accepted: Accepted) -> Part {
     let scenes = Arc::new(Mutex::new(VecDeque::from(scenes)));
-    let upcoming = scenes.clone();
+    let (upcoming, asked) = (scenes.clone(), name.to_owned());
     let dial: http::Dial = Arc::new(move || {
-        let (scene, connections) =
-            (upcoming.lock().unwrap().pop_front().expect("nobody asks again"), connections.clone());
+        let scene = upcoming.lock().unwrap().pop_front().unwrap_or_else(|| panic!("nobody asks {asked} again"));
+        let accepted = accepted.clone();
         Box::pin(async move {
             match scene {
                 Scene::Refused => Err(std::io::ErrorKind::ConnectionRefused.into()),
                 Scene::Unanswered => std::future::pending().await,
                 Scene::Acts(acts) => {
                     let (ours, theirs) = duplex(1 << 16);
-                    connections.send((theirs, acts)).await.unwrap();
+                    accepted.send((theirs, acts)).await.unwrap();
                     Ok(Box::new(ours) as Box<dyn http::Io>)
                 }
             }
         })
     });
     let key = |name: &str| (name == "KEY").then(|| "sk-secret".to_owned());
-    let mut upstream = upstream("gpu", config, key).unwrap();
+    let mut upstream = upstream(name, config, key).unwrap();
     upstream.client = upstream.client.over(dial);
     upstream.clock = Clock::Manual(Arc::new(NOW_MS.into()));
-    let (events, mut told) = mpsc::channel(1000);
+    Part { upstream: Arc::new(upstream), scenes }
+}
+
+/// Asks for one answer after the other.
+async fn run_all(upstreams: Vec<(&str, UpstreamConfig, Vec<Scene>)>, asked: Vec<GenerationRequest>) -> Vec<Outcome> {
+    let (connections, mut accepted) = mpsc::channel(8);
+    let parts: Vec<_> =
+        upstreams.into_iter().map(|(name, config, scenes)| part(name, &config, scenes, connections.clone())).collect();
+    let upstreams = parts.iter().map(|part| part.upstream.clone()).collect();
+    let route = Route { model: "m".to_owned(), upstreams };
     let requests = Mutex::default();
-    let began = Instant::now();
     let server = async {
         while let Some((stream, acts)) = accepted.recv().await {
             act(stream, acts, &requests).await;
         }
     };
-    let finish = tokio::select! {
-        finish = run::answer(&upstream, "m", &request, &events) => finish,
+    let answers = async {
+        let mut outcomes = Vec::new();
+        for request in asked {
+            let (events, mut told) = mpsc::channel(1000);
+            let began = Instant::now();
+            let (finish, rest) = run::answer(&route, &request, &events).await;
+            let took = began.elapsed();
+            if let Some(rest) = rest {
+                rest.settle().await;
+            }
+            drop(events);
+            let mut all = Vec::new();
+            while let Some(event) = told.recv().await {
+                all.push(event);
+            }
+            let requests = std::mem::take(&mut *requests.lock().unwrap());
+            outcomes.push(Outcome { events: all, finish, requests, took });
+        }
+        outcomes
+    };
+    let outcomes = tokio::select! {
+        outcomes = answers => outcomes,
         () = server => unreachable!("the client lives"),
     };
-    let took = began.elapsed();
-    drop(events);
-    let mut all = Vec::new();
-    while let Some(event) = told.recv().await {
-        all.push(event);
-    }
-    assert!(scenes.lock().unwrap().is_empty(), "it gave up early: {finish:?}");
-    Outcome { events: all, finish, requests: requests.into_inner().unwrap(), took }
+    let is_played = parts.iter().all(|part| part.scenes.lock().unwrap().is_empty());
+    assert!(is_played, "it gave up early: {outcomes:?}");
+    outcomes
+}
+
+async fn run_with(config: &UpstreamConfig, request: GenerationRequest, scenes: Vec<Scene>) -> Outcome {
+    run_all(vec![("gpu", config.clone(), scenes)], vec![request]).await.remove(0)
 }
 
 async fn run(scenes: Vec<Scene>) -> Outcome {
@@ -408,7 +461,60 @@ async fn an_end_is_an_end_with_or_without_usage_and_however_often_it_is_told() {
     assert_eq!((outcome.text().as_str(), &outcome.finish), ("hi", &FinishReason::Length));
     assert!((outcome.seconds() - 2.0).abs() < 0.01, "usage is not waited for any longer");
     assert_eq!(run(vec![streams(&[&says("hi"), &ends("stop")])]).await.finish, FinishReason::Stop);
-    assert_eq!(run(vec![streams(&[&says("hi"), DONE])]).await.finish, FinishReason::Stop);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_was_not_told_or_that_nobody_knows_is_none() {
+    let rest = |text: &str| streams(&[&says(text), &ends("stop"), DONE]);
+    for broken in [streams(&[&says("one"), DONE]), streams(&[&says("one"), &ends("who knows"), DONE])] {
+        let outcome = run(vec![broken, rest(" two")]).await;
+        assert_eq!((outcome.text().as_str(), &outcome.finish), ("one two", &FinishReason::Stop));
+    }
+    // A whole answer was not shown yet, and is asked for again.
+    for reason in [json!(null), json!("who knows")] {
+        let choice = json!({"message": {"role": "assistant", "content": "one"}, "finish_reason": reason});
+        let whole = answers("200 OK", "content-type: application/json\r\n", &json!({"choices": [choice]}).to_string());
+        let outcome = run(vec![whole, rest("two")]).await;
+        assert_eq!((outcome.text().as_str(), &outcome.finish), ("two", &FinishReason::Stop));
+        assert_eq!(outcome.requests[0], outcome.requests[1]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_forgets_where_to_end_is_cut_and_its_connection_closed() {
+    let request = GenerationRequest { max_tokens: 2, ..question() };
+    let talks = || Scene::Acts(vec![Act::Say(stream() + &says("one ") + &says("two ") + &says("three")), Act::Hang]);
+    let outcome = run_with(&config(), request.clone(), vec![talks()]).await;
+    assert_eq!((outcome.text().as_str(), &outcome.finish), ("one two ", &FinishReason::Length));
+    assert!(outcome.took.is_zero(), "nobody waits for the end of it");
+    // One that ends where it should is not cut.
+    let ends = streams(&[&says("one "), &says("two"), &ends("stop"), DONE]);
+    assert_eq!(run_with(&config(), request.clone(), vec![ends]).await.finish, FinishReason::Stop);
+    let call = |arguments: &str| {
+        delta(&json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": arguments}}]}))
+    };
+    let outcome =
+        run_with(&config(), request, vec![streams(&[&call("{"), &call("\"a\""), &call(":"), &call("1}")])]).await;
+    let Some(Piece::ToolCallDone { complete, arguments, .. }) = outcome.pieces().pop() else { panic!("{outcome:?}") };
+    assert_eq!((*complete, &outcome.finish), (false, &FinishReason::Length), "{arguments}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_kept_for_the_next_answer_and_another_opened_where_it_is_gone() {
+    let answer = || Act::Say(chunked(&[&says("hi"), &ends("stop"), DONE]));
+    let busy = "HTTP/1.1 503 Busy\r\ncontent-length: 2\r\nretry-after: 1\r\n\r\n{}".to_owned();
+    let first = Scene::Acts(vec![answer(), Act::Next, Act::Say(busy), Act::Next, answer()]);
+    let second = Scene::Acts(vec![answer()]);
+    let asked = vec![question(), question(), question()];
+    let outcomes = run_all(vec![("gpu", config(), vec![first, second])], asked).await;
+    let seen: Vec<_> = outcomes.iter().map(|outcome| (outcome.text(), outcome.requests.len())).collect();
+    assert_eq!(seen, [("hi".to_owned(), 1), ("hi".to_owned(), 2), ("hi".to_owned(), 1)]);
+    // A stream that was cut is not read on.
+    let cut = Scene::Acts(vec![Act::Say(stream() + &says("a") + &says("b")), Act::Hang]);
+    let second = Scene::Acts(vec![answer()]);
+    let bounded = GenerationRequest { max_tokens: 1, ..question() };
+    let outcomes = run_all(vec![("gpu", config(), vec![cut, second])], vec![bounded, question()]).await;
+    assert_eq!(outcomes.iter().map(Outcome::text).collect::<Vec<_>>(), ["a", "hi"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -461,9 +567,11 @@ async fn an_answer_that_nobody_wants_any_more_closes_its_connection() {
     });
     let mut upstream = upstream("gpu", &config(), |_| Some("sk-secret".to_owned())).unwrap();
     upstream.client = upstream.client.over(dial);
+    let route = Route { model: "m".to_owned(), upstreams: vec![Arc::new(upstream)] };
     let (events, mut told) = mpsc::channel(8);
     let (abort, aborted) = watch::channel(false);
-    let work = Work { model: "m".to_owned(), request: question(), events, aborted };
+    let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+    let work = Work { route, request: question(), events, aborted, place };
     let server = async {
         let mut stream: DuplexStream = accepted.recv().await.unwrap();
         request(&mut stream).await;
@@ -474,6 +582,6 @@ async fn an_answer_that_nobody_wants_any_more_closes_its_connection() {
         assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
         told.recv().await
     };
-    let (last, ()) = tokio::join!(server, read(&upstream, work));
+    let (last, ()) = tokio::join!(server, read(work));
     assert_eq!(last, Some(EngineEvent::Finished(FinishReason::Aborted)));
 }

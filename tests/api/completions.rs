@@ -78,6 +78,20 @@ async fn every_prompt_is_given_n_choices_and_the_tokens_are_added_up() {
 }
 
 #[tokio::test]
+async fn of_best_of_answers_n_are_shown_and_all_are_counted() {
+    let server = Server::start().await;
+    let one = server.post(PATH, ask("French")).await.body["usage"].clone();
+    let best = server.post(PATH, with(ask(json!(["French", "hi"])), &json!({"best_of": 3, "echo": true}))).await.body;
+    let texts = best["choices"].as_array().unwrap().iter().map(|it| (&it["index"], &it["text"], &it["logprobs"]));
+    let shown = |index: u64, text: &str| (json!(index), json!(text), Value::Null);
+    let expected = [shown(0, "FrenchBonjour"), shown(1, "hiHello, world")];
+    assert_eq!(texts.collect::<Vec<_>>(), expected.iter().map(|(a, b, c)| (a, b, c)).collect::<Vec<_>>());
+    let count = |usage: &Value, name: &str| usage[name].as_u64().unwrap();
+    // "Hello, world" and "Bonjour", three times each, with their ends.
+    assert_eq!(count(&best["usage"], "completion_tokens"), 3 * (count(&one, "completion_tokens") + 13));
+}
+
+#[tokio::test]
 async fn a_text_is_cut_at_sixteen_tokens_where_nothing_is_said_and_at_a_stop() {
     let server = Server::start().await;
     let answer = server.post(PATH, json!({"prompt": "endless"})).await.body;
@@ -144,7 +158,9 @@ async fn what_cannot_be_served_is_refused_by_name() {
     let server = Server::start().await;
     for (fields, param) in [
         (json!({"suffix": "end"}), "suffix"),
-        (json!({"best_of": 2}), "best_of"),
+        (json!({"n": 2, "best_of": 1}), "best_of"),
+        (json!({"best_of": 2, "stream": true}), "best_of"),
+        (json!({"best_of": 33}), "best_of"),
         (json!({"n": 0}), "n"),
         (json!({"n": 33}), "n"),
         (json!({"prompt": []}), "prompt"),

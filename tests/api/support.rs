@@ -9,6 +9,7 @@ use midstream::actors::{self, Foresight, Keys, KvKeeper, Parts, RootHandle, Runn
 use midstream::api::{self, App, Doors, Limits, Phase, Seal, Surface};
 use midstream::clock::Clock;
 use midstream::config::{Config, UpstreamConfig, UpstreamKind};
+use midstream::engine::settings::Price;
 use midstream::engine::{Catalog, Engine, ScriptedEngine};
 use midstream::prompt::Effort;
 use midstream::store::{Failure, MemoryJournal, Writer, WriterHandle};
@@ -75,7 +76,9 @@ pub(crate) struct Setup {
     /// Further names of the scripted model.
     pub(crate) aliases: &'static [&'static str],
     /// The server whose model it serves, in the place of a script.
-    pub(crate) upstream: Option<String>,
+    pub(crate) upstream: Vec<UpstreamConfig>,
+    /// What the scripted model's tokens cost.
+    pub(crate) price: Option<Price>,
     pub(crate) body_bytes_max: usize,
     pub(crate) body_timeout: Duration,
     /// Who may connect, and how long a client may take.
@@ -97,7 +100,8 @@ impl Default for Setup {
         Self {
             script: None,
             aliases: &[],
-            upstream: None,
+            upstream: Vec::new(),
+            price: None,
             body_bytes_max: 2 << 20,
             body_timeout: PATIENCE,
             doors: Doors::new(&Config::default()),
@@ -115,15 +119,20 @@ impl Default for Setup {
 }
 
 /// The model of another server, over HTTP.
-fn behind(address: &str) -> UpstreamEngine {
-    let config = UpstreamConfig {
-        kind: Some(UpstreamKind::Midstream),
+pub(crate) fn behind(address: &str, kind: UpstreamKind) -> UpstreamConfig {
+    UpstreamConfig {
+        kind: Some(kind),
         base_url: format!("http://{address}/v1"),
         models: vec!["scripted".to_owned()],
         retries_max: 0,
         ..UpstreamConfig::default()
-    };
-    UpstreamEngine::open("other", &config, |_| None).unwrap().remove(0)
+    }
+}
+
+/// The engine of these upstreams' model.
+fn upstreams(configs: Vec<UpstreamConfig>) -> UpstreamEngine {
+    let names = ["other", "another"].map(str::to_owned);
+    UpstreamEngine::open(&names.into_iter().zip(configs).collect(), |_| None).unwrap().remove(0)
 }
 
 impl Server {
@@ -135,13 +144,14 @@ impl Server {
         let journal = Arc::new(MemoryJournal::new());
         let config = Config { silence_ms: setup.silence.as_millis() as u64, ..Config::default() };
         let writer = Writer::start(journal.clone(), config.journal_queue_batches).unwrap();
-        let engine: Arc<dyn Engine> = if let Some(address) = &setup.upstream {
-            Arc::new(behind(address))
-        } else {
+        let engine: Arc<dyn Engine> = if setup.upstream.is_empty() {
             let engine = ScriptedEngine::from_json(&setup.script.unwrap_or_else(script).to_string()).unwrap();
             let briefly = Effort { budget_tokens: Some(4), ..Effort::default() };
             let aliases = setup.aliases.iter().map(|alias| (*alias).to_owned()).collect();
-            Arc::new(engine.with_efforts(&[("briefly".to_owned(), briefly)].into()).with_aliases(aliases))
+            let engine = engine.with_efforts(&[("briefly".to_owned(), briefly)].into()).with_aliases(aliases);
+            Arc::new(engine.with_price(setup.price))
+        } else {
+            Arc::new(upstreams(setup.upstream))
         };
         let catalog = Arc::new(Catalog::new(vec![engine]));
         let keys = Keys::new(journal.clone());

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Server, Setup};
+use crate::support::{Server, Setup, SseEvent};
 
 /// A model that makes a call where it is asked to `go`, and another where it is asked to `go on`.
 async fn server(calls: &[Value]) -> Server {
@@ -225,10 +225,64 @@ async fn a_whole_call_into_a_namespace_names_it_and_a_wrong_tool_of_an_item_is_r
 }
 
 #[tokio::test]
-async fn a_chat_refuses_custom_tools_by_their_place() {
+async fn a_chat_calls_a_custom_tool_with_its_text_whole_and_in_pieces() {
+    let text = "*** Begin\n+\"a\" \\ \u{fc}\n";
+    let server = server(&[call("patch", &json!({"input": text}))]).await;
+    let grammar = json!({"syntax": "lark", "definition": "start: /.+/"});
+    let custom = json!({"name": "patch", "description": "d", "format": {"type": "grammar", "grammar": grammar}});
+    let tools = json!([{"type": "custom", "custom": custom}]);
+    let user = json!({"role": "user", "content": "go now"});
+    let options = json!({"include_dispatch": true});
+    let ask = json!({"messages": [user], "tools": tools});
+    let whole = server.post("/v1/chat/completions", ask.clone()).await.body;
+    let choice = &whole["choices"][0];
+    let made = choice["message"]["tool_calls"][0].clone();
+    let custom = json!({"name": "patch", "input": text});
+    assert_eq!(made, json!({"id": made["id"], "type": "custom", "custom": custom}));
+    assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("tool_calls"), &Value::Null));
+
+    let mut streamed = ask.clone();
+    (streamed["stream"], streamed["stream_options"]) = (true.into(), options);
+    let events = server.post_stream("/v1/chat/completions", streamed).await.rest().await;
+    let dispatched = events.iter().find(|event| event.event.as_deref() == Some("tool_call_dispatch")).unwrap().json();
+    assert_eq!((&dispatched["tool_call"]["custom"], &dispatched["tool_call"]["type"]), (&custom, &json!("custom")));
+    let chunks = events.iter().filter(|event| event.event.is_none() && event.data != "[DONE]").map(SseEvent::json);
+    let parts: Vec<Value> = chunks.map(|chunk| chunk["choices"][0]["delta"]["tool_calls"][0].clone()).collect();
+    let parts: Vec<&Value> = parts.iter().filter(|part| !part.is_null()).collect();
+    let head = json!({"index": 0, "id": parts[0]["id"], "type": "custom", "custom": {"name": "patch", "input": ""}});
+    assert_eq!(*parts[0], head);
+    assert!(parts[1..].iter().all(|part| part.as_object().unwrap().keys().eq(["index", "custom"])), "{parts:?}");
+    assert_eq!(parts.iter().map(|part| part["custom"]["input"].as_str().unwrap()).collect::<String>(), text);
+
+    // The history has both kinds of calls, and each result is of its call's kind.
+    let function = json!({"id": "f1", "type": "function", "function": {"name": "look", "arguments": "{}"}});
+    let result = |id: &Value| json!({"role": "tool", "tool_call_id": id, "content": "Done."});
+    let calls = json!({"role": "assistant", "content": null, "tool_calls": [made, function]});
+    let messages = json!([user, calls, result(&made["id"]), result(&json!("f1"))]);
+    let answer =
+        server.post("/v1/chat/completions", json!({"messages": messages, "tools": tools, "store": true})).await;
+    assert_eq!(answer.body["choices"][0]["message"]["content"], "ok", "{}", answer.body);
+    let id = answer.id().replacen("chatcmpl-", "resp_", 1);
+    let items = server.get(&format!("/v1/responses/{id}/input_items?order=asc")).await.body;
+    let kinds: Vec<&Value> = items["data"].as_array().unwrap().iter().map(|item| &item["type"]).collect();
+    let expected = ["message", "custom_tool_call", "function_call", "custom_tool_call_output", "function_call_output"];
+    assert_eq!(kinds, expected);
+    assert_eq!(items["data"][1]["input"], text);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_custom_tool_or_its_call_in_a_chat_is_refused_by_its_place() {
     let server = server(&[]).await;
-    let tools = json!([{"type": "custom", "custom": {"name": "patch"}}]);
-    let body = json!({"messages": [{"role": "user", "content": "hi"}], "tools": tools});
-    let refused = server.post("/v1/chat/completions", body).await;
-    assert_eq!(refused.assert_error(400, "invalid_input")["param"], "tools[0].type");
+    let tool = |custom: Value| json!({"tools": [{"type": "custom", "custom": custom}]});
+    let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "a", "type": "custom"}]});
+    for (fields, param) in [
+        (tool(json!({"description": "d"})), "tools[0].custom.name"),
+        (tool(json!({"name": "a", "format": {"type": "xml"}})), "tools[0].custom.format.type"),
+        (json!({"messages": [{"role": "user", "content": "hi"}, call]}), "messages[1].tool_calls[0].function"),
+    ] {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let refused = server.post("/v1/chat/completions", body).await;
+        assert_eq!(refused.assert_error(400, "invalid_input")["param"], param, "{}", refused.body);
+    }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::support::{Server, Setup, Sse, SseEvent};
+use crate::support::{Server, Setup, Socket, Sse, SseEvent};
 
 /// Texts that come in pieces.
 const PIECES: [&str; 7] = ["delta", "content", "text", "reasoning_content", "arguments", "partial_json", "thinking"];
@@ -24,6 +24,7 @@ fn script() -> Value {
         {"match": "ask", "deltas": ["<think>", "hm, ", "well", "</think>", "Let me ", "see. ", call]},
         {"match": "fail", "deltas": ["so ", "far"], "finish": "error"},
         {"match": "long", "deltas": ["cut ", "off"], "finish": "length"},
+        {"match": "silent", "deltas": ["at last"], "delay_ms": 600_000},
         {"deltas": ["It ", "is ", "so."]},
     ])
 }
@@ -54,9 +55,12 @@ impl Plain {
             Value::Object(fields) => self.plain_fields(fields),
             Value::Array(list) => list.iter_mut().for_each(|value| self.plain(value)),
             Value::String(text) => {
-                if let Some(name) = self.name(text) {
-                    *text = name;
+                // Sentences have ids, too.
+                let mut words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+                for word in &mut words {
+                    *word = self.name(word).unwrap_or_else(|| std::mem::take(word));
                 }
+                *text = words.join(" ");
             }
             _ => {}
         }
@@ -189,22 +193,81 @@ async fn responses_as_frames_of_a_socket() {
     }
 }
 
+/// A socket with a response that runs and says nothing, its id, and the frames so far.
+async fn silent(server: &Server) -> (Socket, Value, Vec<Value>) {
+    let mut socket = server.responses_socket().await;
+    socket.send(json!({"type": "response.create", "input": "silent"})).await;
+    let frames = socket.until(|frame| frame["type"] == "response.in_progress").await;
+    (socket, frames[0]["response"]["id"].clone(), frames)
+}
+
+fn is_end(frame: &Value) -> bool {
+    ["response.completed", "response.incomplete", "response.failed"].iter().any(|end| frame["type"] == *end)
+}
+
 #[tokio::test]
 async fn a_steer_as_frames_of_openais_socket() {
-    let server = Server::start().await;
-    let mut socket = server.responses_socket().await;
-    socket.send(json!({"type": "response.create", "input": "slow"})).await;
-    let mut frames = socket.until(|frame| frame["type"] == "response.output_text.delta").await;
-    let id = &frames[0]["response"]["id"];
-    let input = json!([{"type": "message", "role": "user", "content": "hi"}]);
+    let server = server().await;
+    let (mut socket, id, mut frames) = silent(&server).await;
+    let input = json!([{"type": "message", "role": "user", "content": "plain"}]);
     socket.send(json!({"type": "response.steer", "previous_response_id": id, "input": input, "event_id": "s"})).await;
-    let ended = |frame: &Value| frame["type"] == "response.completed";
-    frames.extend(socket.until(ended).await);
-    frames.extend(socket.until(ended).await);
-    // How much it said before the steer is a matter of time.
-    frames.retain(|frame| frame["type"] != "response.output_text.delta");
-    let kinds = frames.iter().map(|frame| json!({"type": frame["type"], "status": frame["response"]["status"]}));
-    check("steer.ws", unnamed(kinds.collect()));
+    for _ in 0..2 {
+        frames.extend(socket.until(is_end).await);
+    }
+    socket.send(json!({"type": "response.steer", "previous_response_id": id, "input": "late", "event_id": "t"})).await;
+    frames.push(socket.next().await);
+    check("steer.ws", unnamed(frames));
+}
+
+#[tokio::test]
+async fn a_cancel_as_frames_of_openais_socket() {
+    let server = server().await;
+    let (mut socket, id, mut frames) = silent(&server).await;
+    for _ in 0..2 {
+        // The second one finds nothing to be cancelled.
+        socket.send(json!({"type": "response.cancel", "response_id": id, "event_id": "c"})).await;
+        frames.extend(socket.until(|frame| is_end(frame) || frame["type"] == "error").await);
+    }
+    check("cancel.ws", unnamed(frames));
+}
+
+#[tokio::test]
+async fn injected_results_as_frames_of_openais_socket() {
+    let server = server().await;
+    let mut socket = server.responses_socket().await;
+    socket.send(json!({"type": "response.create", "input": "ask", "tools": [tool(false)]})).await;
+    let mut frames = socket.until(is_end).await;
+    let response = &frames.last().unwrap()["response"];
+    let call = response["output"].as_array().unwrap().iter().find(|item| item["type"] == "function_call").unwrap();
+    let result = json!({"type": "function_call_output", "call_id": call["call_id"], "output": "rain"});
+    let inject = json!({"type": "response.inject", "response_id": response["id"], "input": [result], "event_id": "i"});
+    let late = json!({"type": "response.inject", "response_id": response["id"], "input": [
+        {"type": "function_call_output", "call_id": call["call_id"], "output": "sun"},
+    ]});
+    socket.send(inject).await;
+    frames.extend(socket.until(is_end).await);
+    socket.send(late).await;
+    frames.push(socket.next().await);
+    check("inject.ws", unnamed(frames));
+}
+
+#[tokio::test]
+async fn lanes_as_frames_of_openais_socket() {
+    let server = server().await;
+    let mut socket = server.responses_socket().await;
+    for (lane, input) in [(json!("a"), "ask"), (json!("b"), "long"), (json!("a"), "plain"), (Value::Null, "plain")] {
+        let tools = json!([tool(false)]);
+        let create =
+            json!({"type": "response.create", "stream_id": lane, "input": input, "tools": tools, "store": false});
+        socket.send(create).await;
+    }
+    let mut frames = Vec::new();
+    for _ in 0..4 {
+        frames.extend(socket.until(is_end).await);
+    }
+    // Each has its order; how they are mixed is a matter of time.
+    frames.sort_by_key(|frame| frame["stream_id"].to_string());
+    check("lanes.ws", unnamed(frames));
 }
 
 #[tokio::test]

@@ -26,7 +26,11 @@ pub(crate) fn command(program: &Path, home: &Path, patience_s: &str) -> Command 
 
 /// Runs one check of an SDK's script to its end, against a server with these replies; `base` is behind its address.
 pub(crate) fn check(replies: &Value, base: &str, command: &dyn Fn(&Path) -> Command, check: &str) {
-    let site = Site::new(replies);
+    check_at(&Site::new(replies), base, command, check);
+}
+
+/// The same against this server.
+pub(crate) fn check_at(site: &Site, base: &str, command: &dyn Fn(&Path) -> Command, check: &str) {
     let server = site.start();
     let home = TempDir::new_in(install::folder()).unwrap();
     let output = command(home.path()).arg(format!("http://{}{base}", server.address)).arg(check).output().unwrap();

@@ -158,6 +158,24 @@ const checks = {
     assert.ok(kinds.includes("response.steer.accepted") && kinds.includes("response.incomplete"), kinds.join());
     socket.close();
   },
+
+  async retries() {
+    const busy = await client.responses.create({ model, input: "endless", store: false, stream: true });
+    await busy[Symbol.asyncIterator]().next();
+    const statuses = [];
+    const seen = async (...request) => {
+      const response = await fetch(...request);
+      statuses.push(response.status);
+      if (response.status === 503) {
+        assert.equal(response.headers.get("retry-after"), "1");
+        busy.controller.abort();
+      }
+      return response;
+    };
+    const patient = client.withOptions({ maxRetries: 10, fetch: seen });
+    assert.equal((await patient.responses.create({ model, input: "say hi" })).output_text, "Hello there.");
+    assert.ok(statuses[0] === 503 && statuses.at(-1) === 200, statuses.join());
+  },
 };
 
 await checks[check]();

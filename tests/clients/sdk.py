@@ -197,6 +197,23 @@ def sockets():
             break
 
 
+def retries():
+    busy = client.responses.create(model=MODEL, input="endless", store=False, stream=True)
+    next(busy)
+    statuses = []
+
+    def seen(response):
+        statuses.append(response.status_code)
+        if response.status_code == 503:
+            equal(response.headers["retry-after"], "1")
+            busy.close()
+
+    http = openai.DefaultHttpxClient(event_hooks={"response": [seen]})
+    patient = client.with_options(max_retries=10, http_client=http)
+    equal(patient.responses.create(model=MODEL, input="say hi").output_text, "Hello there.")
+    assert statuses[0] == 503 and statuses[-1] == 200, statuses
+
+
 async def together():
     async def ask(text):
         return (await aclient.responses.create(model=MODEL, input=text)).output_text

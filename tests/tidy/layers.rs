@@ -23,7 +23,8 @@ pub(crate) const LAYERS: &[Layer] = &[
     Layer { path: "src/app.rs", modules: ANY, crates: ANY, pure: false },
     Layer { path: "src/cli/", modules: ANY, crates: ANY, pure: false },
     Layer {
-        path: "src/config", modules: &["parse", "prompt"], crates: &["figment", "serde", "thiserror"], pure: false,
+        path: "src/config", modules: &["engine::settings", "parse", "prompt"],
+        crates: &["figment", "serde", "thiserror"], pure: false,
     },
     Layer {
         path: "src/telemetry.rs", modules: &["clock", "conversation", "engine"],
@@ -81,6 +82,10 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
     Layer {
         path: "src/upstream/chat", modules: &["config", "engine", "parse", "prompt", "upstream"],
+        crates: &["serde", "serde_json"], pure: true,
+    },
+    Layer {
+        path: "src/upstream/messages", modules: &["engine", "parse", "prompt", "upstream"],
         crates: &["serde", "serde_json"], pure: true,
     },
     Layer { path: "src/upstream/sse.rs", modules: &[], crates: &["thiserror"], pure: true },

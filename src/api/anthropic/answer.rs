@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::marks::Marked;
 use crate::api::object::seal;
 use crate::conversation::{Ending, Item, ItemBody, ItemStatus, OutputItem, Purpose, Response, ResponseStatus};
+use crate::engine::settings::units;
 use crate::ids::ResponseId;
 use crate::protocol::messages::{AppliedEdits, Block, CacheCreation, Message, MessageEnd, OutputTokensDetails, Usage};
 
@@ -131,6 +132,7 @@ pub(super) fn usage(response: &Response, shown: &Shown) -> Usage {
         output_tokens: usage.output_tokens,
         output_tokens_details: OutputTokensDetails { thinking_tokens: usage.reasoning_tokens },
         service_tier: "standard",
+        cost: usage.cost_nanos.map(units),
     }
 }
 

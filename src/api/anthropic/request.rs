@@ -80,6 +80,7 @@ pub(crate) fn prepare(
         purpose,
         seal: seal.map(|seal| seal.key(response_id)),
         extras: input::extras(body)?,
+        price: model.price,
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     Ok(Prepared { create: Create::new(response_id, items, config), params, marks })

@@ -22,12 +22,16 @@ use crate::api::unserved;
 use crate::api::{constraint, sampling};
 use crate::config::ReasoningField;
 use crate::conversation::ResponseStatus;
-use crate::conversation::{self, Create, Ending, ItemBody, ItemStatus, Reject, ResponseConfig, Toolbox};
+use crate::conversation::{
+    self, CallKind, Create, Ending, Item, ItemBody, ItemStatus, Reject, ResponseConfig, Toolbox, custom_input,
+};
 use crate::engine::ModelInfo;
+use crate::engine::settings::units;
 use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
-    AnswerCall, AnswerMessage, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails, PromptDetails, Usage,
+    AnswerCall, AnswerMessage, Called, ChatCustom, ChatFunction, ChatRequest, Choice, Completion, CompletionDetails,
+    PromptDetails, Usage,
 };
 use crate::protocol::logprobs::ChoiceLogprobs;
 use crate::protocol::sampling::GenerationParams;
@@ -150,10 +154,11 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     let (thinking, template_kwargs) = input::thought(word, "reasoning_effort", kwargs, model)?;
     let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
     let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
-    let tools = tools::functions(request.tools.as_deref(), request.tool_choice.as_ref())?;
-    let constraint = constraint::constraint(&params, &tools, model)?;
+    let toolbox = tools::of_chat(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    let constraint = constraint::constraint(&params, &toolbox, model)?;
     let config = ResponseConfig {
-        tools: tools.tools,
+        tools: toolbox.tools,
+        tool_shapes: toolbox.shapes,
         sampling: sampling::sampling(&params, model, fresh)?,
         max_output_tokens: limit.or(old_limit),
         stop: input::stops(request.stop.as_ref())?,
@@ -169,6 +174,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         prompt_end: input::prompt_end(request.add_generation_prompt, request.continue_final_message, &input)?,
         priority: input::priority(body)?,
         extras: input::extras(body)?,
+        price: model.price,
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     };
     Ok(Create::new(ResponseId::draw(fresh), input, config))
@@ -215,11 +221,7 @@ fn choice(index: u32, response: &conversation::Response, shown: Shown) -> Choice
                 // There is room for one; a model that makes more is asked again with the first one's result.
                 message.function_call.get_or_insert(ChatFunction { name: name.clone(), arguments: text });
             }
-            ItemBody::FunctionCall { call_id, name, .. } => message.tool_calls.push(AnswerCall {
-                id: call_id.to_string(),
-                kind: "function",
-                function: ChatFunction { name: name.clone(), arguments: text },
-            }),
+            ItemBody::FunctionCall { .. } => message.tool_calls.extend(call(&output.item)),
             _ => {
                 message.content.get_or_insert_default().push_str(&text);
                 logprobs.extend(object::logprobs(&output.logprobs));
@@ -232,6 +234,17 @@ fn choice(index: u32, response: &conversation::Response, shown: Shown) -> Choice
     (message.reasoning_content, message.reasoning) = in_fields(shown.reasoning, reasoning);
     let logprobs = response.config.logprobs.map(|_| ChoiceLogprobs { content: logprobs, refusal: None });
     Choice { index, message, logprobs, finish_reason: finish_reason(response, shown) }
+}
+
+/// A whole call, in the shape of its kind.
+pub(super) fn call(item: &Item) -> Option<AnswerCall> {
+    let ItemBody::FunctionCall { call_id, name, arguments, call_kind, .. } = &item.body else { return None };
+    let (id, name) = (call_id.to_string(), name.clone());
+    let called = match call_kind {
+        CallKind::Custom => Called::Custom { custom: ChatCustom { name, input: custom_input(arguments) } },
+        _ => Called::Function { function: ChatFunction { name, arguments: arguments.clone() } },
+    };
+    Some(AnswerCall { id, called })
 }
 
 /// Reasoning in the fields that it is shown in: `reasoning_content` and `reasoning`.
@@ -250,6 +263,7 @@ pub(super) fn finish_reason(response: &conversation::Response, shown: Shown) -> 
     };
     match &response.status {
         ResponseStatus::Ended(Ending::Incomplete { reason }) if reason == "max_output_tokens" => "length",
+        ResponseStatus::Ended(Ending::Incomplete { reason }) if reason == "content_filter" => "content_filter",
         ResponseStatus::Ended(Ending::Completed) if response.output.iter().any(is_call) => {
             if shown.functions {
                 "function_call"
@@ -268,11 +282,13 @@ pub(super) fn usage(choices: &[conversation::Usage]) -> Usage {
     let cached_tokens = choices.iter().map(|usage| usage.cached_tokens).min().unwrap_or(0);
     let completion_tokens = choices.iter().map(|usage| usage.output_tokens).sum();
     let reasoning_tokens = choices.iter().map(|usage| usage.reasoning_tokens).sum();
+    let cost_nanos = choices.iter().filter_map(|usage| usage.cost_nanos).reduce(u64::saturating_add);
     Usage {
         prompt_tokens,
         completion_tokens,
         total_tokens: prompt_tokens + completion_tokens,
         prompt_tokens_details: PromptDetails { cached_tokens },
         completion_tokens_details: CompletionDetails { reasoning_tokens },
+        cost: cost_nanos.map(units),
     }
 }

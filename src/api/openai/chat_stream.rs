@@ -7,16 +7,18 @@ use axum::response::Response as HttpResponse;
 use axum::response::sse::Event;
 use serde_json::Value;
 
-use super::chat::{Shown, completion_id, finish_reason, in_fields, tier_of, usage, whole};
+use super::chat::{Shown, call, completion_id, finish_reason, in_fields, tier_of, usage, whole};
 use super::choices::Form;
 use crate::api::frame::{DISPATCH, REASONING_DISPATCH};
 use crate::api::object;
 use crate::api::stream::data;
-use crate::conversation::{self, Event as Fact, ItemBody, ItemStatus, OutputItem, Response};
+use crate::conversation::{
+    self, CallKind, Event as Fact, ItemBody, ItemStatus, OutputItem, Response, custom_input_behind,
+};
 use crate::ids::{ItemId, ResponseId};
 use crate::protocol::chat::{
-    AnswerCall, CallDelta, CallDispatch, ChatFunction, Chunk, ChunkChoice, Delta, DispatchedCall, FunctionDelta,
-    ReasoningDispatch, Usage,
+    CallDelta, CallDispatch, Chunk, ChunkChoice, CustomDelta, Delta, DispatchedCall, FunctionDelta, ReasoningDispatch,
+    Usage,
 };
 use crate::protocol::logprobs::{ChoiceLogprobs, Logprob};
 
@@ -106,14 +108,26 @@ impl ChatForm {
 
     /// A part of a call, in the way that the request declares its tools. The older way has room for the first one.
     fn call(&self, response: &Response, item_id: ItemId, head: Option<(String, String)>, text: &str) -> Option<Delta> {
+        let (_, OutputItem { item, .. }) = response.output_item(item_id)?;
+        let ItemBody::FunctionCall { arguments, call_kind, .. } = &item.body else { return None };
         let index = call_index(response, item_id);
         let (id, name) = head.unzip();
-        let function = FunctionDelta { name, arguments: text.to_owned() };
-        if self.shown.functions {
-            return (index == 0).then(|| Delta { function_call: Some(function), ..Delta::default() });
+        let is_head = id.is_some();
+        let mut part = CallDelta { index, id, kind: None, function: None, custom: None };
+        if *call_kind == CallKind::Custom {
+            let input = custom_input_behind(arguments, text.len());
+            if input.is_empty() && !is_head {
+                return None;
+            }
+            (part.kind, part.custom) = (is_head.then_some("custom"), Some(CustomDelta { name, input }));
+        } else {
+            let function = FunctionDelta { name, arguments: text.to_owned() };
+            if self.shown.functions {
+                return (index == 0).then(|| Delta { function_call: Some(function), ..Delta::default() });
+            }
+            (part.kind, part.function) = (is_head.then_some("function"), Some(function));
         }
-        let kind = id.is_some().then_some("function");
-        Some(Delta { tool_calls: vec![CallDelta { index, id, kind, function }], ..Delta::default() })
+        Some(Delta { tool_calls: vec![part], ..Delta::default() })
     }
 
     fn text(&self, response: &Response, item_id: ItemId, text: &str) -> Option<Delta> {
@@ -194,11 +208,9 @@ fn dispatched(choice_index: u32, response: &Response, item_id: ItemId) -> Option
         return None;
     }
     match &item.body {
-        ItemBody::FunctionCall { call_id, name, arguments, .. } => {
+        ItemBody::FunctionCall { arguments, .. } => {
             serde_json::from_str::<Value>(arguments).ok()?;
-            let function = ChatFunction { name: name.clone(), arguments: arguments.clone() };
-            let call = AnswerCall { id: call_id.to_string(), kind: "function", function };
-            let tool_call = DispatchedCall { index: call_index(response, item_id), call };
+            let tool_call = DispatchedCall { index: call_index(response, item_id), call: call(item)? };
             Some(data(&CallDispatch { choice_index, tool_call }).event(DISPATCH))
         }
         ItemBody::Reasoning { text, .. } => {

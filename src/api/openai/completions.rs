@@ -9,7 +9,7 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::choices;
-use super::completions_form::CompletionForm;
+use super::completions_form::{CompletionForm, Count};
 use super::tokenize::{encode, refuse_hopeless};
 use crate::api::App;
 use crate::api::auth::Principal;
@@ -21,7 +21,7 @@ use crate::api::input;
 use crate::api::unserved;
 use crate::api::{constraint, sampling};
 use crate::conversation::{ChoiceOf, Create, Extras, Formats, Item, Reject, ResponseConfig, Toolbox, ToolsAllowed};
-use crate::engine::{Engine, ModelInfo};
+use crate::engine::{Engine, Medium, ModelInfo};
 use crate::ids::{FreshIds, ItemId, ResponseId};
 use crate::parse::{ReasoningFormat, ToolFormat};
 use crate::prompt::{PromptEnd, Role};
@@ -55,9 +55,9 @@ pub(crate) async fn create(
     unserved::refuse(&body)?;
     let engine = app.engine(request.model.as_deref())?.clone();
     let prompts = prompts(request.prompt.as_ref(), engine.model())?;
-    let n = check_choices(&request, prompts.len())?;
+    let count = check_choices(&request, prompts.len())?;
     let key = idempotency::key(&headers)?;
-    if key.is_some() && prompts.len() * n as usize > 1 {
+    if key.is_some() && prompts.len() * count.made as usize > 1 {
         let text = "a request with an Idempotency-Key is given one choice: leave the key out, or ask for one";
         return Err(invalid("n", text).into());
     }
@@ -65,12 +65,12 @@ pub(crate) async fn create(
     let key = Key::new(&principal, None, Operation::Create, key, fingerprint);
     let claimed = create::claim(&app, key.as_ref())?;
     let prompts = encoded(&app, &engine, prompts, request.add_special_tokens.unwrap_or(true)).await?;
-    let form = CompletionForm::new(&request, n, &prompts, &engine.model().tokenizer);
+    let form = CompletionForm::new(&request, count, &prompts, &engine.model().tokenizer);
     let claim = match claimed {
         Claimed::Fresh(claim) => claim,
         Claimed::Replay(answer) => return choices::replay(&app, &principal, answer, form, permit).await,
     };
-    let creates = creates(engine.model(), &request, &body, prompts, n)?;
+    let creates = creates(engine.model(), &request, &body, prompts, count)?;
     if let Some(create) = creates.first() {
         create::check_constraint(&app, create, &body, &Toolbox::default()).await?;
     }
@@ -104,20 +104,25 @@ fn generation(request: &CompletionRequest, asked: &Value) -> Result<Value, Rejec
 }
 
 /// How many choices each prompt is given.
-fn check_choices(request: &CompletionRequest, prompts: usize) -> Result<u32, Reject> {
-    let n = request.n.unwrap_or(1);
-    let all = prompts.saturating_mul(n as usize);
-    if !(1..=CHOICES_MAX).contains(&all) {
-        let text = format!("n and prompt ask for {all} choices, but between 1 and {CHOICES_MAX} are given");
-        return Err(invalid("n", text));
-    }
-    match request.best_of {
-        Some(best_of) if best_of != n => {
-            let text = format!("best_of is {best_of}, but all choices are given: leave it out, or set it to n, {n}");
-            Err(invalid("best_of", text))
+fn check_choices(request: &CompletionRequest, prompts: usize) -> Result<Count, Reject> {
+    let shown = request.n.unwrap_or(1);
+    let made = request.best_of.unwrap_or(shown);
+    for (name, asked) in [("n", shown), ("best_of", made)] {
+        let all = prompts.saturating_mul(asked as usize);
+        if !(1..=CHOICES_MAX).contains(&all) {
+            let text = format!("{name} and prompt ask for {all} choices, but between 1 and {CHOICES_MAX} are made");
+            return Err(invalid(name, text));
         }
-        _ => Ok(n),
     }
+    if made < shown {
+        return Err(invalid("best_of", format!("best_of is {made}, but must be at least n, which is {shown}")));
+    }
+    let count = Count { shown, made };
+    if count.chooses() && request.stream == Some(true) {
+        let text = "best_of chooses among whole answers, which no stream can: leave stream out, or set best_of to n";
+        return Err(invalid("best_of", text));
+    }
+    Ok(count)
 }
 
 /// The prompts; without any, an empty text.
@@ -194,15 +199,22 @@ fn creates(
     request: &CompletionRequest,
     body: &Value,
     prompts: Vec<Arc<[u32]>>,
-    n: u32,
+    count: Count,
 ) -> Result<Vec<Create>, Reject> {
     let fresh = &mut FreshIds::random();
-    let config = config(model, request, body, fresh)?;
+    let mut config = config(model, request, body, fresh)?;
+    if count.chooses() {
+        if model.medium == Medium::Messages {
+            let text = format!("best_of: the engine of {} does not say how likely tokens were; leave it out", model.id);
+            return Err(invalid("best_of", text));
+        }
+        config.logprobs.get_or_insert(0);
+    }
     let first = ResponseId::draw(fresh);
-    let several = prompts.len() > 1 || n > 1;
-    let mut creates = Vec::with_capacity(prompts.len() * n as usize);
+    let several = prompts.len() > 1 || count.made > 1;
+    let mut creates = Vec::with_capacity(prompts.len() * count.made as usize);
     for prompt in prompts {
-        for index in 0..n {
+        for index in 0..count.made {
             let id = if creates.is_empty() { first } else { ResponseId::draw(fresh) };
             let mut config = config.clone();
             config.choice = several.then_some(ChoiceOf { first, index });
@@ -235,6 +247,7 @@ fn config(
         priority: input::priority(body)?,
         tools_allowed: ToolsAllowed::None,
         extras: input::extras(body)?,
+        price: model.price,
         ..ResponseConfig::new(&model.id, &model.fingerprint)
     })
 }

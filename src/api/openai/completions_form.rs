@@ -24,8 +24,7 @@ pub(super) struct CompletionForm {
     /// A last part with the usage.
     shows_usage: bool,
     logprobs: bool,
-    /// Choices of each prompt.
-    n: u32,
+    count: Count,
     /// The texts that the answers begin with, one for each prompt; none where they are not wanted.
     echoed: Vec<String>,
     /// The first choice's.
@@ -34,6 +33,26 @@ pub(super) struct CompletionForm {
     created: u64,
     model: String,
     fingerprint: String,
+}
+
+/// How many choices each prompt is given.
+#[derive(Clone, Copy)]
+pub(super) struct Count {
+    pub(super) shown: u32,
+    /// One at least, and no fewer: the best are shown.
+    pub(super) made: u32,
+}
+
+impl Count {
+    /// Whether some are made that are not shown.
+    pub(super) fn chooses(self) -> bool {
+        self.made > self.shown
+    }
+
+    /// The prompt of this number of those that are made.
+    fn prompt_of(self, made: u32) -> u32 {
+        made / self.made.max(1)
+    }
 }
 
 /// What is known of one choice.
@@ -46,14 +65,19 @@ pub(super) struct Part {
 }
 
 impl CompletionForm {
-    pub(super) fn new(request: &CompletionRequest, n: u32, prompts: &[Arc<[u32]>], tokenizer: &Tokenizer) -> Self {
+    pub(super) fn new(
+        request: &CompletionRequest,
+        count: Count,
+        prompts: &[Arc<[u32]>],
+        tokenizer: &Tokenizer,
+    ) -> Self {
         let echoes = request.echo == Some(true);
         let options = request.stream_options.clone().unwrap_or_default();
         Self {
             streams: request.stream == Some(true),
             shows_usage: options.include_usage == Some(true),
             logprobs: request.logprobs.is_some(),
-            n,
+            count,
             echoed: prompts.iter().filter(|_| echoes).map(|tokens| tokenizer.spell(tokens)).collect(),
             id: None,
             created: 0,
@@ -70,9 +94,9 @@ impl CompletionForm {
         }
     }
 
-    /// The text in front of a choice's own.
-    fn in_front(&self, index: u32) -> Option<&String> {
-        self.echoed.get((index / self.n.max(1)) as usize)
+    /// The text in front of those of the choices of this prompt.
+    fn in_front(&self, prompt: u32) -> Option<&String> {
+        self.echoed.get(prompt as usize)
     }
 
     /// The answer so far: without usage, but for a place where that will be.
@@ -91,17 +115,18 @@ impl CompletionForm {
         self.logprobs.then(|| weighed(logprobs, offset))
     }
 
-    /// Tokens of all prompts and their choices together.
+    /// Tokens of all prompts and their choices together, shown or not.
     fn usage(&self, spent: &[(u32, conversation::Usage)]) -> Usage {
         let mut all = chat::usage(&[]);
-        let prompts = spent.iter().map(|(index, _)| index / self.n.max(1)).max().map_or(0, |last| last + 1);
+        let prompts = spent.iter().map(|(index, _)| self.count.prompt_of(*index)).max().map_or(0, |last| last + 1);
         for prompt in 0..prompts {
-            let of_prompt = spent.iter().filter(|(index, _)| index / self.n.max(1) == prompt);
+            let of_prompt = spent.iter().filter(|(index, _)| self.count.prompt_of(*index) == prompt);
             let usage = chat::usage(&of_prompt.map(|(_, usage)| *usage).collect::<Vec<_>>());
             all.prompt_tokens += usage.prompt_tokens;
             all.completion_tokens += usage.completion_tokens;
             all.total_tokens += usage.total_tokens;
             all.prompt_tokens_details.cached_tokens += usage.prompt_tokens_details.cached_tokens;
+            all.cost = usage.cost.map(|cost| all.cost.unwrap_or(0.0) + cost).or(all.cost);
         }
         all
     }
@@ -116,7 +141,7 @@ impl Form for CompletionForm {
 
     fn choice(&mut self, index: u32, id: ResponseId) -> Part {
         self.id.get_or_insert(id);
-        Part { index, echoed: self.in_front(index).cloned(), offset: 0 }
+        Part { index, echoed: self.in_front(self.count.prompt_of(index)).cloned(), offset: 0 }
     }
 
     fn show(&mut self, part: &mut Part, response: &Response, event: &Fact, out: &mut VecDeque<Event>) {
@@ -146,8 +171,11 @@ impl Form for CompletionForm {
 
     fn whole(&self, choices: &[Response]) -> HttpResponse {
         let spent: Vec<_> = (0..).zip(choices).map(|(index, choice)| (index, choice.usage)).collect();
-        let whole = |(index, response): (u32, &Response)| {
-            let mut text = self.in_front(index).cloned().unwrap_or_default();
+        let shown = (0..).zip(choices.chunks(self.count.made.max(1) as usize)).flat_map(|(prompt, made)| {
+            best(made, self.count.shown as usize).into_iter().map(move |response| (prompt, response))
+        });
+        let whole = |(index, (prompt, response)): (u32, (u32, &Response))| {
+            let mut text = self.in_front(prompt).cloned().unwrap_or_default();
             let (mut logprobs, mut offset) = (Vec::new(), 0);
             for output in response.output.iter().filter(|output| output.is_kept()) {
                 text.push_str(&output.item.text());
@@ -156,7 +184,7 @@ impl Form for CompletionForm {
             let logprobs = self.weighed(&logprobs, &mut offset);
             TextChoice { text, index, logprobs, finish_reason: Some(finish_reason(response)) }
         };
-        let choices_shown = (0..).zip(choices).map(whole).collect();
+        let choices_shown = (0..).zip(shown).map(whole).collect();
         let usage = Some(Some(self.usage(&spent)));
         let mut answer = TextCompletion { usage, ..self.completion(choices_shown) };
         if let Some(first) = choices.first() {
@@ -174,10 +202,32 @@ fn completion_id(id: ResponseId) -> String {
     id.to_string().replacen("resp_", "cmpl-", 1)
 }
 
+/// So many of a prompt's choices: those whose tokens were likeliest on average, the best first.
+fn best(made: &[Response], count: usize) -> Vec<&Response> {
+    let mut best: Vec<&Response> = made.iter().collect();
+    if count < best.len() {
+        best.sort_by(|one, other| mean_logprob(other).total_cmp(&mean_logprob(one)));
+        best.truncate(count);
+    }
+    best
+}
+
+/// How likely a choice's tokens were on average. Whoever says nothing is no better than anybody.
+fn mean_logprob(response: &Response) -> f64 {
+    let logprobs = response.output.iter().flat_map(|output| &output.logprobs);
+    let (mut sum, mut count) = (0.0, 0_u32);
+    for one in logprobs {
+        sum += f64::from(one.logprob);
+        count += 1;
+    }
+    if count == 0 { f64::NEG_INFINITY } else { sum / f64::from(count) }
+}
+
 /// Why a text ended.
 fn finish_reason(response: &Response) -> &'static str {
     match &response.status {
         ResponseStatus::Ended(Ending::Incomplete { reason }) if reason == "max_output_tokens" => "length",
+        ResponseStatus::Ended(Ending::Incomplete { reason }) if reason == "content_filter" => "content_filter",
         _ => "stop",
     }
 }

@@ -297,14 +297,11 @@ impl Session {
         let mut outputs = Vec::new();
         while self.joined_at.is_some() && !self.is_asking() {
             let Some(text) = self.queued.pop_front() else { break };
-            let frame = match &self.active {
-                Some(active) => json!({
-                    "type": "conversation.intervene", "response_id": active, "input": text, "when": "now",
-                }),
-                None => {
-                    let most = self.max_tokens;
-                    json!({"type": "response.create", "model": self.model, "input": text, "max_output_tokens": most})
-                }
+            let frame = if let Some(active) = &self.active {
+                json!({"type": "conversation.intervene", "response_id": active, "input": text, "when": "now"})
+            } else {
+                let most = self.max_tokens;
+                json!({"type": "response.create", "model": self.model, "input": text, "max_output_tokens": most})
             };
             outputs.push(self.send(frame, Some(text)));
         }

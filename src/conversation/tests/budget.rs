@@ -85,6 +85,21 @@ fn an_answer_is_given_what_the_others_left_and_no_more_than_its_own_bound() {
     assert_eq!(most(&talk, unbounded), None);
 }
 
+#[test]
+fn at_an_answers_end_the_engines_own_count_says_what_is_left() {
+    let ends = |most: u64, output_tokens: u32| {
+        let (mut talk, id) = bounded(most);
+        talk.generated(says(3));
+        let usage = Some(Usage { output_tokens, ..Usage::default() });
+        let (generation, end) = (talk.generation(), GenerationEnd::Length);
+        talk.say(Input::GenerationEnded { generation, outputs: vec![], tail_tokens: vec![], usage, end }).unwrap();
+        (warnings(&talk), reason(&talk, id).unwrap(), talk.state.generated_tokens)
+    };
+    assert_eq!(ends(20, 20), (vec![(20, 0)], SPENT.to_owned(), 20));
+    assert_eq!(ends(20, 18), (vec![(20, 2)], "max_output_tokens".to_owned(), 18));
+    assert_eq!(ends(20, 1), (vec![], "max_output_tokens".to_owned(), 1), "it counted less than its pieces");
+}
+
 /// A conversation of which nothing is left.
 fn spent() -> (Talk, ResponseId) {
     let (mut talk, id) = bounded(3);

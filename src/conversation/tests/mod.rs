@@ -11,6 +11,7 @@ mod reference;
 mod restart;
 mod state_machine;
 mod steers;
+mod thoughts;
 mod tools;
 mod trim;
 use serde_json::Map;

@@ -72,7 +72,7 @@ pub(super) fn play(talk: &mut Talk, act: &Act) -> Result<Vec<Event>, Reject> {
         Act::Cancel(which) => talk.say(Input::Cancel { response_id: response(which), cascade: which % 2 == 1 }),
         Act::Started(which) => {
             let tokens = [which as u32, 8, 9].into();
-            let prompt = (which % 3 > 0).then_some(RecordedPrompt { kept: 0, tokens, fingerprint: None });
+            let prompt = (which % 3 > 0).then_some(RecordedPrompt { kept: 0, tokens, fingerprint: None, left_out: 0 });
             let generation = generation(which);
             talk.say(Input::GenerationStarted { generation, prompt_tokens: 3, cached_tokens: 1, prompt })
         }

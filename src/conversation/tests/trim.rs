@@ -16,7 +16,7 @@ fn fold(events: &[Recorded]) -> State {
 
 fn started(talk: &mut Talk) {
     let generation = talk.generation();
-    let prompt = Some(RecordedPrompt { kept: 2, tokens: [7, 8, 9].into(), fingerprint: None });
+    let prompt = Some(RecordedPrompt { kept: 2, tokens: [7, 8, 9].into(), fingerprint: None, left_out: 0 });
     talk.say(Input::GenerationStarted { generation, prompt_tokens: 5, cached_tokens: 0, prompt }).unwrap();
 }
 

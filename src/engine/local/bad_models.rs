@@ -22,6 +22,7 @@ const OPTIONS: LoadOptions = LoadOptions {
     reasoning: None,
     bare_calls: true,
     efforts: std::collections::BTreeMap::new(),
+    price: None,
     threads: Some(1),
     context_length: None,
     kv_bytes: 1 << 20,

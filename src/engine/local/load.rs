@@ -14,7 +14,7 @@ use super::super::grammar::{FORMS_VERSION, Grammars};
 use super::super::kv::{BLOCK_TOKENS, BlockPool, PoolConfig};
 use super::super::model::{Description, ModelError, Work};
 use super::super::scheduler::{Limits, Scheduler};
-use super::super::settings::SamplingDefaults;
+use super::super::settings::{Price, SamplingDefaults};
 use super::super::tokenizer::{self, Tokenizer};
 use super::files::{ModelFiles, model_name};
 use super::memory::{Needs, Shortage};
@@ -51,6 +51,8 @@ pub struct LoadOptions {
     pub bare_calls: bool,
     /// Words of its own for how hard it is to think, beside the usual ones.
     pub efforts: BTreeMap<String, Effort>,
+    /// What its tokens cost.
+    pub price: Option<Price>,
     /// Threads that compute; by default as many as the process may use.
     pub threads: Option<usize>,
     /// Most tokens that prompt and answer may have together; by default, and at most, what the model was made for.
@@ -87,6 +89,7 @@ impl Default for LoadOptions {
             reasoning: None,
             bare_calls: true,
             efforts: BTreeMap::new(),
+            price: None,
             threads: None,
             context_length: None,
             kv_bytes: KV_BYTES_DEFAULT,
@@ -383,6 +386,7 @@ fn model_info(
         tool_format: options.tool_format.unwrap_or(tool_format),
         bare_calls: options.bare_calls,
         efforts: Arc::new(Efforts::with(&options.efforts)),
+        price: options.price,
         exact_resume: true,
     }
 }

@@ -18,8 +18,9 @@ use tokio::sync::{mpsc, watch};
 
 use super::contract::{
     AbortHandle, Engine, EngineError, EngineEvent, FinishReason, Generation, GenerationRequest, Medium, ModelInfo,
+    unwanted,
 };
-use super::settings::SamplingDefaults;
+use super::settings::{Price, SamplingDefaults};
 use super::tokenizer::Tokenizer;
 use crate::clock::Clock;
 use crate::prompt::{ChatTemplate, Effort, Efforts};
@@ -71,6 +72,13 @@ impl ScriptedEngine {
         self
     }
 
+    /// The same with this price.
+    #[must_use]
+    pub fn with_price(mut self, price: Option<Price>) -> Self {
+        self.model.price = price;
+        self
+    }
+
     /// The same with further names.
     #[must_use]
     pub fn with_aliases(mut self, aliases: Vec<String>) -> Self {
@@ -102,6 +110,7 @@ impl ScriptedEngine {
             reasoning: script.reasoning,
             bare_calls: true,
             efforts: Arc::default(),
+            price: None,
             grammars: None,
             exact_resume: true,
         };
@@ -185,20 +194,6 @@ async fn run(script: &Script, end_of_turn: Option<u32>, play: Play) {
     };
     // Nobody to tell when the reader is gone.
     let _ = events.send(EngineEvent::Finished(finish)).await;
-}
-
-/// Resolves when the reply is aborted or its reader is gone.
-async fn unwanted(mut aborted: watch::Receiver<bool>, events: &mpsc::Sender<EngineEvent>) {
-    let asked = async {
-        if aborted.wait_for(|aborted| *aborted).await.is_err() {
-            // The handle is gone, so nobody can ask any more.
-            std::future::pending::<()>().await;
-        }
-    };
-    tokio::select! {
-        () = asked => {}
-        () = events.closed() => {}
-    }
 }
 
 /// Sends the reply's tokens behind those that are durable already.

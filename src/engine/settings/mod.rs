@@ -2,7 +2,9 @@
 //! answer goes on in the same way after a restart.
 
 mod constraint;
+mod price;
 mod sampling;
 
 pub use constraint::{CallRule, Callable, Constraint, INPUT, InputRule, TextRule};
+pub use price::{Price, units};
 pub use sampling::{Dry, Mirostat, Penalties, Sampling, SamplingDefaults, Shaping, Step, Xtc};

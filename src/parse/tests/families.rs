@@ -42,7 +42,7 @@ pub(super) fn seen(pieces: &[Piece]) -> Vec<Seen> {
                 };
                 seen.push(Seen::Call { name: names[*index as usize].clone(), arguments, complete: *complete });
             }
-            Piece::ToolCallArguments { .. } | Piece::Stopped { .. } => {}
+            Piece::ToolCallArguments { .. } | Piece::Thought { .. } | Piece::Stopped { .. } => {}
         }
     }
     seen
@@ -330,7 +330,7 @@ fn a_word_put_anywhere_but_into_a_tag_is_shown() {
                     Piece::Reasoning(text) | Piece::Text(text) => shown.push_str(text),
                     Piece::ToolCallStarted { name, .. } => shown.push_str(name),
                     Piece::ToolCallDone { arguments, .. } => shown.push_str(arguments),
-                    Piece::ToolCallArguments { .. } | Piece::Stopped { .. } => {}
+                    Piece::ToolCallArguments { .. } | Piece::Thought { .. } | Piece::Stopped { .. } => {}
                 }
             }
             prop_assert_eq!(shown.matches(WORD).count(), 1, "{} gives {:?}", &output, &whole);

@@ -60,7 +60,7 @@ pub(crate) fn talk(conversation: ConversationId, turns: u64) -> Vec<Recorded> {
         push(Event::OutputDone { response_id, item_id });
         push(Event::ContentPartDone { response_id, item_id });
         let status = crate::conversation::ItemStatus::Completed;
-        push(Event::OutputItemDone { response_id, item_id, status, native_id: None });
+        push(Event::OutputItemDone { response_id, item_id, status, native_id: None, made: None });
         push(Event::ResponseEnded {
             response_id,
             ending: Ending::Completed,

@@ -10,19 +10,7 @@ use serde_json::Value;
 
 use crate::engine::Counted;
 use crate::parse::Piece;
-
-/// How an answer ended, as the upstream says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::upstream) enum Finish {
-    /// By itself, or with calls; the stop string that ended it, where it says.
-    Stop(Option<String>),
-    /// As long as it may be.
-    Length,
-    /// A filter of the provider ended it.
-    Filtered,
-    /// It broke off, for this reason.
-    Broken(String),
-}
+use crate::upstream::wire::{Decode, Finish};
 
 /// Reads the chunks of one answer.
 #[derive(Debug, Default)]
@@ -56,41 +44,36 @@ impl Call {
     }
 }
 
-impl Decoder {
-    /// Takes a chunk of a stream, or a whole answer.
-    pub(in crate::upstream) fn read(&mut self, chunk: &Value, pieces: &mut Vec<Piece>) {
-        self.count(chunk);
-        let Some(choice) = chunk["choices"].get(0) else { return };
+impl Decode for Decoder {
+    fn read(&mut self, chunk: &Value, pieces: &mut Vec<Piece>) {
+        // It is told last, or again and again: the last one holds.
+        self.counted = counted(&chunk["usage"]).or(self.counted);
+        if self.finish.is_some() {
+            return;
+        }
+        // One answer was asked for.
+        let is_ours = |choice: &&Value| choice["index"].as_u64().is_none_or(|index| index == 0);
+        let Some(choice) = chunk["choices"].as_array().into_iter().flatten().find(is_ours) else { return };
         let said = if choice["delta"].is_object() { &choice["delta"] } else { &choice["message"] };
         self.read_said(said, pieces);
-        let stop = || choice["stop_reason"].as_str().map(str::to_owned);
         let reason = choice["finish_reason"].as_str().filter(|reason| !reason.is_empty());
-        let finish = reason.map(|reason| match reason {
-            "abort" | "error" => Finish::Broken(format!("it ended its answer with {reason}")),
-            "length" => Finish::Length,
-            "content_filter" => Finish::Filtered,
-            _ => Finish::Stop(stop()),
-        });
-        self.finish = self.finish.take().or(finish);
+        self.finish = reason.map(|reason| finish(reason, choice["stop_reason"].as_str()));
     }
 
-    /// Takes what a chunk says of tokens. It is told last, or again and again: the last one holds.
-    pub(in crate::upstream) fn count(&mut self, chunk: &Value) {
-        self.counted = counted(&chunk["usage"]).or(self.counted);
-    }
-
-    /// How the answer ended, once that is known.
-    pub(in crate::upstream) fn finish(&self) -> Option<&Finish> {
+    fn finish(&self) -> Option<&Finish> {
         self.finish.as_ref()
     }
 
-    /// What the upstream counted, once it is told.
-    pub(in crate::upstream) fn counted(&self) -> Option<Counted> {
+    fn is_over(&self) -> bool {
+        // Usage comes behind the end.
+        false
+    }
+
+    fn counted(&self) -> Option<Counted> {
         self.counted
     }
 
-    /// The answer is at its end: what is open ends with it.
-    pub(in crate::upstream) fn end(&mut self, pieces: &mut Vec<Piece>) {
+    fn end(&mut self, pieces: &mut Vec<Piece>) {
         while !self.calls.is_empty() {
             self.show(pieces);
             self.end_call(pieces, self.finish != Some(Finish::Length));
@@ -98,6 +81,29 @@ impl Decoder {
         pieces.append(&mut self.held);
     }
 
+    fn break_off(&mut self, pieces: &mut Vec<Piece>) {
+        self.calls.truncate(1);
+        if self.calls.front().is_some_and(|call| call.shown.is_some()) {
+            self.end_call(pieces, false);
+        }
+        self.calls.clear();
+        self.held.clear();
+    }
+}
+
+/// What a word for an end means. One that nobody knows may be a fault's: it is no good end.
+fn finish(reason: &str, stop: Option<&str>) -> Finish {
+    match reason {
+        "stop" | "eos" | "end_turn" | "stop_sequence" | "tool_calls" | "tool_use" | "function_call" => {
+            Finish::Stop(stop.map(str::to_owned))
+        }
+        "length" | "max_tokens" | "model_length" => Finish::Length,
+        "content_filter" => Finish::Filtered,
+        reason => Finish::Broken(format!("it ended its answer with {reason:?}")),
+    }
+}
+
+impl Decoder {
     /// Says something beside calls. What comes between the parts of a call stands behind it.
     fn say(&mut self, piece: Piece, pieces: &mut Vec<Piece>) {
         if self.calls.iter().all(Call::is_whole) {
@@ -106,16 +112,6 @@ impl Decoder {
         } else {
             self.held.push(piece);
         }
-    }
-
-    /// The stream broke off: the call that was shown ends here, whole or not, and what was not shown is forgotten.
-    pub(in crate::upstream) fn break_off(&mut self, pieces: &mut Vec<Piece>) {
-        self.calls.truncate(1);
-        if self.calls.front().is_some_and(|call| call.shown.is_some()) {
-            self.end_call(pieces, false);
-        }
-        self.calls.clear();
-        self.held.clear();
     }
 
     fn read_said(&mut self, said: &Value, pieces: &mut Vec<Piece>) {
@@ -396,8 +392,24 @@ mod tests {
     #[test]
     fn an_end_that_is_a_fault_is_told_apart_and_one_that_says_nothing_is_none() {
         let ended = |reason: &str| read(&[delta(&json!({"content": "a"})), finish(reason)]).1.finish().cloned();
-        assert!(matches!(ended("abort"), Some(Finish::Broken(_))) && matches!(ended("error"), Some(Finish::Broken(_))));
+        for fault in ["abort", "error", "insufficient_system_resource"] {
+            assert!(matches!(ended(fault), Some(Finish::Broken(reason)) if reason.contains(fault)));
+        }
         assert_eq!((ended(""), ended("content_filter")), (None, Some(Finish::Filtered)));
+    }
+
+    #[test]
+    fn other_choices_and_what_comes_behind_the_end_say_nothing() {
+        let other = json!({"choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]});
+        let both = json!({"choices": [
+            {"index": 1, "delta": {"content": "no"}}, {"index": 0, "delta": {"content": "b"}},
+        ]});
+        let late = json!({"choices": [{"index": 0, "delta": {"content": "late"}}],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 2}});
+        let said = delta(&json!({"content": "a"}));
+        let (pieces, decoder) = read(&[other, said, both, finish("length"), late, finish("stop")]);
+        assert_eq!((pieces, decoder.finish()), (vec![text("a"), text("b")], Some(&Finish::Length)));
+        assert_eq!(decoder.counted().unwrap().output_tokens, 2);
     }
 
     #[test]

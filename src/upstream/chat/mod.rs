@@ -3,5 +3,5 @@
 mod decode;
 mod request;
 
-pub(super) use decode::{Decoder, Finish};
-pub(super) use request::{Asked, body};
+pub(super) use decode::Decoder;
+pub(super) use request::body;

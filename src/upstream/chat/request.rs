@@ -1,33 +1,14 @@
 //! From a conversation to the body of a request. What an upstream cannot be asked for is refused, never left out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::engine::FinishReason;
 use crate::engine::settings::{Constraint, Sampling, Shaping, TextRule};
-use crate::engine::{FinishReason, GenerationRequest, Refusal};
 use crate::prompt::{Message, Role, ToolCall, ToolDefinition};
 use crate::upstream::kind::{Continuing, Manners};
-
-/// What a model is told that has to go on with its answer, and whose upstream has no way to let it.
-const GO_ON: &str = "Your last message was cut off by a broken connection. Go on exactly where it ends, inside its \
-                     last word if need be. Repeat nothing of it, and say nothing of this message.";
-
-/// One request to an upstream.
-pub(in crate::upstream) struct Asked<'a> {
-    /// The model, by the upstream's name.
-    pub(in crate::upstream) model: &'a str,
-    /// The request of the engine.
-    pub(in crate::upstream) request: &'a GenerationRequest,
-    /// The messages in front of the answer.
-    pub(in crate::upstream) messages: &'a [Message],
-    /// The answer so far; empty where none was begun.
-    pub(in crate::upstream) answer: &'a str,
-    /// The most tokens that the rest may have; none is no bound.
-    pub(in crate::upstream) max_tokens: Option<u32>,
-    /// Whether it is to come as a stream.
-    pub(in crate::upstream) stream: bool,
-}
+use crate::upstream::wire::{Asked, GO_ON, refused, wire_ids};
 
 /// The body of the request.
 pub(in crate::upstream) fn body(asked: &Asked<'_>, manners: &Manners) -> Result<Value, FinishReason> {
@@ -50,8 +31,8 @@ pub(in crate::upstream) fn body(asked: &Asked<'_>, manners: &Manners) -> Result<
     if !chat.stop.is_empty() {
         body.insert("stop".to_owned(), chat.stop.clone().into());
     }
-    if let Some(effort) = &chat.effort {
-        body.insert("reasoning_effort".to_owned(), effort.as_str().into());
+    if let Some(effort) = chat.effort.as_deref().and_then(|word| effort(word, manners)) {
+        body.insert("reasoning_effort".to_owned(), effort.into());
     }
     if manners.takes_extras && !chat.template_kwargs.is_empty() {
         body.insert("chat_template_kwargs".to_owned(), chat.template_kwargs.clone().into());
@@ -66,8 +47,15 @@ pub(in crate::upstream) fn body(asked: &Asked<'_>, manners: &Manners) -> Result<
     Ok(Value::Object(body))
 }
 
-fn refused(what: impl std::fmt::Display) -> FinishReason {
-    FinishReason::Refused(Refusal::Input, format!("the model's upstream cannot be asked for {what}; leave it out"))
+/// A word for how hard to think, as this kind knows it: most know three, and not to think is no effort of theirs.
+fn effort<'a>(word: &'a str, manners: &Manners) -> Option<&'a str> {
+    match word {
+        word if manners.knows_all_efforts => Some(word),
+        "none" => None,
+        "minimal" => Some("low"),
+        "xhigh" | "max" => Some("high"),
+        word => Some(word),
+    }
 }
 
 /// What the settings change. Where they stand at what changes nothing, the upstream's own hold.
@@ -221,27 +209,14 @@ fn message(message: &Message, ids: &BTreeMap<&str, &str>, manners: &Manners) -> 
     Value::Object(wire)
 }
 
-/// The ids that the upstream itself gave to calls, by ours. Where it gave one twice, ours stand.
-fn wire_ids(messages: &[Message]) -> BTreeMap<&str, &str> {
-    let calls = || messages.iter().flat_map(|message| &message.tool_calls);
-    let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
-    for native in calls().filter_map(|call| call.native_id.as_deref()) {
-        if !seen.insert(native) {
-            twice.insert(native);
-        }
-    }
-    let of = |call: &'_ ToolCall| call.native_id.as_deref().is_some_and(|native| !twice.contains(native));
-    calls().filter(|call| of(call)).filter_map(|call| Some((call.id.as_str(), call.native_id.as_deref()?))).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
     use crate::config::UpstreamKind;
-    use crate::engine::Chat;
     use crate::engine::settings::{CallRule, Callable, Penalties};
+    use crate::engine::{Chat, GenerationRequest, Refusal};
     use crate::upstream::kind::manners;
 
     fn neutral() -> Sampling {
@@ -253,7 +228,8 @@ mod tests {
     }
 
     fn written(kind: UpstreamKind, request: &GenerationRequest, messages: &[Message], answer: &str) -> Value {
-        let asked = Asked { model: "m", request, messages, answer, max_tokens: Some(9), stream: true };
+        let maker = "upstream-gpu-m";
+        let asked = Asked { model: "m", maker, request, messages, answer, max_tokens: Some(9), stream: true };
         body(&asked, &manners(kind)).unwrap()
     }
 
@@ -331,9 +307,23 @@ mod tests {
         });
         assert_eq!(body, expected);
         let request = request(set, Chat::default());
-        let asked = Asked { model: "m", request: &request, messages: &[], answer: "", max_tokens: None, stream: false };
+        let (model, maker, messages, answer) = ("m", "upstream-gpu-m", &[][..], "");
+        let asked = Asked { model, maker, request: &request, messages, answer, max_tokens: None, stream: false };
         let refusal = super::body(&asked, &manners(UpstreamKind::Openai)).unwrap_err();
         assert!(matches!(refusal, FinishReason::Refused(Refusal::Input, text) if text.contains("for top_k;")));
+    }
+
+    #[test]
+    fn a_word_for_effort_is_one_that_the_kind_knows() {
+        let written = |kind, word: &str| {
+            let chat = Chat { effort: Some(word.to_owned()), ..Chat::default() };
+            written(kind, &request(neutral(), chat), &[], "").get("reasoning_effort").cloned()
+        };
+        for (word, sent) in [("none", None), ("minimal", Some("low")), ("low", Some("low")), ("xhigh", Some("high"))] {
+            assert_eq!(written(UpstreamKind::Vllm, word), sent.map(Value::from), "{word}");
+            assert_eq!(written(UpstreamKind::Openai, word), Some(word.into()));
+        }
+        assert_eq!(written(UpstreamKind::Vllm, "briefly"), Some("briefly".into()), "a model's own");
     }
 
     #[test]

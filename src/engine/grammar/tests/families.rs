@@ -41,7 +41,7 @@ fn read(format: ToolFormat, tools: &[ToolDefinition], said: &str) -> Vec<(String
                 calls.last_mut().unwrap().1 = serde_json::from_str(&arguments).unwrap();
             }
             Piece::Text(text) => assert!(text.trim().is_empty(), "{format}: {text:?} of {said:?}"),
-            Piece::Reasoning(_) | Piece::ToolCallArguments { .. } | Piece::Stopped { .. } => {}
+            Piece::Reasoning(_) | Piece::ToolCallArguments { .. } | Piece::Thought { .. } | Piece::Stopped { .. } => {}
         }
     }
     calls

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::settings::{
-    CallRule, Callable, Constraint, Dry, InputRule, Mirostat, Penalties, Shaping, Step, TextRule, Xtc,
+    CallRule, Callable, Constraint, Dry, InputRule, Mirostat, Penalties, Price, Shaping, Step, TextRule, Xtc,
 };
 
 /// Tools of other kinds than functions, brought by an item and called; a summary; and answers that are none.
@@ -23,7 +23,10 @@ pub(super) fn kinds() -> Vec<Event> {
         ItemBody::FunctionCall { call_id: call_id.clone(), native_id: None, name, arguments, call_kind, namespace },
         ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error: false, call_kind },
         ItemBody::Compaction { text: "so far".into() },
-        ItemBody::Reasoning { text: "hm".into(), made: Some(Made { fingerprint: "f".into(), tokens: vec![7, 8] }) },
+        ItemBody::Reasoning {
+            text: "hm".into(),
+            made: Some(Made { fingerprint: "f".into(), tokens: vec![7, 8], native: None }),
+        },
     ];
     let items = bodies.map(|body| Item { id: item_id(8), status: ItemStatus::Completed, body }).to_vec();
     let seal = Some(SealKey { of: response(1), key: [0x5a; 32] });
@@ -44,9 +47,20 @@ pub(super) fn with_standing() -> Event {
 /// A response with everything that few ask for.
 pub(super) fn with_extras() -> Event {
     let prompt = Some([1, 2, 3].into());
-    let extras = Extras { prompt, cache_salt: Some(u64::MAX), speculative_prefill: Some(false) };
+    let extras = Extras { prompt, cache_salt: Some(u64::MAX), speculative_prefill: Some(false), truncates: false };
     let (id, input, config) = (response(1), Vec::new(), ResponseConfig { extras, ..config() });
     Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+}
+
+/// A response whose prompt leaves out what is too old, and the prompt.
+pub(super) fn shortened() -> Vec<Event> {
+    let extras = Extras { truncates: true, ..Extras::default() };
+    let (id, input, config) = (response(1), Vec::new(), ResponseConfig { extras, ..config() });
+    let prompt = RecordedPrompt { kept: 5, tokens: [11, 12].into(), fingerprint: None, left_out: 3 };
+    vec![
+        Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false })),
+        Event::ResponseInProgress { response_id: id, prompt_tokens: 7, cached_tokens: 5, prompt: Some(prompt) },
+    ]
 }
 
 /// A response that says how its answer is read.
@@ -109,8 +123,23 @@ pub(super) fn native_ids() -> Vec<Event> {
     let (status, native_id) = (ItemStatus::Completed, Some("aB3dE6gH9".into()));
     vec![
         Event::OutputItemAdded { response_id, item, first_token: 3 },
-        Event::OutputItemDone { response_id, item_id, status, native_id },
+        Event::OutputItemDone { response_id, item_id, status, native_id, made: None },
     ]
+}
+
+/// A response whose tokens cost something.
+pub(super) fn priced() -> Event {
+    let price = Some(Price { input: 3.0, cached_input: Some(0.3), output: 15.0 });
+    let (id, input, config) = (response(1), Vec::new(), ResponseConfig { price, ..config() });
+    Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+}
+
+/// Reasoning that its maker wants to read again as it signed it.
+pub(super) fn signed() -> Event {
+    let native = Some(serde_json::json!({"type": "thinking", "signature": "c2lnbg=="}));
+    let made = Some(Made { fingerprint: "upstream-claude-m".into(), tokens: Vec::new(), native });
+    let (response_id, item_id, status) = (response(1), item_id(6), ItemStatus::Completed);
+    Event::OutputItemDone { response_id, item_id, status, native_id: None, made }
 }
 
 /// Responses whose tokens are chosen in every way there is, and held to every form; and how likely tokens were.
@@ -161,7 +190,7 @@ pub(super) fn shaped() -> Vec<Event> {
 
 /// Prompts, behind a response that began with one and in a fork.
 pub(super) fn prompts() -> Vec<Event> {
-    let prompt = |kept, fingerprint| Some(RecordedPrompt { kept, tokens: [11, 12].into(), fingerprint });
+    let prompt = |kept, fingerprint| Some(RecordedPrompt { kept, tokens: [11, 12].into(), fingerprint, left_out: 0 });
     let turn = CopiedTurn {
         response_id: response(8),
         created_ms: 1_764_000_000_000,
@@ -320,7 +349,7 @@ pub(super) fn outputs() -> Vec<Event> {
         },
         Event::OutputDone { response_id, item_id },
         Event::ContentPartDone { response_id, item_id },
-        Event::OutputItemDone { response_id, item_id, status: ItemStatus::Incomplete, native_id: None },
+        Event::OutputItemDone { response_id, item_id, status: ItemStatus::Incomplete, native_id: None, made: None },
         Event::ToolCallRequested { response_id, call_id: call_id.clone(), attempt: 1 },
         Event::OutputItemDiscarded { response_id, item_id },
         Event::ToolCallClaimed { response_id, call_id: call_id.clone(), attempt: 1, lease_until_ms: 1_764_000_000_000 },
@@ -344,7 +373,9 @@ pub(super) fn stopped() -> Event {
 
 /// Counted by an engine that alone can.
 pub(super) fn counted() -> Event {
-    let usage = Some(Usage { input_tokens: 20, cached_tokens: 16, output_tokens: 7, reasoning_tokens: 3 });
+    let counts = (20, 16, 7, 3);
+    let (input_tokens, cached_tokens, output_tokens, reasoning_tokens) = counts;
+    let usage = Some(Usage { input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost_nanos: None });
     let (ending, tail_tokens, stop_string) = (Ending::Completed, Vec::new(), None);
     Event::ResponseEnded { response_id: response(1), ending, tail_tokens, stop_string, usage }
 }
