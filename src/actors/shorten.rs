@@ -23,7 +23,8 @@ pub(super) fn prompt_tokens_max(context_length: u32, max_output_tokens: Option<u
 /// The prompt of fewest messages left out that has at most `tokens_max` tokens, and how many are left out; if there is
 /// none, the one of the newest turn alone, which may still fit into the context. `build` makes a prompt of messages.
 ///
-/// Turns go several at once: the prompts of the next few turns then begin at the same place, and their KV is found again.
+/// Turns go several at once: the prompts of the next few turns then begin at the same place, and their KV is found
+/// again.
 pub(super) fn shortened(
     messages: &[Message],
     tokens_max: usize,

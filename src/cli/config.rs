@@ -24,7 +24,8 @@ Both take the flags of `midstream serve`, so that what would be served is what i
 A check looks at the settings, keys, certificate, script, upstreams and chat templates. It does not look at models, the
 journal, nor whether the address is free.
 
-Exit code 0: nothing stands in the way of a start. 1: something does, and standard error says what. 2: the command line is wrong.";
+Exit code 0: nothing stands in the way of a start. 1: something does, and standard error says what. 2: the command line
+is wrong.";
 
 /// What is set on the command line.
 #[derive(Args, Debug)]

@@ -46,7 +46,8 @@ async fn answers_others(server: &Server) -> bool {
     stream.write_all(ask).await.is_ok() && said(stream).await.starts_with("HTTP/1.1 200")
 }
 
-/// Drips until others were answered meanwhile, and gives what the server said: a busy machine may answer nobody in time.
+/// Drips until others were answered meanwhile, and gives what the server said.
+/// A busy machine may answer nobody in time.
 async fn drip(server: &Server, head: &str) -> String {
     loop {
         let (said, answered) = drip_once(server, head).await;

@@ -249,7 +249,8 @@ async fn answers_to_a_client_that_never_reads_are_not_held_in_memory() {
         socket.0.flush().await
     };
     // That the socket is closed on the way is as good.
-    let _ = tokio::time::timeout(PATIENCE, flood).await.expect("the socket is read or closed, not stuck");
+    // So many take a machine that does something else as well a while.
+    let _ = tokio::time::timeout(PATIENCE * 6, flood).await.expect("the socket is read or closed, not stuck");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 40 << 20, "{grown} bytes are held for {PINGS} pongs that nobody reads");
 }

@@ -1,6 +1,6 @@
 //! `OpenClaw`, from its package on npm, over each of the APIs that it speaks: a text, a tool, and the prompt behind the
-//! tool's result, which begins with the one before it. A second turn is not asked for: what runs here, `agent exec`, has
-//! no session, and `agent --local --session-id`, which has one, first sets up databases for minutes.
+//! tool's result, which begins with the one before it. A second turn is not asked for: what runs here, `agent exec`,
+//! has no session, and `agent --local --session-id`, which has one, first sets up databases for minutes.
 
 use std::path::{Path, PathBuf};
 

@@ -22,7 +22,7 @@ const ANYWHERE: [Code; 9] = [
     Code::StorageUnavailable,
 ];
 /// And what besides, where there is a body.
-const OF_BODIES: [Code; 2] = [Code::RequestTooLarge, Code::UnsupportedEncoding];
+const OF_BODIES: [Code; 3] = [Code::RequestTimeout, Code::RequestTooLarge, Code::UnsupportedEncoding];
 /// And what besides, where a header may name the request so that it is done once.
 const OF_KEYS: [Code; 2] = [Code::IdempotencyInProgress, Code::IdempotencyKeyReused];
 
