@@ -60,12 +60,14 @@ async fn sealed_reasoning_that_comes_back_has_its_tokens_found_to_the_last_one()
     let again = |answer: &[Value]| ask([&question, answer, &question].concat());
 
     let (prompt, next) = answered(&app, "/v1/responses", &again(&answer)).await;
-    assert!(prompt.starts_with(&held), "the prompt goes on behind the tokens of the answer");
+    // Which of its ends a model writes is its own choice, and nothing that is computed: a template has but one.
+    let said = &held[..held.len() - 1];
+    assert!(prompt.starts_with(said), "the prompt goes on behind the tokens of the answer");
     // The last token of an answer is sampled and not run.
-    assert_eq!(next.usage.cached_tokens as usize, (held.len() - 1) / BLOCK * BLOCK);
+    assert_eq!(next.usage.cached_tokens as usize, said.len() / BLOCK * BLOCK);
     // As text it is other tokens, or some that are left out.
     let (prompt, _) = answered(&app, "/v1/responses", &again(&answer[1..])).await;
-    assert!(!prompt.starts_with(&held), "else nothing is proven");
+    assert!(!prompt.starts_with(said), "else nothing is proven");
 }
 
 /// What a client asks for: a call that is certain, and then what comes of its result.

@@ -93,7 +93,7 @@ pub(crate) fn routes() -> Vec<String> {
 
 #[tokio::test]
 async fn every_route_asks_for_a_key_but_those_that_say_nothing_of_anybody() {
-    const OPEN: [&str; 4] = ["/", "/api/hello", "/healthz", "/readyz"];
+    const OPEN: [&str; 5] = ["/", "/api/hello", "/healthz", "/readyz", "/openapi.json"];
     let guarded = Guarded::start().await;
     let key = guarded.named("ann");
     let mut asked = 0;
@@ -117,7 +117,7 @@ async fn every_route_asks_for_a_key_but_those_that_say_nothing_of_anybody() {
         assert_ne!(let_in.status, 401, "{path}");
     }
     assert!(asked > 100);
-    for path in ["/healthz", "/readyz", "/api/hello"] {
+    for path in ["/healthz", "/readyz", "/api/hello", "/openapi.json"] {
         assert_eq!(guarded.server.get(path).await.status, 200, "{path}");
     }
     let head = guarded.server.request(Method::HEAD, "/").send().await.unwrap();

@@ -156,7 +156,9 @@ fn states(journal: &dyn Journal) -> String {
         }
         for response in &state.responses {
             let (status, usage, number) = (response.status.as_str(), response.usage, response.next_number);
-            writeln!(text, "  {} {status} {usage:?} next_number={number}", response.id).unwrap();
+            // What it cost is not in the old formats, nor in what was written down of them.
+            let usage = format!("{usage:?}").replace(", cost_nanos: None", "");
+            writeln!(text, "  {} {status} {usage} next_number={number}", response.id).unwrap();
             for item in response.input.iter().chain(response.output.iter().map(|output| &output.item)) {
                 writeln!(text, "    {}", serde_json::to_string(item).unwrap()).unwrap();
             }
