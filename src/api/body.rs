@@ -91,10 +91,35 @@ impl<S: Send + Sync> FromRequestParts<S> for PathIds {
     }
 }
 
+/// Most values in a request's JSON. Each takes hundreds of bytes of memory, of which the text may have two: without a
+/// bound, a few kilobytes that expand to megabytes of zeros would take gigabytes. A bias for each token of the largest
+/// vocabularies, and a prompt of ids as long as any context, have fewer.
+const JSON_VALUES_MAX: usize = 1 << 18;
+
+/// Whether a JSON text may have more values than that: there is one at most behind each comma and each opening bracket.
+fn has_too_many_values(bytes: &[u8]) -> bool {
+    let (mut values, mut in_text, mut is_escaped) = (1, false, false);
+    for byte in bytes {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_text => is_escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => values += 1,
+            _ => {}
+        }
+    }
+    values > JSON_VALUES_MAX
+}
+
 /// Parses a JSON object.
 pub(crate) fn object(bytes: &[u8]) -> Result<Value, Reject> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(Value::Object(Map::new()));
+    }
+    // Where it is short it needs no second look.
+    if bytes.len() > JSON_VALUES_MAX && has_too_many_values(bytes) {
+        let text = format!("the request has more than {JSON_VALUES_MAX} JSON values; send it in parts, or as text");
+        return Err(Reject::new(Code::InvalidInput, text));
     }
     let value: Value = serde_json::from_slice(bytes).map_err(|error| {
         let text = match error.to_string() {
@@ -211,6 +236,17 @@ mod tests {
     fn fields_that_nobody_knows_are_accepted() {
         let value = object(br#"{"input": "a", "client_metadata": {"x": 1}, "tools": [{"type": "magic"}]}"#).unwrap();
         assert!(decode::<CreateResponse>(&value).is_ok());
+    }
+
+    #[test]
+    fn more_values_than_memory_is_worth_are_refused_before_they_are_read_and_long_texts_are_not() {
+        let zeros = |count: usize| format!("{{\"metadata\": {{\"a\": [0{}]}}}}", ",0".repeat(count));
+        let refused = object(zeros(JSON_VALUES_MAX).as_bytes()).unwrap_err();
+        assert!(refused.code == Code::InvalidInput && refused.message.contains("262144 JSON values"), "{refused:?}");
+        assert!(object(zeros(JSON_VALUES_MAX - 10).as_bytes()).is_ok());
+        let text = r#"{[,\"\\"#.repeat(JSON_VALUES_MAX);
+        let body = format!("{{\"input\": {}}}", Value::from(text.as_str()));
+        assert_eq!(object(body.as_bytes()).unwrap()["input"], *text);
     }
 
     #[test]
