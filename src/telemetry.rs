@@ -13,7 +13,7 @@ use metrics::{
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::clock::monotonic;
-use crate::conversation::{Ending, Event, GenerationEnd, State};
+use crate::conversation::{Ending, Event, GenerationEnd, State, Usage};
 use crate::engine::Load;
 
 /// The process's own: the facade has room for one.
@@ -116,6 +116,8 @@ pub struct GenerationMeter {
     began: Instant,
     /// When the last token came.
     last: Option<Instant>,
+    /// Tokens of its prompt that were counted.
+    prompt_tokens: u32,
     /// Looked up once, not for each token.
     inter_token: Histogram,
     tokens: Counter,
@@ -127,7 +129,7 @@ impl GenerationMeter {
         let model = model.to_owned();
         let inter_token = histogram!(INTER_TOKEN, "model_name" => model.clone());
         let tokens = counter!(GENERATION_TOKENS, "model_name" => model.clone());
-        Self { model, began: monotonic(), last: None, inter_token, tokens }
+        Self { model, began: monotonic(), last: None, prompt_tokens: 0, inter_token, tokens }
     }
 
     fn observe(&self, name: &'static str, since: Instant, now: Instant) {
@@ -139,8 +141,18 @@ impl GenerationMeter {
     }
 
     /// The engine began with it.
-    pub fn started(&self, prompt_tokens: u32, cached_tokens: u32) {
+    pub fn started(&mut self, prompt_tokens: u32, cached_tokens: u32) {
         self.observe(QUEUE_TIME, self.began, monotonic());
+        self.read(prompt_tokens, cached_tokens);
+    }
+
+    /// The engine told, behind the answer, what only it can count.
+    pub fn counted(&mut self, usage: &Usage) {
+        self.read(usage.input_tokens.saturating_sub(self.prompt_tokens), usage.cached_tokens);
+    }
+
+    fn read(&mut self, prompt_tokens: u32, cached_tokens: u32) {
+        self.prompt_tokens += prompt_tokens;
         self.add(PROMPT_TOKENS, prompt_tokens.into());
         self.add(PREFIX_QUERIES, prompt_tokens.into());
         self.add(PREFIX_HITS, cached_tokens.into());

@@ -447,7 +447,11 @@ impl Pump {
                         meter.token();
                         self.gathered.take_piece(piece);
                     }
-                    Some(EngineEvent::Counted(counted)) => self.usage = Some(usage_of(counted)),
+                    Some(EngineEvent::Counted(counted)) => {
+                        let usage = usage_of(counted);
+                        meter.counted(&usage);
+                        self.usage = Some(usage);
+                    }
                     Some(EngineEvent::Finished(reason)) => if let Err(end) = self.finished(reason) {
                         return self.end(courier, end).await;
                     },

@@ -22,6 +22,9 @@ pub struct UpstreamConfig {
     pub circuit_failures: u32,
     /// Milliseconds for which it then rests.
     pub circuit_pause_ms: u64,
+    /// Whether it is asked over OpenAI's Responses instead of Chat Completions: what its models thought, sealed by the
+    /// provider, then goes back to them in each turn.
+    pub responses: bool,
     /// Whether it streams its answers; if not, each comes whole.
     pub stream: bool,
     /// The variable that holds its key.
@@ -53,6 +56,7 @@ impl Default for UpstreamConfig {
             rank: 0,
             circuit_failures: 5,
             circuit_pause_ms: 30_000,
+            responses: false,
             stream: true,
             api_key_env: None,
             api_key_file: None,
@@ -113,6 +117,9 @@ impl UpstreamConfig {
         if self.api_key_env.is_some() && self.api_key_file.is_some() {
             return Some("api_key_env and api_key_file exclude each other; give one of them".to_owned());
         }
+        if self.responses && self.kind == Some(UpstreamKind::Anthropic) {
+            return Some("kind = \"anthropic\" has no Responses; leave responses out".to_owned());
+        }
         let zero = [("connect_timeout_ms", self.connect_timeout_ms), ("idle_timeout_ms", self.idle_timeout_ms)];
         let zero = zero.into_iter().find(|(_, value)| *value == 0).map(|(name, _)| name);
         let zero = zero.or((self.context_length == 0).then_some("context_length"));
@@ -148,6 +155,7 @@ mod tests {
             (file.replace("http://", ""), "[upstream.gpu]: base_url must be an address"),
             (file.replace("//127", "//u:sk-secret@127"), "neither a user nor a query"),
             (file.replace("['m']", "[]"), "[upstream.gpu]: models must name"),
+            (format!("{}\nresponses = true", file.replace("vllm", "anthropic")), "has no Responses"),
             (format!("{file}\nidle_timeout_ms = 0"), "[upstream.gpu]: idle_timeout_ms must be at least 1"),
             (format!("{file}\napi_key_env = 'A'\napi_key_file = 'b'"), "exclude each other"),
         ] {

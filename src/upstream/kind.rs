@@ -21,6 +21,8 @@ pub(super) struct Manners {
     pub(super) takes_forms: bool,
     /// Whether the developer's role is known.
     pub(super) knows_developers: bool,
+    /// Whether it finds what it cached of a prompt by a key of the conversation.
+    pub(super) caches_by_key: bool,
     /// Whether it takes a client's word for how hard to think as it stands, or the three common ones only.
     pub(super) knows_all_efforts: bool,
 }
@@ -49,8 +51,9 @@ pub(super) fn kind_of(address: &Uri) -> UpstreamKind {
 
 /// How an upstream of this kind is asked.
 pub(super) fn wire(kind: UpstreamKind, config: &UpstreamConfig) -> Wire {
-    let UpstreamConfig { adaptive_thinking, output_length, .. } = *config;
+    let UpstreamConfig { adaptive_thinking, output_length, responses, .. } = *config;
     match kind {
+        _ if responses => Wire::Responses,
         UpstreamKind::Anthropic => Wire::Messages(messages::Manners { adaptive_thinking, output_length }),
         kind => Wire::Chat(manners(kind)),
     }
@@ -69,6 +72,7 @@ pub(super) fn manners(kind: UpstreamKind) -> Manners {
         max_tokens: if kind == Kind::Openai { "max_completion_tokens" } else { "max_tokens" },
         takes_extras: !matches!(kind, Kind::Openai | Kind::Compatible),
         takes_forms: matches!(kind, Kind::Vllm | Kind::Midstream),
+        caches_by_key: kind == Kind::Openai,
         knows_developers: matches!(kind, Kind::Openai | Kind::Midstream),
         knows_all_efforts: matches!(kind, Kind::Openai | Kind::Midstream),
     }

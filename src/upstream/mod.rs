@@ -3,6 +3,7 @@
 //! An upstream gets messages and answers with pieces; its own template and parsers do the rest. It knows nothing of
 //! conversations and actors. All answers of all upstreams are read on one thread.
 
+mod affinity;
 mod chat;
 mod circuit;
 mod http;
@@ -11,6 +12,7 @@ mod kind;
 mod messages;
 mod read;
 mod refusal;
+mod responses;
 mod route;
 mod run;
 mod sse;

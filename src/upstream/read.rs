@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::http::{Error, Exchange};
 use super::refusal::{Trouble, broken, refused};
@@ -121,8 +121,8 @@ async fn read_whole(
 ) -> Result<(), Trouble> {
     let text = exchange.whole().await.map_err(|error| broke(upstream, &error))?;
     let whole: Value = serde_json::from_slice(&text).map_err(|_| broke(upstream, &"its answer is no JSON"))?;
-    if !whole["error"].is_null() {
-        return Err(broken(&upstream.name, &redacted_json(upstream, &whole)));
+    if let Some(error) = error_in(&whole) {
+        return Err(broken(&upstream.name, &redacted_json(upstream, &error)));
     }
     let (mut read, mut pieces) = (std::mem::replace(decoder, upstream.wire.decoder("")), Vec::new());
     read.read(&whole, &mut pieces);
@@ -180,8 +180,10 @@ async fn read_events(
             return if has_ended { Ok(true) } else { Err(broke(upstream, &"its stream ended before its answer did")) };
         }
         let chunk = match serde_json::from_str::<Value>(&event.data) {
-            Ok(chunk) if has_ended || chunk["error"].is_null() => chunk,
-            Ok(chunk) => return Err(broken(&upstream.name, &redacted_json(upstream, &chunk))),
+            Ok(chunk) => match error_in(&chunk).filter(|_| !has_ended) {
+                Some(error) => return Err(broken(&upstream.name, &redacted_json(upstream, &error))),
+                None => chunk,
+            },
             Err(_) if has_ended => continue,
             Err(_) => return Err(broke(upstream, &"an event is no JSON")),
         };
@@ -198,6 +200,16 @@ async fn read_events(
         }
     }
     Ok(false)
+}
+
+/// The error that an answer or an event of one tells, as `{error}`: it stands in itself, in its response, or is it.
+fn error_in(said: &Value) -> Option<Value> {
+    match said["type"].as_str() {
+        _ if !said["error"].is_null() => Some(said.clone()),
+        Some("error") => Some(json!({"error": said})),
+        Some("response.failed") => Some(json!({"error": said["response"]["error"]})),
+        _ => None,
+    }
 }
 
 /// The same without the key, in front of whatever cuts its texts.

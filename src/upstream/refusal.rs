@@ -88,19 +88,23 @@ pub(super) fn refused(name: &str, status: StatusCode, headers: &HeaderMap, body:
 pub(super) fn broken(name: &str, body: &Value) -> Trouble {
     let error = &body["error"];
     let status = error["code"].as_u64().or_else(|| error["status"].as_u64());
-    let status = status.and_then(|code| u16::try_from(code).ok()).or_else(|| status_of(error["type"].as_str()?));
+    let status = status
+        .and_then(|code| u16::try_from(code).ok())
+        .or_else(|| [&error["type"], &error["code"]].into_iter().find_map(|name| status_of(name.as_str()?)));
     told(name, status.and_then(|status| StatusCode::from_u16(status).ok()), body)
 }
 
-/// The status that an error would have had in the place of an answer, by Anthropic's names for errors.
+/// The status that an error would have had in the place of an answer, by Anthropic's names for errors, and OpenAI's for
+/// those of responses.
 fn status_of(kind: &str) -> Option<u16> {
     Some(match kind {
-        "invalid_request_error" => 400,
+        "invalid_request_error" | "invalid_prompt" => 400,
         "authentication_error" => 401,
         "permission_error" => 403,
         "not_found_error" => 404,
         "request_too_large" => 413,
-        "rate_limit_error" => 429,
+        "rate_limit_error" | "rate_limit_exceeded" => 429,
+        "server_error" => 500,
         "overloaded_error" => 529,
         _ => return None,
     })
@@ -238,6 +242,9 @@ mod tests {
         assert!(busy.may_pass && matches!(busy.end, FinishReason::Refused(Refusal::Overloaded, _)));
         assert!(told("rate_limit_error").may_pass && told("api_error").may_pass);
         assert!(told("invalid_request_error").fault == Fault::Request && !told("authentication_error").may_pass);
+        let response = |code: &str| broken("gpu", &json!({"error": {"code": code, "message": "no"}}));
+        assert!(matches!(response("rate_limit_exceeded").end, FinishReason::Refused(Refusal::Overloaded, _)));
+        assert!(response("server_error").may_pass && response("invalid_prompt").fault == Fault::Request);
     }
 
     #[test]

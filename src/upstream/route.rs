@@ -1,12 +1,12 @@
 //! Which of the upstreams that have a model is asked: those of the lowest rank first, and among them the one that the
 //! conversation is used to, so that what it computed of the prompt is still there.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::affinity::{beginning, drawn};
 use super::run::Upstream;
-use crate::prompt::{Message, Role};
+use crate::prompt::Message;
 
 /// The upstreams that have a model.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ impl Rounds {
         };
         let mut stops: Vec<_> = route.upstreams.iter().map(stop).collect();
         stops.sort_by_cached_key(|stop| {
-            let drawn = drawn(conversation, &stop.upstream.name);
+            let drawn = drawn(&conversation, &stop.upstream.name);
             (stop.upstream.rank, std::cmp::Reverse(drawn))
         });
         Self(stops)
@@ -91,23 +91,4 @@ impl Stop {
     pub(super) fn is_out(&mut self) {
         self.state = State::Out;
     }
-}
-
-/// What is the same in each turn of a conversation: all up to the first that a user says.
-fn beginning(messages: &[Message]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for message in messages {
-        (message.role, &message.content).hash(&mut hasher);
-        if message.role == Role::User {
-            break;
-        }
-    }
-    hasher.finish()
-}
-
-/// What an upstream draws for a conversation: the highest has it.
-fn drawn(conversation: u64, name: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (conversation, name).hash(&mut hasher);
-    hasher.finish()
 }

@@ -1,5 +1,6 @@
 //! Upstreams that misbehave, over connections in memory and in time that stands still until everybody waits.
 
+mod responses;
 mod several;
 
 use std::collections::VecDeque;
@@ -153,7 +154,8 @@ async fn request(stream: &mut DuplexStream) -> Value {
     if head.starts_with("POST /v1/messages HTTP/1.1\r\n") {
         assert!(head.contains("x-api-key: sk-secret\r\n") && head.contains("anthropic-version: 2023"), "{head}");
     } else {
-        assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{head}");
+        let paths = ["chat/completions", "responses"].map(|path| format!("POST /v1/{path} HTTP/1.1\r\n"));
+        assert!(paths.iter().any(|path| head.starts_with(path)), "{head}");
         assert!(head.contains("authorization: Bearer sk-secret\r\n"), "{head}");
     }
     let length = head.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap().parse().unwrap();

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::key::ApiKey;
 use super::kind::Manners;
-use super::{chat, messages};
+use super::{chat, messages, responses};
 use crate::engine::{Counted, FinishReason, GenerationRequest, Refusal};
 use crate::parse::Piece;
 use crate::prompt::{Message, ToolCall};
@@ -26,6 +26,8 @@ pub(super) enum Wire {
     Chat(Manners),
     /// Anthropic's Messages.
     Messages(messages::Manners),
+    /// OpenAI's Responses.
+    Responses,
 }
 
 /// One request to an upstream.
@@ -86,6 +88,7 @@ impl Wire {
         match self {
             Self::Chat(_) => "/chat/completions",
             Self::Messages(_) => "/messages",
+            Self::Responses => "/responses",
         }
     }
 
@@ -93,7 +96,7 @@ impl Wire {
     pub(super) fn headers(self, key: Option<&ApiKey>) -> Vec<(HeaderName, HeaderValue)> {
         let version = (HeaderName::from_static("anthropic-version"), HeaderValue::from_static(ANTHROPIC_VERSION));
         let (name, value, more) = match self {
-            Self::Chat(_) => (header::AUTHORIZATION, key.and_then(ApiKey::bearer), None),
+            Self::Chat(_) | Self::Responses => (header::AUTHORIZATION, key.and_then(ApiKey::bearer), None),
             Self::Messages(_) => (HeaderName::from_static("x-api-key"), key.and_then(ApiKey::bare), Some(version)),
         };
         value.map(|value| (name, value)).into_iter().chain(more).collect()
@@ -104,6 +107,7 @@ impl Wire {
         match self {
             Self::Chat(manners) => chat::body(asked, &manners),
             Self::Messages(manners) => messages::body(asked, manners),
+            Self::Responses => responses::body(asked),
         }
     }
 
@@ -112,6 +116,7 @@ impl Wire {
         match self {
             Self::Chat(_) => Box::new(chat::Decoder::default()),
             Self::Messages(_) => Box::new(messages::Decoder::of(maker)),
+            Self::Responses => Box::new(responses::Decoder::of(maker)),
         }
     }
 }

@@ -42,4 +42,5 @@ mod tool_kinds;
 mod transcripts;
 mod trimming;
 mod upstreams;
+mod upstreams_responses;
 mod waiting;

@@ -28,7 +28,7 @@ async fn is_idle(server: &Server) {
     timeout(PATIENCE, server.running.idle()).await.expect("it goes on generating");
 }
 
-fn weather() -> Value {
+pub(crate) fn weather() -> Value {
     json!({"type": "object", "properties": {"city": {"type": "string"}}})
 }
 
@@ -179,7 +179,7 @@ async fn over_anthropics_messages_it_thinks_calls_and_goes_on_behind_results() {
 }
 
 /// Answers each request with the next of these bodies, and gives what was asked.
-async fn plays(bodies: Vec<Value>) -> (String, tokio::task::JoinHandle<Vec<Value>>) {
+pub(crate) async fn plays(bodies: Vec<Value>) -> (String, tokio::task::JoinHandle<Vec<Value>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let playing = tokio::spawn(async move {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::engine::FinishReason;
 use crate::engine::settings::{Constraint, Sampling, Shaping, TextRule};
 use crate::prompt::{Message, Role, ToolCall, ToolDefinition};
+use crate::upstream::affinity::cache_key;
 use crate::upstream::kind::{Continuing, Manners};
 use crate::upstream::wire::{Asked, GO_ON, refused, wire_ids};
 
@@ -18,6 +19,9 @@ pub(in crate::upstream) fn body(asked: &Asked<'_>, manners: &Manners) -> Result<
     if !asked.answer.is_empty() && manners.continuing == Continuing::Flagged {
         body.insert("add_generation_prompt".to_owned(), false.into());
         body.insert("continue_final_message".to_owned(), true.into());
+    }
+    if manners.caches_by_key {
+        body.insert("prompt_cache_key".to_owned(), cache_key(asked.messages).into());
     }
     body.insert("stream".to_owned(), asked.stream.into());
     if asked.stream {
@@ -294,7 +298,7 @@ mod tests {
     fn only_what_a_client_set_is_asked_for_and_what_is_not_known_is_refused() {
         let expected = json!({
             "model": "m", "messages": [], "stream": true, "stream_options": {"include_usage": true},
-            "max_completion_tokens": 9,
+            "max_completion_tokens": 9, "prompt_cache_key": cache_key(&[]),
         });
         assert_eq!(plain(UpstreamKind::Openai, &[], ""), expected);
         let penalties = Penalties { frequency: 0.5, ..Penalties::NONE };
