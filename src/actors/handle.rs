@@ -217,7 +217,10 @@ impl ConversationHandle {
                 return Err(stopped());
             }
             if !self.stored {
-                return Err(Reject::new(Code::ConversationNotFound, "the conversation was not stored and is over"));
+                return Err(Reject::new(
+                    Code::ConversationNotFound,
+                    "the conversation was not stored and is over; begin another",
+                ));
             }
             let actor = self.directory.wake(self.id).await?;
             actor.cast(message).map_err(|_| gone())?;

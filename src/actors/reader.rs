@@ -174,12 +174,16 @@ impl Tail {
         let (last_seq, present) = (self.state.last_seq, self.state.epoch());
         let epoch = cursor.epoch.unwrap_or(present);
         if epoch > present {
-            let text = format!("the epoch {epoch} has not begun; the conversation is in epoch {present}");
+            let text = format!(
+                "the epoch {epoch} has not begun; take a cursor of epoch {present}, in which the conversation is"
+            );
             return Err(Reject::new(Code::CursorInFuture, text).param("after").detail("last_seq", last_seq));
         }
         let after = self.state.resume_point(epoch, cursor.seq);
         if after > last_seq {
-            let text = format!("the cursor {after} lies beyond the last event; the last seq is {last_seq}");
+            let text = format!(
+                "the cursor {after} lies beyond the last event; attach at {last_seq}, the last seq, or before it"
+            );
             return Err(Reject::new(Code::CursorInFuture, text).param("after").detail("last_seq", last_seq));
         }
         if after + 1 < self.oldest_seq {
@@ -290,7 +294,8 @@ pub(super) fn store_reject(error: &crate::store::Error) -> Reject {
     match error {
         crate::store::Error::Damaged { .. } => Reject::new(
             Code::ConversationDamaged,
-            "the conversation's journal is damaged and set aside; other conversations are not affected",
+            "the conversation's journal is damaged and set aside, others are not affected; the operator can mend it with \
+             `midstream conversations repair`",
         ),
         _ => Reject::new(Code::StorageUnavailable, "the journal cannot be used; nothing was changed, retry later"),
     }

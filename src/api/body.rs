@@ -182,7 +182,7 @@ pub(crate) fn flag(text: &str, param: &str) -> Result<bool, Reject> {
     match text {
         "true" | "1" => Ok(true),
         "false" | "0" => Ok(false),
-        _ => Err(invalid(param, format!("{param}: {text:?} is neither true nor false"))),
+        _ => Err(invalid(param, format!("{param} must be true or false, not {text:?}"))),
     }
 }
 

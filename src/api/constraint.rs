@@ -91,7 +91,7 @@ fn refused(params: &GenerationParams, constraint: &Constraint, error: &Uncompila
     let only = || schemas.first().filter(|_| schemas.len() == 1 && schema.is_none()).map(|(at, _)| (at.clone(), None));
     let (field, place) = in_text.or_else(in_tool).or_else(only).unwrap_or_else(|| (field(params), None));
     let at = place.map(|place| format!(", at {place}")).unwrap_or_default();
-    invalid(field.clone(), format!("{field}: this cannot be enforced: {}{at}", error.0))
+    invalid(field.clone(), format!("{field}: this cannot be enforced, change it or leave it out: {}{at}", error.0))
 }
 
 /// The first word that the library's message quotes as a keyword.
@@ -259,7 +259,10 @@ fn calls(params: &GenerationParams, toolbox: &Toolbox, is_bound: bool) -> Result
         }
     };
     if let Some(unknown) = names.iter().find(|name| !tools.iter().any(|tool| tool.name == **name)) {
-        return Err(invalid("tool_choice", format!("tool_choice names {unknown:?}, but no tool is called so")));
+        return Err(invalid(
+            "tool_choice",
+            format!("tool_choice names {unknown:?}, but no tool is called so; declare it in tools"),
+        ));
     }
     if names.is_empty() {
         return Err(invalid("tool_choice", "tool_choice asks for a call, but there are no tools; declare one"));

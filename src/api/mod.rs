@@ -330,11 +330,12 @@ async fn with_request_id(mut request: Request, next: Next) -> Response {
 }
 
 async fn not_found(request: Request) -> OpenAiError {
-    let text = format!("there is no route {} {}", request.method(), request.uri().path());
+    let text = format!("there is no route {} {}; GET /openapi.json lists all", request.method(), request.uri().path());
     OpenAiError(Reject::new(Code::NotFound, text))
 }
 
 async fn method_not_allowed(request: Request) -> OpenAiError {
-    let text = format!("{} does not take {}", request.uri().path(), request.method());
+    let text =
+        format!("{} does not take {}; GET /openapi.json says what it takes", request.uri().path(), request.method());
     OpenAiError(Reject::new(Code::MethodNotAllowed, text))
 }

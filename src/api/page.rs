@@ -36,7 +36,10 @@ pub(crate) fn page(mut items: Vec<Item>, query: &HashMap<String, String>) -> Res
     let limit = limit.ok_or_else(|| invalid("limit", format!("limit must be between 1 and {PAGE_ITEMS_MAX}")))?;
     if let Some(after) = query.get("after") {
         let place = items.iter().position(|item| item.wire_id() == *after);
-        let no_item = || Reject::new(Code::NotFound, format!("there is no item {after:?} here")).param("after");
+        let no_item = || {
+            Reject::new(Code::NotFound, format!("there is no item {after:?} here; give an id of this list"))
+                .param("after")
+        };
         let place = place.ok_or_else(no_item)?;
         items.drain(..=place);
     }

@@ -165,7 +165,7 @@ fn order(names: &[String]) -> Result<Vec<Step>, Reject> {
 fn logit_bias(params: &GenerationParams, model: &ModelInfo) -> Result<Vec<(u32, f32)>, Reject> {
     let asked = params.logit_bias.iter().flatten();
     if params.logit_bias.as_ref().is_some_and(|asked| asked.len() > BIASED_MAX) {
-        return Err(invalid("logit_bias", format!("logit_bias names more than {BIASED_MAX} tokens")));
+        return Err(invalid("logit_bias", format!("logit_bias may name at most {BIASED_MAX} tokens")));
     }
     let vocabulary = model.tokenizer.vocab_size();
     let entry = |(id, bias): (&String, &serde_json::Value)| {

@@ -44,7 +44,9 @@ pub(crate) fn page(
     let place = |name: &str| {
         let Some(id) = query.get(name) else { return Ok(None) };
         let place = all.iter().position(|model| model.id == *id);
-        place.map(Some).ok_or_else(|| invalid(name, format!("{name}: there is no model {id:?} here")))
+        place
+            .map(Some)
+            .ok_or_else(|| invalid(name, format!("{name}: there is no model {id:?} here; give an id of the list")))
     };
     let (after, before) = (place("after_id")?, place("before_id")?);
     let (data, has_more): (Vec<AnthropicModel>, bool) = match (after, before) {

@@ -317,7 +317,10 @@ impl Reader<'_> {
             }
             "document" if self.setting.strict => {
                 let at = format!("{path}.type");
-                return Err(invalid(at.clone(), format!("{at}: a message of the assistant has no documents")));
+                return Err(invalid(
+                    at.clone(),
+                    format!("{at}: a message of the assistant has no documents; put them into a user's"),
+                ));
             }
             "document" => {
                 let text = reading(block, path)?;

@@ -67,7 +67,10 @@ fn translate(messages: &mut [Value]) -> Result<(), Reject> {
             let name = fields.get("name").cloned().unwrap_or_default();
             let found = open.iter().position(|(_, called)| *called == name).ok_or_else(|| {
                 let at = format!("messages[{place}].name");
-                invalid(at.clone(), format!("{at}: no function_call before it calls {name}"))
+                invalid(
+                    at.clone(),
+                    format!("{at}: no function_call before it calls {name}; put the call in front of its result"),
+                )
             })?;
             let (id, _) = open.remove(found);
             fields.insert("role".to_owned(), "tool".into());
