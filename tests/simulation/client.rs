@@ -18,10 +18,13 @@ use crate::dice::Dice;
 use crate::requests::{Ask, How, Place, Request, answered, cancelled, claimed, injected, intervened, replayed};
 use crate::world::World;
 
-/// Whose conversations these are.
-pub(crate) const PRINCIPAL: &str = "ann";
-/// Who has none of them.
-const STRANGER: &str = "bob";
+/// Whose conversations these are: some are the one's, some the other's.
+pub(crate) const PRINCIPALS: [&str; 2] = ["ann", "bob"];
+
+/// Who does not own what this principal does.
+pub(crate) fn other_than(principal: &str) -> &'static str {
+    PRINCIPALS[usize::from(principal == PRINCIPALS[0])]
+}
 
 /// A client's side of one server process.
 #[derive(Clone)]
@@ -40,13 +43,20 @@ impl Client {
         self.world.note(json!({
             "kind": "request",
             "request": number,
-            "principal": PRINCIPAL,
+            "principal": request.principal,
             "operation": request.name(),
             "conversation": request.conversation().map(|id| id.to_string()),
             "key": request.key,
             "input": request.text(),
         }));
-        match self.answer(&request, dice).await {
+        let answered = self.answer(&request, dice).await;
+        if request.about().is_some_and(|id| self.world.owner(id) != request.principal) {
+            let code = answered.as_ref().expect_err("somebody else's conversation took a request").code;
+            if code == Code::ConversationNotFound {
+                self.world.note(json!({"kind": "hidden"}));
+            }
+        }
+        match answered {
             Ok(answer) => self.world.note(json!({"kind": "answer", "request": number, "answer": answer})),
             Err(reject) => {
                 let (status, code) = (reject.code.status(), reject.code.as_str());
@@ -60,7 +70,7 @@ impl Client {
             return Ok(Claim::InProgress);
         };
         let conversation = request.conversation();
-        let scope = KeyScope { principal: PRINCIPAL.to_owned(), conversation, operation, key };
+        let scope = KeyScope { principal: request.principal.to_owned(), conversation, operation, key };
         self.keys.claim(scope, request.fingerprint())
     }
 
@@ -77,14 +87,25 @@ impl Client {
     }
 
     /// To somebody else neither the conversation nor its last response is there, whatever happens to it meanwhile.
-    async fn check_hidden(&self, handle: &ConversationHandle) {
-        let seen = self.directory.conversation(handle.id(), STRANGER).await;
-        assert!(seen.is_err(), "{STRANGER} sees {}, which is {PRINCIPAL}'s", handle.id());
+    async fn check_hidden(&self, handle: &ConversationHandle, owner: &str) {
+        let stranger = other_than(owner);
+        let seen = self.directory.conversation(handle.id(), stranger).await;
+        assert!(seen.is_err(), "{stranger} sees {}, which is {owner}'s", handle.id());
         let Ok(state) = handle.state().await else { return };
         if let Some(last) = state.responses.last() {
-            let seen = self.directory.of_response(last.id, STRANGER).await;
-            assert!(seen.is_err(), "{STRANGER} sees {}, which is {PRINCIPAL}'s", last.id);
+            let seen = self.directory.of_response(last.id, stranger).await;
+            assert!(seen.is_err(), "{stranger} sees {}, which is {owner}'s", last.id);
         }
+    }
+
+    /// A conversation as its owner finds it, who may not have heard that it was created.
+    async fn reach(&self, id: ConversationId) -> Option<(ConversationHandle, &'static str)> {
+        for principal in PRINCIPALS {
+            if let Ok(handle) = self.directory.conversation(id, principal).await {
+                return Some((handle, principal));
+            }
+        }
+        None
     }
 
     async fn perform(&self, request: &Request, claim: Option<KeyClaim>, dice: Dice) -> Result<Value, Reject> {
@@ -95,13 +116,13 @@ impl Client {
             return self.place(request, *place, create, claim, dice).await;
         }
         let Some(conversation) = request.conversation() else {
-            let open = Open { principal: PRINCIPAL.to_owned(), ..Open::default() };
+            let open = Open { principal: request.principal.to_owned(), ..Open::default() };
             let handle = self.directory.open(open, claim).await?;
-            self.created(handle.id(), None);
+            self.created(request, handle.id(), None);
             return Ok(json!({"conversation": handle.id().to_string()}));
         };
-        let handle = self.directory.conversation(conversation, PRINCIPAL).await?;
-        self.check_hidden(&handle).await;
+        let handle = self.directory.conversation(conversation, request.principal).await?;
+        self.check_hidden(&handle, request.principal).await;
         let call = |call_id: &CallId| CallRef { response_id: None, call_id: call_id.clone(), attempt: None };
         match &request.what {
             Ask::Intervene { response, text, how, .. } => {
@@ -110,7 +131,7 @@ impl Client {
                 let now = Intervene::now(intervention_id, *response, items);
                 let receipt = handle.intervene(Intervene { when, on_multiple, on_late, tools, ..now }, claim).await?;
                 let successor = receipt.successor_id;
-                self.created(conversation, successor);
+                self.created(request, conversation, successor);
                 self.world.clients.lock().unwrap().steers.push((conversation, receipt.intervention_id));
                 Ok(intervened(conversation, *response, receipt.intervention_id, successor, receipt.seq))
             }
@@ -130,13 +151,13 @@ impl Client {
             }
             Ask::Result { call: id, output, .. } => {
                 let done = handle.answer_call(call(id), output.clone(), false, claim).await?;
-                self.created(conversation, done.successor_id);
+                self.created(request, conversation, done.successor_id);
                 Ok(answered(conversation, id, &done))
             }
             Ask::Inject { response, results, .. } => {
                 let items = results.iter().map(|(call_id, output)| result(call_id, output)).collect();
                 let done = handle.answer_calls(*response, items, claim).await?;
-                self.created(conversation, done.successor_id);
+                self.created(request, conversation, done.successor_id);
                 Ok(injected(conversation, results, &done))
             }
             _ => {
@@ -194,12 +215,12 @@ impl Client {
         let response = create.response_id;
         let (handle, reader) = match place {
             Place::In(id) => {
-                let handle = self.directory.conversation(id, PRINCIPAL).await?;
+                let handle = self.directory.conversation(id, request.principal).await?;
                 let reader = handle.create(create, claim).await?;
                 (handle, reader)
             }
             Place::Behind(id, previous) => {
-                let handle = self.directory.conversation(id, PRINCIPAL).await?;
+                let handle = self.directory.conversation(id, request.principal).await?;
                 let state = handle.state().await?;
                 if state.responses.last().is_some_and(|last| last.id == previous) {
                     create.previous = Some(previous);
@@ -209,24 +230,26 @@ impl Client {
                             let Claim::Fresh(claim) = self.claim(request)? else {
                                 return Err(Reject::new(Code::IdempotencyInProgress, "another was faster"));
                             };
-                            self.directory.fork(PRINCIPAL, previous, create, Some(claim)).await?
+                            self.directory.fork(request.principal, previous, create, Some(claim)).await?
                         }
                         created => (handle, created?),
                     }
                 } else {
-                    self.directory.fork(PRINCIPAL, previous, create, claim).await?
+                    self.directory.fork(request.principal, previous, create, claim).await?
                 }
             }
         };
-        self.created(handle.id(), Some(response));
+        self.created(request, handle.id(), Some(response));
         let conversation = handle.id();
-        self.follow(handle, reader, dice);
+        self.follow(request.principal, handle, reader, dice);
         Ok(json!({"conversation": conversation.to_string(), "response": response.to_string()}))
     }
 
     /// A client remembers what it was told.
-    fn created(&self, conversation: ConversationId, response: Option<ResponseId>) {
+    fn created(&self, request: &Request, conversation: ConversationId, response: Option<ResponseId>) {
         let mut clients = self.world.clients.lock().unwrap();
+        let owner = clients.owners.insert(conversation, request.principal);
+        assert!(owner.is_none_or(|owner| owner == request.principal), "{conversation} was given to both");
         if !clients.conversations.iter().any(|(id, _)| *id == conversation) {
             clients.conversations.push((conversation, Vec::new()));
         }
@@ -238,17 +261,17 @@ impl Client {
 
     /// Attaches a reader at a random place.
     pub(crate) async fn attach(&self, conversation: ConversationId, mut dice: Dice) {
-        let Ok(handle) = self.directory.conversation(conversation, PRINCIPAL).await else { return };
+        let Some((handle, owner)) = self.reach(conversation).await else { return };
         let Ok(state) = handle.state().await else { return };
         let after = dice.below(state.last_seq + 2);
         match handle.attach(Cursor { epoch: None, seq: after }).await {
             Ok(reader) => {
-                let stream = self.world.attached(conversation, after);
-                self.read(handle, reader, (stream, after), dice).await;
+                let stream = self.world.attached(owner, conversation, after);
+                self.read(owner, handle, reader, (stream, after), dice).await;
             }
             Err(reject) if reject.code == Code::CursorExpired => {
                 self.world.note(json!({"kind": "cursor_expired"}));
-                self.read_all(handle, dice).await;
+                self.read_all(owner, handle, dice).await;
             }
             Err(reject) => {
                 // Events may have come since the look: then the cursor is no longer in the future.
@@ -259,11 +282,11 @@ impl Client {
     }
 
     /// Reads from the oldest event on.
-    async fn read_all(&self, handle: ConversationHandle, dice: Dice) {
+    async fn read_all(&self, owner: &'static str, handle: ConversationHandle, dice: Dice) {
         if let Ok(reader) = handle.attach_all().await {
             let after = reader.oldest_seq() - 1;
-            let stream = self.world.attached(handle.id(), after);
-            self.read(handle, reader, (stream, after), dice).await;
+            let stream = self.world.attached(owner, handle.id(), after);
+            self.read(owner, handle, reader, (stream, after), dice).await;
         }
     }
 
@@ -278,15 +301,22 @@ impl Client {
         }
     }
 
-    fn follow(&self, handle: ConversationHandle, reader: Reader, dice: Dice) {
+    fn follow(&self, owner: &'static str, handle: ConversationHandle, reader: Reader, dice: Dice) {
         let (client, after) = (self.clone(), reader.attached().last_seq);
         // It began with the answer's creation: what was trimmed since, before this client heard of it, is its still.
-        let stream = self.world.attached_since(handle.id(), after, Some(reader.oldest_seq()));
-        tokio::spawn(async move { client.read(handle, reader, (stream, after), dice).await });
+        let stream = self.world.attached_since(owner, handle.id(), after, Some(reader.oldest_seq()));
+        tokio::spawn(async move { client.read(owner, handle, reader, (stream, after), dice).await });
     }
 
     /// Reads at its own pace, comes back when it was too slow, and leaves when it likes.
-    async fn read(&self, handle: ConversationHandle, mut reader: Reader, place: (u64, u64), mut dice: Dice) {
+    async fn read(
+        &self,
+        owner: &'static str,
+        handle: ConversationHandle,
+        mut reader: Reader,
+        place: (u64, u64),
+        mut dice: Dice,
+    ) {
         let (mut stream, mut after) = place;
         let (pace_ms, patience) = (if dice.chance(25) { 12 } else { 0 }, 1 + dice.below(60));
         for _ in 0..patience {
@@ -306,7 +336,7 @@ impl Client {
                         return;
                     }
                 }
-                stream = self.world.attached(handle.id(), after);
+                stream = self.world.attached(owner, handle.id(), after);
                 self.world.note(json!({"kind": "dropped_reader"}));
             }
         }
@@ -314,7 +344,7 @@ impl Client {
 
     /// A reader that stays, and comes back when a batch was larger than its queue.
     pub(crate) async fn stay(self, conversation: ConversationId) {
-        let Ok(handle) = self.directory.conversation(conversation, PRINCIPAL).await else { return };
+        let Some((handle, _)) = self.reach(conversation).await else { return };
         let Ok(mut reader) = handle.attach_all().await else { return };
         let mut cursor = Cursor::default();
         loop {
@@ -334,11 +364,11 @@ impl Client {
 
     /// Reads everything, after all has settled.
     pub(crate) async fn replay(&self, conversation: ConversationId) {
-        let handle = self.directory.conversation(conversation, PRINCIPAL).await.unwrap();
+        let (handle, owner) = self.reach(conversation).await.unwrap();
         let last_seq = handle.state().await.unwrap().last_seq;
         let mut reader = handle.attach_all().await.unwrap();
         let oldest_seq = reader.oldest_seq();
-        let stream = self.world.attached(conversation, oldest_seq - 1);
+        let stream = self.world.attached(owner, conversation, oldest_seq - 1);
         for _ in oldest_seq..=last_seq {
             let recorded = reader.next().await.unwrap();
             self.world.saw(stream, recorded.seq, &serde_json::to_string(&*recorded).unwrap());

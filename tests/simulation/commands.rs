@@ -7,7 +7,7 @@ use midstream::conversation::{
 };
 use midstream::ids::{CallId, ConversationId, ResponseId};
 
-use crate::client::{Client, PRINCIPAL};
+use crate::client::{Client, PRINCIPALS, other_than};
 use crate::dice::Dice;
 use crate::requests::{Ask, How, Place, Request};
 
@@ -24,7 +24,8 @@ pub(crate) fn command(client: &Client, dice: &mut Dice) {
         (clients.conversations.clone(), clients.sent.clone())
     };
     if opened.len() < CONVERSATIONS_MIN || opened.len() < CONVERSATIONS_MAX && dice.chance(6) {
-        return send(client, Ask::Open, dice);
+        let request = opening(&client, &mut dice);
+        return send_request(client, request, dice);
     }
     let (id, responses) = opened[dice.place(opened.len())].clone();
     let (last, some) = (responses.last().copied(), responses.get(dice.place(responses.len())).copied());
@@ -71,6 +72,10 @@ pub(crate) fn command(client: &Client, dice: &mut Dice) {
 /// Sends a request, now or a little later.
 fn send(client: Client, what: Ask, mut dice: Dice) {
     let request = keyed(&client, what, &mut dice);
+    send_request(client, request, dice);
+}
+
+fn send_request(client: Client, request: Request, mut dice: Dice) {
     let delay = Duration::from_millis(if dice.chance(30) { dice.below(15) } else { 0 });
     tokio::spawn(async move {
         tokio::time::sleep(delay).await;
@@ -78,10 +83,35 @@ fn send(client: Client, what: Ask, mut dice: Dice) {
     });
 }
 
-/// A request with a key, mostly, that may be repeated later.
+/// A request for a conversation, sometimes with a key that the other principal has used for one.
+fn opening(client: &Client, dice: &mut Dice) -> Request {
+    let principal = PRINCIPALS[dice.place(PRINCIPALS.len())];
+    let sent = client.world.clients.lock().unwrap().sent.clone();
+    let mut opened = sent.into_iter().filter(|request| matches!(request.what, Ask::Open));
+    let request = match opened.find(|request| request.principal != principal && request.key.is_some()) {
+        Some(request) if dice.chance(40) => Request { principal, ..request },
+        _ => with_key(client, principal, Ask::Open, dice),
+    };
+    remembered(client, request)
+}
+
+/// A request that may be repeated later; now and then it is not its conversation's owner who sends it.
 fn keyed(client: &Client, what: Ask, dice: &mut Dice) -> Request {
+    let mut request = with_key(client, PRINCIPALS[0], what, dice);
+    if let Some(id) = request.about() {
+        let owner = client.world.owner(id);
+        request.principal = if dice.chance(3) { other_than(owner) } else { owner };
+    }
+    remembered(client, request)
+}
+
+/// A request with a key, mostly.
+fn with_key(client: &Client, principal: &'static str, what: Ask, dice: &mut Dice) -> Request {
     let number = client.world.number();
-    let request = Request { key: dice.chance(80).then(|| format!("k{number}")), what };
+    Request { principal, key: dice.chance(80).then(|| format!("k{number}")), what }
+}
+
+fn remembered(client: &Client, request: Request) -> Request {
     client.world.clients.lock().unwrap().sent.push(request.clone());
     request
 }
@@ -122,7 +152,7 @@ fn how(dice: &mut Dice) -> How {
 
 /// Requests that name what only a look at the conversation tells.
 async fn about_what_is_there(client: Client, id: ConversationId, mut dice: Dice) {
-    let Ok(handle) = client.directory.conversation(id, PRINCIPAL).await else { return };
+    let Ok(handle) = client.directory.conversation(id, client.world.owner(id)).await else { return };
     let Ok(state) = handle.state().await else { return };
     let Some(what) = named(&client, id, &state, &mut dice) else { return };
     let request = keyed(&client, what, &mut dice);

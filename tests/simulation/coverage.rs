@@ -8,6 +8,7 @@ use midstream::store::{Batch, Journal};
 use serde_json::Value;
 
 use crate::audit::{History, Journal as Dump};
+use crate::client::other_than;
 use crate::disk::{Disk, fold};
 
 /// Rows that the simulation meets.
@@ -75,6 +76,8 @@ pub(crate) const ROWS: &[&str] = &[
     "4 a steer is withdrawn",
     "8 a key is replayed",
     "8 a key is in progress",
+    "8 a key that is another principal's too",
+    "11 another principal's conversation is not there",
 ];
 
 /// Rows that cannot be met here, and why.
@@ -153,19 +156,22 @@ impl Coverage {
                 self.count_event(&recorded["event"], &mut before);
             }
         }
-        let mut operations: BTreeMap<u64, (&str, &str)> = BTreeMap::new();
-        let mut answered: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+        let mut operations: BTreeMap<u64, (&str, &str, &str)> = BTreeMap::new();
+        let mut answered: BTreeMap<(&str, &str, &str), u64> = BTreeMap::new();
         for seen in &history.observations {
             let text = |field: &str| seen[field].as_str().unwrap_or_default();
             let request = seen["request"].as_u64().unwrap_or_default();
             match text("kind") {
                 "request" => {
-                    operations.insert(request, (text("operation"), text("key")));
+                    operations.insert(request, (text("operation"), text("key"), text("principal")));
                 }
                 "answer" => {
-                    let (operation, key) = operations[&request];
+                    let (operation, key, principal) = operations[&request];
                     self.count_answer(operation, &seen["answer"]);
-                    let times = answered.entry((operation, key)).or_default();
+                    if !key.is_empty() && answered.contains_key(&(operation, key, other_than(principal))) {
+                        self.hit("8 a key that is another principal's too");
+                    }
+                    let times = answered.entry((operation, key, principal)).or_default();
                     *times += 1;
                     if !key.is_empty() && *times > 1 {
                         self.hit("8 a key is replayed");
@@ -176,6 +182,7 @@ impl Coverage {
                 "trimmed" => self.hit("3 events are trimmed"),
                 "cursor_expired" => self.hit("3 after below oldest_seq"),
                 "cut_reader" => self.hit("3 a reader is cut by a trim"),
+                "hidden" => self.hit("11 another principal's conversation is not there"),
                 "cascaded" => self.hit("4a cancel after a steer's commit: cascade"),
                 "cancel_behind_a_steer" => self.hit("4a cancel after a steer's commit"),
                 "lost_the_end" => self.hit("4a two creates on one previous_response_id"),

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 /// Something that a client asks for; sent again it is the same request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
+    /// Who asks.
+    pub(crate) principal: &'static str,
     pub(crate) key: Option<String>,
     pub(crate) what: Ask,
 }
@@ -100,6 +102,14 @@ impl Request {
             | Ask::DeleteItem { conversation, .. }
             | Ask::DeleteResponse { conversation, .. }
             | Ask::Delete { conversation } => Some(conversation),
+        }
+    }
+
+    /// The conversation that it is about, named or known by a response of it.
+    pub(crate) fn about(&self) -> Option<ConversationId> {
+        match self.what {
+            Ask::Create { place: Place::Behind(conversation, _), .. } => Some(conversation),
+            _ => self.conversation(),
         }
     }
 

@@ -27,6 +27,8 @@ pub(crate) struct Clients {
     pub(crate) history: History,
     /// Conversations, with the responses that were acknowledged in them.
     pub(crate) conversations: Vec<(ConversationId, Vec<ResponseId>)>,
+    /// Whose each of them is.
+    pub(crate) owners: BTreeMap<ConversationId, &'static str>,
     /// Instructions that were accepted.
     pub(crate) steers: Vec<(ConversationId, InterventionId)>,
     /// Requests that may be repeated.
@@ -54,20 +56,31 @@ impl World {
         clients.numbers
     }
 
-    /// A reader begins behind `after`; gives its number.
-    pub(crate) fn attached(&self, conversation: ConversationId, after: u64) -> u64 {
-        self.attached_since(conversation, after, None)
+    /// Whose a conversation is that was opened here.
+    pub(crate) fn owner(&self, conversation: ConversationId) -> &'static str {
+        self.clients.lock().unwrap().owners[&conversation]
+    }
+
+    /// A reader of this principal begins behind `after`; gives its number.
+    pub(crate) fn attached(&self, principal: &'static str, conversation: ConversationId, after: u64) -> u64 {
+        self.attached_since(principal, conversation, after, None)
     }
 
     /// The same for one that began earlier, when that was the oldest event.
-    pub(crate) fn attached_since(&self, conversation: ConversationId, after: u64, oldest_seq: Option<u64>) -> u64 {
+    pub(crate) fn attached_since(
+        &self,
+        principal: &'static str,
+        conversation: ConversationId,
+        after: u64,
+        oldest_seq: Option<u64>,
+    ) -> u64 {
         let stream = self.number();
         let mut clients = self.clients.lock().unwrap();
         clients.streams.insert(stream, (conversation, after));
         clients.history.note(json!({
             "kind": "attach",
             "stream": stream,
-            "principal": crate::client::PRINCIPAL,
+            "principal": principal,
             "conversation": conversation.to_string(),
             "after": after,
             "oldest_seq": oldest_seq,
