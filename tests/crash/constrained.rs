@@ -90,6 +90,49 @@ async fn any_model_answers_in_json_and_calls_tools_when_it_must() {
     assert_eq!(years.as_str().unwrap().len(), 9, "{years}");
 }
 
+/// Any object: nothing but one, cut where the answer's length ends.
+#[tokio::test]
+async fn a_json_object_is_an_object_however_it_is_asked_for() {
+    let server = Site::real_model().start().await;
+    let question = "Tell me about the sea.";
+    let form = json!({"type": "json_object"});
+    let chat_body = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": question}], "max_tokens": 48});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    for seed in 0..3 {
+        for more in [
+            json!({"seed": seed, "response_format": form}),
+            json!({"seed": seed, "structured_outputs": {"json_object": true}}),
+        ] {
+            let choice = chat(&server, chat_body(more)).await;
+            let whole = choice["finish_reason"] == "stop";
+            assert_is_object(choice["message"]["content"].as_str().unwrap(), whole);
+        }
+        let body = json!({"input": question, "seed": seed, "max_output_tokens": 48, "text": {"format": form}});
+        let (status, answer) = server.post("/v1/responses", &format!("object {seed}"), &body).await;
+        assert_eq!(status, 200, "{answer}");
+        let text = answer["output"][0]["content"][0]["text"].as_str().unwrap();
+        assert_is_object(text, answer["status"] == "completed");
+    }
+    // A model that wants nothing but to close it says the shortest object there is, and then ends.
+    let (_, tokens) =
+        server.post("/v1/tokenize", "closing", &json!({"prompt": "}", "add_special_tokens": false})).await;
+    let closing = tokens["tokens"][0].to_string();
+    let choice = chat(&server, chat_body(json!({"response_format": form, "logit_bias": {closing: 100}}))).await;
+    assert_eq!(choice["finish_reason"], "stop", "{choice}");
+    assert_is_object(choice["message"]["content"].as_str().unwrap(), true);
+}
+
+fn assert_is_object(text: &str, whole: bool) {
+    assert!(text.trim_start().starts_with('{'), "{text}");
+    match serde_json::from_str::<Value>(text) {
+        Ok(value) => assert!(value.is_object(), "{text}"),
+        Err(error) => assert!(!whole && error.is_eof(), "{error}: {text}"),
+    }
+}
+
 #[tokio::test]
 async fn killed_in_the_middle_of_a_constrained_answer_it_ends_as_it_would_have() {
     let site = Site::real_model();
