@@ -93,6 +93,25 @@ fn a_rows_bits_do_not_depend_on_batch_size_position_or_threads() {
 }
 
 #[test]
+fn a_row_has_the_same_bits_among_any_number_of_rows() {
+    let (rows, cols, most) = (17, 256, 256);
+    let teams = [1, 2].map(Team::new);
+    for isa in Isa::available() {
+        for format in Format::ALL {
+            let mut numbers = Numbers::new(13);
+            let bytes = file_bytes(format, rows * cols, &mut numbers);
+            let matrix = WeightMatrix::new(isa, format, rows, cols, &bytes).unwrap();
+            let x = numbers.units(most * cols);
+            let alone: Vec<u32> = x.chunks(cols).flat_map(|row| bits(&product(&teams[0], &matrix, row, 1))).collect();
+            for m in 1..=most {
+                let out = product(&teams[m % 2], &matrix, &x[..m * cols], m);
+                assert_eq!(bits(&out), alone[..m * rows], "{matrix:?} m {m}");
+            }
+        }
+    }
+}
+
+#[test]
 fn every_isa_gives_the_same_bits() {
     let team = Team::new(1);
     for format in Format::ALL {

@@ -84,8 +84,14 @@ impl TensorType {
     /// Why a number that is no type is none.
     pub(super) fn refusal(id: i32) -> &'static str {
         match id {
-            4 | 5 | 31..=33 | 36..=38 => "is retired; convert the model again from its original",
-            _ => "is unknown; a newer midstream may read it",
+            4 | 5 | 31..=33 | 36..=38 => {
+                "is retired; convert the model again from its original, to F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, \
+                 Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS or MXFP4"
+            }
+            _ => {
+                "is unknown; a newer midstream may read it, this one reads F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, \
+                 Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS and MXFP4"
+            }
         }
     }
 }

@@ -181,6 +181,7 @@ fn patterns_without_vectors_of_their_own_cut_as_their_models_do() {
     assert_eq!(pieces("laguna", "a\n\n  b"), ["a", "\n\n", " ", " b"]);
     assert_eq!(pieces("gemma4", "a b\n\nc"), ["a b", "\n\n", "c"]);
     assert_eq!(pieces("gpt-4o", "camelCase's x/"), ["camel", "Case's", " x", "/"]);
+    assert_eq!(pieces("tekken", "camelCase's x/12"), ["camel", "Case", "'s", " x", "/", "1", "2"]);
 }
 
 #[test]
