@@ -325,7 +325,7 @@ pub(crate) fn upstream_engines(config: &Config) -> anyhow::Result<Vec<Arc<dyn En
     let named = |engine: UpstreamEngine| -> Arc<dyn Engine> {
         let id = engine.model().id.clone();
         let engine = engine.with_efforts(&config.efforts_of(&id)).with_aliases(config.aliases_of(&id));
-        Arc::new(engine.with_price(config.price_of(&id)))
+        Arc::new(engine.with_price(config.price_of(&id)).with_capabilities(config.capabilities_of(&id)))
     };
     Ok(engines.into_iter().map(named).collect())
 }

@@ -28,7 +28,7 @@ use crate::parse::UnknownFormat;
 use fault::what_is_wrong;
 use listen::listen_address;
 pub(crate) use listen::parse_listen;
-pub use model::ModelConfig;
+pub use model::{Capabilities, ModelConfig};
 pub use origins::{Origin, Origins};
 pub use surface::ReasoningField;
 pub use upstream::{UpstreamConfig, UpstreamKind};

@@ -26,6 +26,20 @@ pub struct ModelConfig {
     pub efforts: BTreeMap<String, Effort>,
     /// What its tokens cost.
     pub price: Option<Price>,
+    /// What it can do, where an upstream has it.
+    pub capabilities: Capabilities,
+}
+
+/// What an upstream's model can do. What is not set is not known, and the upstream says what it refuses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Capabilities {
+    /// Whether it calls tools.
+    pub tools: Option<bool>,
+    /// Whether it can think before it answers.
+    pub reasoning: Option<bool>,
+    /// The most tokens of an answer.
+    pub output_length: Option<u32>,
 }
 
 /// A format by its name; none where the template decides.
@@ -63,6 +77,11 @@ impl Config {
     /// What a model's tokens cost, where that is set.
     pub fn price_of(&self, model: &str) -> Option<Price> {
         self.model.get(model).and_then(|model| model.price)
+    }
+
+    /// What an upstream's model can do, as far as that is set.
+    pub fn capabilities_of(&self, model: &str) -> Capabilities {
+        self.model.get(model).map(|model| model.capabilities.clone()).unwrap_or_default()
     }
 
     /// The other names that are set for a model.

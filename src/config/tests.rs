@@ -114,6 +114,7 @@ fn the_example_file_sets_every_name_to_its_default() {
         reasoning: None,
         efforts: [("low".to_owned(), Effort { budget_tokens: Some(64), ..Effort::default() })].into(),
         price: None,
+        capabilities: Capabilities::default(),
     };
     let model = BTreeMap::from([("own".to_owned(), own)]);
     assert_eq!(config.chat_template_of("own"), Some("my.jinja"));

@@ -4,6 +4,7 @@
 //! conversations and actors. All answers of all upstreams are read on one thread.
 
 mod affinity;
+mod capabilities;
 mod chat;
 mod circuit;
 mod http;
@@ -29,7 +30,7 @@ use hyper::Uri;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use crate::clock::Clock;
-use crate::config::UpstreamConfig;
+use crate::config::{Capabilities, UpstreamConfig};
 use crate::engine::settings::Price;
 use crate::engine::tokenizer::Tokenizer;
 use crate::engine::{
@@ -117,7 +118,8 @@ impl UpstreamEngine {
                     route.upstreams.push(upstream.clone());
                     of.push(config);
                 } else {
-                    let route = Route { model: model.clone(), upstreams: vec![upstream.clone()] };
+                    let capabilities = Capabilities::default();
+                    let route = Route { model: model.clone(), capabilities, upstreams: vec![upstream.clone()] };
                     routes.push((route, vec![config]));
                 }
             }
@@ -150,6 +152,13 @@ impl UpstreamEngine {
     #[must_use]
     pub fn with_aliases(mut self, aliases: Vec<String>) -> Self {
         self.model.aliases = aliases;
+        self
+    }
+
+    /// The same where this is known of what the model can do.
+    #[must_use]
+    pub fn with_capabilities(mut self, capabilities: Capabilities) -> Self {
+        self.route.capabilities = capabilities;
         self
     }
 }

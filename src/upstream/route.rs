@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::affinity::{beginning, drawn};
 use super::run::Upstream;
+use crate::config::Capabilities;
 use crate::prompt::Message;
 
 /// The upstreams that have a model.
@@ -13,6 +14,8 @@ use crate::prompt::Message;
 pub(super) struct Route {
     /// The model, by its name with them.
     pub(super) model: String,
+    /// What it can do.
+    pub(super) capabilities: Capabilities,
     pub(super) upstreams: Vec<Arc<Upstream>>,
 }
 

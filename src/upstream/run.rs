@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::capabilities::lacks;
 use super::circuit::Circuit;
 use super::http::{Client, Exchange};
 use super::key::ApiKey;
@@ -79,6 +80,9 @@ pub(super) async fn answer(
     request: &GenerationRequest,
     events: &mpsc::Sender<EngineEvent>,
 ) -> (FinishReason, Option<Rest>) {
+    if let Some(refused) = lacks(&route.capabilities, &route.model, request) {
+        return (refused, None);
+    }
     let mut answer = Answer::of(request, events);
     let mut rounds = Rounds::of(route, &request.messages);
     let (mut tries, mut end) = (0, FinishReason::Failed("no upstream has the model".to_owned()));

@@ -222,7 +222,7 @@ async fn run_all(upstreams: Vec<(&str, UpstreamConfig, Vec<Scene>)>, asked: Vec<
     let parts: Vec<_> =
         upstreams.into_iter().map(|(name, config, scenes)| part(name, &config, scenes, connections.clone())).collect();
     let upstreams = parts.iter().map(|part| part.upstream.clone()).collect();
-    let route = Route { model: "m".to_owned(), upstreams };
+    let route = Route { model: "m".to_owned(), capabilities: Capabilities::default(), upstreams };
     let requests = Mutex::default();
     let server = async {
         while let Some((stream, acts)) = accepted.recv().await {
@@ -569,7 +569,8 @@ async fn an_answer_that_nobody_wants_any_more_closes_its_connection() {
     });
     let mut upstream = upstream("gpu", &config(), |_| Some("sk-secret".to_owned())).unwrap();
     upstream.client = upstream.client.over(dial);
-    let route = Route { model: "m".to_owned(), upstreams: vec![Arc::new(upstream)] };
+    let route =
+        Route { model: "m".to_owned(), capabilities: Capabilities::default(), upstreams: vec![Arc::new(upstream)] };
     let (events, mut told) = mpsc::channel(8);
     let (abort, aborted) = watch::channel(false);
     let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();

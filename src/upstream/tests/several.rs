@@ -89,7 +89,11 @@ async fn one_that_failed_several_times_running_is_passed_over_while_it_rests() {
 fn a_conversation_stays_with_its_upstream_and_one_upstream_less_moves_only_its_own() {
     let names = ["a", "b", "c"];
     let made = |name: &&str| Arc::new(upstream(name, &config(), |_| Some("sk-secret".to_owned())).unwrap());
-    let all = Route { model: "m".to_owned(), upstreams: names.iter().map(made).collect() };
+    let all = Route {
+        model: "m".to_owned(),
+        capabilities: Capabilities::default(),
+        upstreams: names.iter().map(made).collect(),
+    };
     let fewer = Route { upstreams: all.upstreams[..2].to_vec(), ..all.clone() };
     let of = |route: &Route, conversation: u32| {
         let [system, first] =
