@@ -30,6 +30,8 @@ mod unflushed;
 #[cfg(test)]
 mod choice_tests;
 #[cfg(test)]
+mod durability_tests;
+#[cfg(test)]
 mod foresight_tests;
 #[cfg(test)]
 mod fork_tests;
@@ -43,6 +45,8 @@ mod reading_tests;
 mod retention_tests;
 #[cfg(test)]
 mod shorten_tests;
+#[cfg(test)]
+mod steer_tests;
 #[cfg(test)]
 mod teller;
 #[cfg(test)]

@@ -85,7 +85,7 @@ impl Unstored {
 }
 
 /// Prompts that are rendered and tokenised at once.
-const RENDERS_MAX: usize = 4;
+pub(super) const RENDERS_MAX: usize = 4;
 
 /// Counts the generations that are under way, lets the shutdown wait for none, and bounds how many prompts are
 /// rendered at once.

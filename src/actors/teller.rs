@@ -18,13 +18,24 @@ pub(super) const BEHIND_BYTES: u32 = 256;
 pub(super) struct Teller {
     model: ModelInfo,
     answers: Vec<Vec<u32>>,
+    /// The first answer ends only when it is aborted.
+    halts: bool,
     requests: Mutex<Vec<GenerationRequest>>,
 }
 
 impl Teller {
     /// Takes the place of all engines.
     pub(super) fn serve(parts: &mut Parts, model: ModelInfo, answers: Vec<Vec<u32>>) -> Arc<Self> {
-        let teller = Arc::new(Self { model, answers, requests: Mutex::default() });
+        Self { model, answers, halts: false, requests: Mutex::default() }.served(parts)
+    }
+
+    /// As [`Self::serve`], but the first answer ends only when it is aborted.
+    pub(super) fn serve_halting(parts: &mut Parts, model: ModelInfo, answers: Vec<Vec<u32>>) -> Arc<Self> {
+        Self { model, answers, halts: true, requests: Mutex::default() }.served(parts)
+    }
+
+    fn served(self, parts: &mut Parts) -> Arc<Self> {
+        let teller = Arc::new(self);
         parts.catalog = Arc::new(Catalog::new(vec![teller.clone() as Arc<dyn Engine>]));
         teller
     }
@@ -51,9 +62,16 @@ impl Engine for Teller {
         let (events, readable) = mpsc::channel(answer.len() + 2);
         let said = answer.iter().skip(request.resumed.len()).map(|token| EngineEvent::Token(*token));
         let all = [EngineEvent::Started { cached_tokens: 0 }].into_iter().chain(said);
-        all.chain([EngineEvent::Finished(FinishReason::Stop)]).for_each(|event| events.try_send(event).unwrap());
+        let halts = self.halts && requests.is_empty();
+        let end = (!halts).then_some(EngineEvent::Finished(FinishReason::Stop));
+        all.chain(end).for_each(|event| events.try_send(event).unwrap());
         requests.push(request);
-        Ok(Generation { events: readable, abort: AbortHandle::new(|| ()) })
+        let halted = halts.then_some(events);
+        let abort = AbortHandle::new(move || {
+            // A second abort finds no room, and nobody who reads.
+            halted.iter().for_each(|events| drop(events.try_send(EngineEvent::Finished(FinishReason::Aborted))));
+        });
+        Ok(Generation { events: readable, abort })
     }
 
     fn health(&self) -> Result<(), String> {

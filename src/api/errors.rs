@@ -199,6 +199,8 @@ mod tests {
             let told = response.headers().contains_key("retry-after");
             let expected = matches!(code.status(), 429 | 503) || *code == Code::IdempotencyInProgress;
             assert_eq!(told, expected, "{code}");
+            let is_final = response.headers().get("x-should-retry").is_some_and(|told| told == "false");
+            assert_eq!(is_final, code.status() == 409 && !expected, "{code}: whoever lost a race has lost it");
             assert_eq!(response.headers()["content-type"], "application/problem+json");
         }
     }

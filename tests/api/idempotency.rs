@@ -162,3 +162,45 @@ async fn a_repeated_instruction_gets_its_receipt_when_its_response_is_deleted() 
     let next = server.post("/v1/responses", json!({"input": "hi", "previous_response_id": id})).await;
     next.assert_error(400, "previous_response_not_found");
 }
+
+#[tokio::test]
+async fn every_operation_has_one_effect_by_its_key_and_refuses_the_key_with_another_body() {
+    let server = Server::start().await;
+    let conversation = server.conversation().await;
+    let tools = json!([{"type": "function", "name": "weather"}]);
+    let body = json!({"input": "weather", "conversation": conversation, "tools": tools});
+    let called = server.post("/v1/responses", body).await.body;
+    let call = called["output"][1]["call_id"].as_str().unwrap();
+    let response = format!("/v1/responses/{}", server.running("endless").await);
+    let home = format!("/v1/conversations/{conversation}");
+    for (path, body, other) in [
+        (
+            format!("{response}/interventions"),
+            json!({"input": "a", "when": "after"}),
+            json!({"input": "b", "when": "after"}),
+        ),
+        (format!("{response}/cancel"), json!({}), json!({"cascade": true})),
+        (format!("{home}/tool_calls/{call}/claim"), json!({}), json!({"lease_ms": 5})),
+        (
+            format!("{home}/tool_results"),
+            json!({"call_id": call, "output": "rain"}),
+            json!({"call_id": call, "output": "snow"}),
+        ),
+    ] {
+        let first = server.post_keyed(&path, "k", body.clone()).await;
+        assert!(first.status < 300 && first.header("idempotent-replayed").is_none(), "{path}: {}", first.body);
+        let again = server.post_keyed(&path, "k", body).await;
+        assert_eq!((again.status, &again.body), (first.status, &first.body), "{path}");
+        assert_eq!(again.header("idempotent-replayed"), Some("true"), "{path}");
+        server.post_keyed(&path, "k", other).await.assert_error(422, "idempotency_key_reused");
+    }
+    let events = server.get_stream(&format!("{home}/events?types=tool_result.accepted,response.completed")).await;
+    let (mut events, mut results, mut ends) = (events, 0, 0);
+    // The first response, and the one that goes on with the result.
+    while ends < 2 {
+        let event = events.next().await.unwrap().json();
+        results += u32::from(event["type"] == "tool_result.accepted");
+        ends += u32::from(event["type"] == "response.completed");
+    }
+    assert_eq!(results, 1);
+}

@@ -119,6 +119,40 @@ async fn a_cancel_without_an_id_means_the_active_response() {
 }
 
 #[tokio::test]
+async fn a_cancel_on_a_socket_need_not_wait_and_follows_a_steer_if_asked_to() {
+    let server = Server::start().await;
+    let mut socket = server.socket(&server.conversation().await).await;
+    socket.send(json!({"type": "response.create", "event_id": "e1", "input": "endless"})).await;
+    let id = socket.answer_to("e1").await["response_id"].clone();
+    socket.until_type("response.output_text.delta").await;
+    let steer = json!({"type": "conversation.intervene", "response_id": id, "input": "endless again"});
+    socket.send(steer).await;
+    let successor = socket.until_type("intervention.committed").await["successor_id"].clone();
+    let cancel = |event_id: &str, more: Value| {
+        let mut frame = json!({"type": "response.cancel", "event_id": event_id});
+        frame.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        frame
+    };
+    socket.send(cancel("e2", json!({"response_id": id}))).await;
+    let late = socket.answer_to("e2").await["cancel"].clone();
+    assert_eq!((&late["outcome"], &late["successor_id"]), (&json!("too_late"), &successor));
+    let path = format!("/v1/responses/{}", successor.as_str().unwrap());
+    assert_ne!(server.get(&path).await.body["status"], "cancelled", "it was not asked for");
+    socket.send(cancel("e3", json!({"response_id": id, "cascade": true}))).await;
+    let cascaded = socket.answer_to("e3").await;
+    assert_eq!((&cascaded["cancel"]["outcome"], &cascaded["cancel"]["cascaded_id"]), (&json!("too_late"), &successor));
+    assert_eq!(server.get(&path).await.body["status"], "cancelled");
+
+    socket.send(json!({"type": "response.create", "event_id": "e4", "input": "endless"})).await;
+    let id = socket.answer_to("e4").await["response_id"].clone();
+    socket.until_type("response.output_text.delta").await;
+    socket.send(cancel("e5", json!({"wait": false}))).await;
+    let requested = socket.answer_to("e5").await;
+    assert_eq!((&requested["cancel"]["outcome"], &requested["response_id"]), (&json!("requested"), &id));
+    assert_eq!(server.ended(id.as_str().unwrap()).await["status"], "cancelled");
+}
+
+#[tokio::test]
 async fn a_repeated_create_is_answered_again_and_makes_no_second_response() {
     let server = Server::start().await;
     let conversation = server.conversation().await;
@@ -166,6 +200,22 @@ async fn faulty_frames_are_answered_and_the_socket_stays_open() {
     assert_eq!((&error["event_id"], &error["status"]), (&json!("e9"), &json!(404)));
     socket.send(json!({"type": "response.create", "input": "hi"})).await;
     socket.until_type("response.completed").await;
+}
+
+#[tokio::test]
+async fn a_conversations_socket_forks_nothing() {
+    let server = Server::start().await;
+    let mut socket = server.socket(&server.conversation().await).await;
+    socket.send(json!({"type": "response.create", "event_id": "e1", "input": "hi"})).await;
+    let first = socket.answer_to("e1").await["response_id"].clone();
+    socket.until_type("response.completed").await;
+    socket.send(json!({"type": "response.create", "input": "rain", "previous_response_id": first})).await;
+    socket.until_type("response.completed").await;
+    let older = json!({"type": "response.create", "event_id": "e2", "input": "hi", "previous_response_id": first});
+    socket.send(older).await;
+    let error = socket.answer_to("e2").await;
+    assert_eq!((&error["status"], &error["error"]["code"]), (&json!(409), &json!("response_not_active")), "{error}");
+    assert_eq!(error["error"]["param"], "previous_response_id");
 }
 
 #[tokio::test]

@@ -89,6 +89,8 @@ pub(crate) struct Setup {
     pub(crate) responses_ws_life: Option<Duration>,
     pub(crate) requests_in_flight_max: usize,
     pub(crate) readers_max: usize,
+    /// Events that a reader may be behind.
+    pub(crate) reader_queue_events: usize,
     pub(crate) silence: Duration,
     pub(crate) surface: Surface,
     /// Who is let in.
@@ -111,6 +113,7 @@ impl Default for Setup {
             responses_ws_life: None,
             requests_in_flight_max: 100,
             readers_max: 100,
+            reader_queue_events: Config::default().reader_queue_events,
             silence: Duration::from_secs(15),
             surface: (&Config::default()).into(),
             gate: Gate::default(),
@@ -143,7 +146,8 @@ impl Server {
 
     pub(crate) async fn start_with(setup: Setup) -> Self {
         let journal = Arc::new(MemoryJournal::new());
-        let config = Config { silence_ms: setup.silence.as_millis() as u64, ..Config::default() };
+        let (silence_ms, reader_queue_events) = (setup.silence.as_millis() as u64, setup.reader_queue_events);
+        let config = Config { silence_ms, reader_queue_events, ..Config::default() };
         let writer = Writer::start(journal.clone(), config.journal_queue_batches).unwrap();
         let engine: Arc<dyn Engine> = if setup.upstream.is_empty() {
             let engine = ScriptedEngine::from_json(&setup.script.unwrap_or_else(script).to_string()).unwrap();

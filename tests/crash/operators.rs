@@ -227,10 +227,14 @@ async fn a_repaired_conversation_goes_on_in_a_new_epoch_and_old_cursors_go_back_
     assert_eq!(after[..cut], before[..cut]);
     assert_eq!(after[cut]["type"], "conversation.rewound");
     assert_eq!((&after[cut]["epoch"], &after[cut]["seq"]), (&json!(1), &json!(terminal)));
+    assert_eq!(after[cut]["rewound_seq"], json!(terminal - 1), "the last event that is what it was");
     let mut resumed = server.follow(&format!("/v1/conversations/{conversation}/events?after=0-{terminal}")).await;
     let snapshot = resumed.next().await.unwrap();
     assert_eq!((&snapshot["type"], &snapshot["epoch"]), (&json!("conversation.snapshot"), &json!(1)));
     assert_eq!(resumed.next().await.as_ref(), Some(&after[cut]), "a cursor of the old epoch skips what is new");
+    assert_eq!(resumed.last_id, Some(format!("1-{terminal}")), "whoever comes back with it does not go back again");
+    resumed.next().await.unwrap();
+    assert_eq!(resumed.last_id, Some(format!("1-{}", terminal + 1)));
 }
 
 #[tokio::test]

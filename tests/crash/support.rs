@@ -226,7 +226,7 @@ impl Server {
     /// As [`Server::follow`]; none when the server is dead.
     pub(crate) async fn try_follow(&self, path: &str) -> Option<Frames> {
         let request = self.client.get(format!("{}{path}", self.base)).timeout(PATIENCE);
-        Some(Frames { response: request.send().await.ok()?, buffer: String::new() })
+        Some(Frames { response: request.send().await.ok()?, buffer: String::new(), last_id: None })
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {
@@ -247,7 +247,7 @@ impl Server {
     /// A stream of frames.
     pub(crate) async fn follow(&self, path: &str) -> Frames {
         let request = self.client.get(format!("{}{path}", self.base)).timeout(PATIENCE);
-        Frames { response: request.send().await.unwrap(), buffer: String::new() }
+        Frames { response: request.send().await.unwrap(), buffer: String::new(), last_id: None }
     }
 
     /// Follows a conversation until a response has ended, from behind `after`.
@@ -277,6 +277,8 @@ impl Drop for Server {
 pub(crate) struct Frames {
     response: Response,
     buffer: String,
+    /// The cursor of the last frame.
+    pub(crate) last_id: Option<String>,
 }
 
 impl Frames {
@@ -287,6 +289,8 @@ impl Frames {
                 let block: String = self.buffer.drain(..end + 2).collect();
                 let data = block.lines().find_map(|line| line.strip_prefix("data:"));
                 if let Some(frame) = data.and_then(|data| serde_json::from_str(data).ok()) {
+                    let id = block.lines().find_map(|line| line.strip_prefix("id:"));
+                    self.last_id = id.map(|id| id.trim().to_owned());
                     return Some(frame);
                 }
             }

@@ -154,6 +154,7 @@ impl Coverage {
             let mut before = Before::default();
             for recorded in events {
                 self.count_event(&recorded["event"], &mut before);
+                before.closed = closed_why(&recorded["event"]);
             }
         }
         let mut operations: BTreeMap<u64, (&str, &str, &str)> = BTreeMap::new();
@@ -202,6 +203,9 @@ impl Coverage {
             "response_created" if event["input"].as_array().unwrap().iter().any(result) => {
                 self.hit("4a create with function_call_output");
             }
+            "response_created" if before.closed == "superseded" => {
+                self.hit("4a create with a user message while calls are open");
+            }
             "response_paused" => {
                 before.paused.insert(event["response_id"].to_string());
                 self.hit("4a pause");
@@ -216,8 +220,10 @@ impl Coverage {
                 self.hit("9 call claimed, no result: offered again");
             }
             "tool_call_closed" => match text("reason") {
-                "superseded" => self.hit("4a create with a user message while calls are open"),
-                "cancelled" => self.hit("4a cancel of a completed response with open calls"),
+                // A cancel of a running response closes its calls in front of its end.
+                "cancelled" if before.ended.contains(&event["response_id"].to_string()) => {
+                    self.hit("4a cancel of a completed response with open calls");
+                }
                 "timeout" => self.hit("6 a call times out"),
                 "lease_ended" => self.hit("6 a lease ends"),
                 "restarted" => self.hit("9 call claimed, no result: unknown"),
@@ -264,8 +270,9 @@ impl Coverage {
         let when = before.accepted.get(&id).cloned().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
             "intervention_accepted" => {
-                before.accepted.insert(id, event["when"].as_str().unwrap_or("now").to_owned());
+                before.accepted.insert(id.clone(), event["when"].as_str().unwrap_or("now").to_owned());
                 if event["enqueued"] == true {
+                    before.enqueued.insert(id);
                     self.hit("4a steer after the end: enqueued");
                 }
             }
@@ -293,7 +300,7 @@ impl Coverage {
                 }
                 if event["cut"].is_null() && !has_ended {
                     self.hit("4a steer accepted, then natural end");
-                } else if event["cut"].is_null() {
+                } else if event["cut"].is_null() && before.cancels_calls(&id, &when) {
                     self.hit("4a steer after completed with open calls: cancel");
                 }
             }
@@ -326,6 +333,12 @@ impl Coverage {
     }
 }
 
+/// Why this event closes a call; empty where it closes none.
+fn closed_why(event: &Value) -> String {
+    let closes = event["type"] == "tool_call_closed";
+    event["reason"].as_str().filter(|_| closes).unwrap_or_default().to_owned()
+}
+
 /// What happened before in a conversation.
 #[derive(Default)]
 struct Before {
@@ -334,6 +347,17 @@ struct Before {
     paused: BTreeSet<String>,
     /// Instructions, and where they cut.
     accepted: BTreeMap<String, String>,
+    /// Those that came late, and wait as turns of their own.
+    enqueued: BTreeSet<String>,
+    /// Why the last event closed a call, if it did.
+    closed: String,
     /// The last commit: to which successor, and where it cut.
     committed: Option<(String, String)>,
+}
+
+impl Before {
+    /// Whether a commit that comes next is that of an instruction which closed the calls of an ended response.
+    fn cancels_calls(&self, id: &str, when: &str) -> bool {
+        self.closed == "steered" && when != "after" && !self.enqueued.contains(id)
+    }
 }

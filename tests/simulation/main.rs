@@ -33,7 +33,8 @@ fn variable(name: &str) -> Option<u64> {
 /// Runs a seed and says what it broke.
 fn check(seed: u64) -> Result<Coverage, String> {
     let mut run = run::run(seed);
-    assert!(run.commands >= 200 && run.crashes >= 1, "seed {seed} is too small");
+    let conversations = run.world.clients.lock().unwrap().conversations.len();
+    assert!(run.commands >= 200 && conversations >= 3 && run.crashes >= 1, "seed {seed} is too small");
     let changed = run.world.disk.changed.lock().unwrap().join(", ");
     assert!(changed.is_empty(), "seed {seed}: trimming changed the state of {changed}");
     let journal = audit::Journal::read(&run.dump);

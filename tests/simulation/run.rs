@@ -87,14 +87,16 @@ pub(crate) fn run(seed: u64) -> Run {
     let lives = 2 + dice.below(3);
     while run.commands < wanted {
         let commands = (wanted / lives + dice.below(20)).min(wanted - run.commands);
-        let end = if dice.chance(15) { End::Stopped } else { End::Killed(dice.below(40)) };
+        // The first is killed: no seed is without a crash.
+        let stops = run.crashes > 0 && dice.chance(15);
+        let end = if stops { End::Stopped } else { End::Killed(dice.below(40)) };
         run.commands += live(&world, &mut dice, commands, end);
-        run.ended(&mut dice);
+        run.ended(&mut dice, end);
         let in_recovery = if dice.chance(30) { 1 + dice.below(3) } else { 0 };
         for _ in 0..in_recovery {
             let end = End::Killed(dice.below(9));
             live(&world, &mut dice, 0, end);
-            run.ended(&mut dice);
+            run.ended(&mut dice, end);
         }
     }
     live(&world, &mut dice, 0, End::Settled);
@@ -135,11 +137,14 @@ fn untrimmed(dump: &str, trimmed: &BTreeMap<ConversationId, Vec<Recorded>>) -> S
 }
 
 impl Run {
-    fn ended(&mut self, dice: &mut Dice) {
-        self.crashes += 1;
+    /// A process is gone. One that stopped in good order has crashed nothing, and leaves nothing half done.
+    fn ended(&mut self, dice: &mut Dice, end: End) {
         let lost = self.world.disk.crash(dice);
-        let streams = self.world.clients.lock().unwrap().streams.clone();
-        self.coverage.count_crash(&self.world.disk, &lost, &streams);
+        if end != End::Stopped {
+            self.crashes += 1;
+            let streams = self.world.clients.lock().unwrap().streams.clone();
+            self.coverage.count_crash(&self.world.disk, &lost, &streams);
+        }
         self.world.clients.lock().unwrap().streams.clear();
     }
 }

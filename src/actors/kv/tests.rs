@@ -8,18 +8,23 @@ use proptest::prelude::*;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::super::shared::RENDERS_MAX;
 use super::super::standing::CACHE_SALT;
 use super::super::{ConversationHandle, Foresight, Open, Parts, RootHandle, Running, Unstored, start};
 use super::*;
 use crate::config::Config;
-use crate::conversation::{Create, Input, Item, Response, ResponseConfig};
+use crate::conversation::{Create, Input, Intervene, Item, Response, ResponseConfig};
 use crate::engine::{Catalog, LoadOptions, LocalEngine, tiny::Tiny};
-use crate::ids::{FreshIds, ItemId, ResponseId};
+use crate::ids::{FreshIds, InterventionId, ItemId, ResponseId};
 use crate::prompt::Role;
 use crate::store::{Journal, MemoryJournal, Writer};
 
 /// Nothing here takes this long, unless it hangs.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// Tokens of a block of the cache.
+const BLOCK_TOKENS: u32 = 16;
+/// Most tokens of one sequence in one step: the last one, and those that are guessed behind it.
+const STEP_TOKENS_MAX: u64 = 8;
 /// Longer than any test: what rests is written only when it sleeps or stops.
 const NEVER_MS: u64 = 3_600_000;
 
@@ -443,4 +448,102 @@ async fn what_is_computed_ahead_of_a_turn_is_not_run_again_in_it() {
         saved += less;
     }
     assert!(saved > 0, "{foreseen:?}");
+}
+
+/// A first turn whose answer is letters only, and is not ended by the model.
+fn spelling(max_output_tokens: u32) -> Create {
+    let mut create = create(&long_question(), true);
+    create.config.sampling.shaping.logit_bias = b"aeiou".iter().map(|letter| (u32::from(*letter), 100.0)).collect();
+    create.config.max_output_tokens = Some(max_output_tokens);
+    create
+}
+
+#[tokio::test]
+async fn what_was_said_before_a_steer_is_not_run_again_live_or_after_a_restart() {
+    let site = Site::new();
+    // The engine goes no further ahead than that of what is told.
+    let config = Config { kv_file_idle_ms: NEVER_MS, token_channel_capacity: 4, ..Config::default() };
+    let process = site.start_with(config, "tiny").await;
+    let create = spelling(600);
+    let id = create.response_id;
+    let (handle, mut reader) = process.root.directory().create_in_new(Open::default(), create, None).await.unwrap();
+    while reader.state().response(id).is_none_or(|response| response.tokens().len() < 30) {
+        soon(reader.next()).await.expect("it goes on");
+    }
+    drop(reader);
+    let fresh = &mut FreshIds::random();
+    let items = vec![Item::message(ItemId::draw(fresh), Role::User, "Stop. And then?")];
+    let steer = Intervene::now(InterventionId::draw(fresh), id, items);
+    let successor = handle.intervene(steer, None).await.unwrap().successor_id.unwrap();
+    let state = soon(handle.ended(successor)).await.unwrap();
+    let (steered, next) = (state.response(id).unwrap(), state.response(successor).unwrap());
+    let kept = steered.kept_tokens().len() as u32;
+    assert!((30..600).contains(&kept), "{kept}: it is cut in the middle");
+    let held = steered.usage.input_tokens + kept;
+    assert_eq!(next.prompt.as_ref().unwrap().kept, held, "the prompt and the answer so far, token for token");
+    // Nobody knows whether the last token was run already.
+    let whole = |tokens: u32| tokens / BLOCK_TOKENS * BLOCK_TOKENS;
+    let cached = next.usage.cached_tokens;
+    assert!((whole(held - 1)..=whole(held)).contains(&cached), "{cached} of {held}");
+    // Everything was run once: two prompts but for what was cached, and two answers but for the last token of each.
+    let stats = process.engine.stats();
+    let new = steered.usage.input_tokens + next.usage.input_tokens - cached;
+    let least = u64::from(new) + stats.tokens_sampled - 2;
+    // The step that was under way when the steer came is for nothing.
+    assert!((least..=least + STEP_TOKENS_MAX).contains(&stats.tokens_run), "{least} and no more, but {stats:?}");
+
+    process.stop().await;
+    let process = site.start().await;
+    let turn = process.next_turn(handle.id()).await;
+    let state = process.root.directory().conversation(handle.id(), "").await.unwrap().state().await.unwrap();
+    let last = state.responses.last().unwrap();
+    let held = next.usage.input_tokens + next.usage.output_tokens;
+    assert_eq!(last.prompt.as_ref().unwrap().kept, held);
+    assert_eq!(turn.cached, whole(held - 1), "the file has what the steer left");
+    assert_eq!(turn.run, u64::from(last.usage.input_tokens - turn.cached + last.usage.output_tokens - 1));
+}
+
+#[tokio::test]
+async fn a_cancel_waits_for_no_prompt_that_is_to_be_rendered() {
+    let process = Site::new().start().await;
+    let mut permits = Vec::new();
+    for _ in 0..RENDERS_MAX {
+        permits.push(process.parts.running.render_permit().await);
+    }
+    let create = create("And then?", true);
+    let id = create.response_id;
+    let (handle, _reader) = process.root.directory().create_in_new(Open::default(), create, None).await.unwrap();
+    handle.cancel(Some(id), false, None).await.unwrap();
+    let state = soon(handle.ended(id)).await.unwrap();
+    assert_eq!(state.response(id).unwrap().status.as_str(), "cancelled");
+    soon(process.parts.running.idle()).await;
+    drop(permits);
+    assert_eq!(process.engine.stats().tokens_run, 0);
+}
+
+#[tokio::test]
+async fn a_cancel_waits_for_no_file_that_is_to_be_read() {
+    let (site, conversation, _) = stopped().await;
+    let process = site.start().await;
+    let keeper = process.parts.kv.0.clone().unwrap();
+    let permits = keeper.restores.clone().acquire_many_owned(RESTORES_MAX as u32).await.unwrap();
+    let looked_at = || fs::metadata(site.path(conversation)).unwrap().modified().unwrap();
+    let before = looked_at();
+    let handle = process.root.directory().conversation(conversation, "").await.unwrap();
+    let create = create("And then?", true);
+    let id = create.response_id;
+    drop(handle.create(create, None).await.unwrap());
+    // Whoever looks into the file leaves the time on it.
+    soon(async {
+        while looked_at() == before {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    handle.cancel(Some(id), false, None).await.unwrap();
+    let state = soon(handle.ended(id)).await.unwrap();
+    assert_eq!(state.response(id).unwrap().status.as_str(), "cancelled");
+    soon(process.parts.running.idle()).await;
+    drop(permits);
+    assert_eq!(process.engine.stats().tokens_run, 0);
 }
