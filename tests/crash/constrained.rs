@@ -93,7 +93,8 @@ async fn any_model_answers_in_json_and_calls_tools_when_it_must() {
 /// Any object: nothing but one, cut where the answer's length ends.
 #[tokio::test]
 async fn a_json_object_is_an_object_however_it_is_asked_for() {
-    let server = Site::real_model().start().await;
+    let site = Site::real_model();
+    let server = site.start().await;
     let question = "Tell me about the sea.";
     let form = json!({"type": "json_object"});
     let chat_body = |more: Value| {
