@@ -308,6 +308,13 @@ struct Source {
 }
 
 impl Source {
+    /// Whether the answer may go on with these tokens, and with one more behind them.
+    fn has_room_behind(&self, more: &[u32]) -> bool {
+        let answer = self.tokens.len() + more.len();
+        let fits_context = self.request.prompt.len() + answer < self.engine.model().context_length as usize;
+        fits_context && answer < self.request.max_tokens as usize
+    }
+
     /// Queues a sequence that goes on behind the answer so far.
     fn submit(&self) -> Result<Generation, GenerationEnd> {
         let request = GenerationRequest { resumed: self.tokens.as_slice().into(), ..self.request.clone() };
@@ -375,9 +382,11 @@ impl Gathered {
         self.groups.push(Output { tokens, logprobs, pieces });
     }
 
-    /// Whether the model has thought enough; then the answer goes on as if it had closed its reasoning here.
+    /// Whether the model has thought enough; then the answer goes on as if it had closed its reasoning here. Where
+    /// nothing could be said behind that any more, it thinks up to its bound: that is never exceeded.
     fn close_reasoning(&mut self) -> bool {
         let is_over = self.parsed.is_over(self.source.control.thinking_tokens());
+        let is_over = is_over && self.source.has_room_behind(&self.parsed.closing);
         if is_over {
             for token in self.parsed.closing.clone() {
                 self.read(token, None);

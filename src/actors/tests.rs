@@ -10,7 +10,7 @@ use super::directory::DirectoryMsg;
 use super::*;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::conversation::{Create, Ending, Event, Item, Recorded, ResponseConfig, ResponseStatus};
+use crate::conversation::{Create, Ending, Event, Item, Recorded, ResponseConfig, ResponseStatus, Thinking};
 use crate::engine::{Catalog, Engine, EngineError, Generation, GenerationRequest, ModelInfo, ScriptedEngine};
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ItemId, ResponseId};
@@ -242,4 +242,36 @@ fn a_key_holds_as_long_as_its_record_is_there() {
     journal.append(&[Batch { conversation, events: vec![], records, durability: Durability::Group }]).unwrap();
     let claim = Keys::new(journal).claim(scope, [7; 32]).unwrap();
     assert!(matches!(claim, Claim::Replay(given) if given == answer));
+}
+
+#[tokio::test]
+async fn closing_a_thought_makes_no_answer_longer_than_it_may_be() {
+    let (open, close) = ("<think>", "</think>");
+    let thought = format!("{open}{}{close}So.", "a".repeat(100));
+    let script = json!({"reasoning": "qwen3", "replies": [{"deltas": [thought]}]});
+    let parts = parts(&Arc::new(MemoryJournal::new()), &script, Config::default());
+    let directory = start(parts.clone()).await.unwrap().directory();
+    // Tokens are bytes: it has thought three when the mark and two more are read, and then eight close the thought.
+    let closed_at = open.len() + 2;
+    for most in 8..24 {
+        for of_conversation in [false, true] {
+            let mut create = create(&parts, &[]);
+            create.config.thinking = Some(Thinking { budget_tokens: Some(3), effort: None });
+            if of_conversation {
+                create.policies.max_conversation_tokens = Some(most as u64);
+            } else {
+                create.config.max_output_tokens = Some(most as u32);
+            }
+            let id = create.response_id;
+            let (handle, _reader) = directory.create_in_new(Open::default(), create, None).await.unwrap();
+            let state = soon(handle.ended(id)).await.unwrap();
+            let response = state.response(id).unwrap();
+            let tokens = response.tokens();
+            assert_eq!((tokens.len(), response.usage.output_tokens as usize), (most, most), "{of_conversation}");
+            let said = tokens.get(closed_at..closed_at + close.len());
+            let is_closed = said.is_some_and(|said| said.iter().copied().eq(close.bytes().map(u32::from)));
+            assert_eq!(is_closed, most > closed_at + close.len(), "{most}");
+            assert!(matches!(response.status, ResponseStatus::Ended(Ending::Incomplete { .. })), "{most}");
+        }
+    }
 }

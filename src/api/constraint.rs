@@ -7,7 +7,7 @@ use super::custom_tools;
 use super::errors::invalid;
 use crate::conversation::{Reject, ResponseConfig, Toolbox};
 use crate::engine::settings::{CallRule, Callable, Constraint, TextRule};
-use crate::engine::{Medium, ModelInfo, Refused, Surroundings, Uncompilable, may_be_unmarked};
+use crate::engine::{self, Medium, ModelInfo, Refused, Surroundings, Uncompilable, may_be_unmarked};
 use crate::error::Code;
 use crate::parse::ToolFormat;
 use crate::protocol::sampling::GenerationParams;
@@ -77,19 +77,28 @@ pub(crate) fn check(model: &ModelInfo, config: &ResponseConfig, params: &Generat
 fn refused(params: &GenerationParams, constraint: &Constraint, error: &Uncompilable) -> Reject {
     let keyword = quoted_keyword(&error.0);
     let place_in = |schema: &Value| keyword.and_then(|keyword| find(schema, keyword, false));
+    // One that was found without compiling says its place itself.
+    let is_in = |schema: &Value| engine::fault(schema).as_ref() == Some(error);
     let schema = match &constraint.text {
         TextRule::JsonSchema { schema } => Some(schema),
         _ => None,
     };
     let in_text = schema.and_then(place_in).map(|place| (field(params), Some(place)));
-    let held = constraint.calls.iter().flat_map(|calls| &calls.tools).filter(|tool| tool.by_schema);
-    let schemas: Vec<_> = held
-        .filter_map(|tool| custom_tools::schema_of(params.tools.as_deref().unwrap_or_default(), &tool.name))
-        .collect();
+    let tools = params.tools.as_deref().unwrap_or_default();
+    let held = || constraint.calls.iter().flat_map(|calls| &calls.tools);
+    let by_schema = held().filter(|tool| tool.by_schema);
+    let schemas: Vec<_> = by_schema.filter_map(|tool| custom_tools::schema_of(tools, &tool.name)).collect();
+    let by_rule = held().filter(|tool| tool.input.is_some());
+    let formats: Vec<_> = by_rule.filter_map(|tool| custom_tools::format_of(tools, &tool.name)).collect();
     let in_tool = || schemas.iter().find_map(|(at, schema)| Some((at.clone(), Some(place_in(schema)?))));
-    // What names no keyword is about the only schema that there is, or about one of several.
-    let only = || schemas.first().filter(|_| schemas.len() == 1 && schema.is_none()).map(|(at, _)| (at.clone(), None));
-    let (field, place) = in_text.or_else(in_tool).or_else(only).unwrap_or_else(|| (field(params), None));
+    // What names no keyword is about the only rule that there is, or about one of several.
+    let only = || {
+        let places: Vec<&String> = schemas.iter().map(|(at, _)| at).chain(&formats).collect();
+        let [place] = places[..] else { return None };
+        schema.is_none().then(|| (place.clone(), None))
+    };
+    let found = || schemas.iter().find(|(_, schema)| is_in(schema)).map(|(at, _)| (at.clone(), None));
+    let (field, place) = in_text.or_else(in_tool).or_else(found).or_else(only).unwrap_or_else(|| (field(params), None));
     let at = place.map(|place| format!(", at {place}")).unwrap_or_default();
     invalid(field.clone(), format!("{field}: this cannot be enforced, change it or leave it out: {}{at}", error.0))
 }
@@ -303,6 +312,15 @@ fn chosen(choice: &Value, all: Vec<String>) -> Result<(Vec<String>, bool), Rejec
     }
 }
 
+/// The custom tools whose grammar is only told to the model, by the names that it sees: the form of its calls holds it
+/// to none.
+pub(crate) fn only_told(constraint: Option<&Constraint>, tools: &Toolbox, model: &ModelInfo) -> Vec<String> {
+    let calls = constraint.and_then(|constraint| constraint.calls.as_ref());
+    let Some(calls) = calls.filter(|_| model.medium == Medium::Tokens) else { return Vec::new() };
+    let told = engine::only_told(model.tool_format.writing(), calls, &tools.tools);
+    told.into_iter().map(|(name, _)| name.to_owned()).collect()
+}
+
 /// Whether a call object that is all of an answer under this constraint is taken for a call: as for the model, but
 /// where a family's form has no mark, or may be unable to say what is asked for, calls are written so.
 pub(crate) fn bare_calls(constraint: Option<&Constraint>, model: &ModelInfo) -> bool {
@@ -417,6 +435,35 @@ mod tests {
     }
 
     #[test]
+    fn a_grammar_that_the_form_of_calls_cannot_carry_is_told_of_or_refused_and_never_passed_over() {
+        let custom = |grammar: &str| {
+            let format = json!({"type": "grammar", "syntax": "lark", "definition": grammar});
+            json!({"type": "custom", "name": "patch", "format": format})
+        };
+        let in_json = ModelInfo { tool_format: "mistral".parse().unwrap(), ..model() };
+        let created = |model: &ModelInfo, grammar: &str| {
+            let body = json!({"input": "go", "tools": [custom(grammar)]});
+            let request = serde_json::from_value(body.clone()).unwrap();
+            let create = create::create(model, None, &request, &body, &Toolbox::default()).unwrap();
+            let params = serde_json::from_value(body).unwrap();
+            check(model, &create.config, &params).map(|()| create.config.metadata)
+        };
+        let right = "start: \"a\"+";
+        assert_eq!(created(&in_json, right).unwrap()["midstream_unheld_tools"], "patch");
+        assert!(created(&model(), right).unwrap().is_empty());
+        for model in [in_json.clone(), model()] {
+            let refused = created(&model, "start: missing").unwrap_err();
+            assert_eq!(refused.param.as_deref(), Some("tools[0].format"), "{}", refused.message);
+        }
+        let grammar = json!({"type": "grammar", "grammar": {"syntax": "lark", "definition": right}});
+        let body = json!({"messages": [{"role": "user", "content": "go"}],
+            "tools": [{"type": "custom", "custom": {"name": "patch", "format": grammar}}]});
+        let asked = |model: &ModelInfo| create::to_render(model, None, &body);
+        assert!(asked(&model()).is_ok());
+        assert_eq!(asked(&in_json).unwrap_err().param.as_deref(), Some("tools[0].custom.format"));
+    }
+
+    #[test]
     fn where_one_call_may_be_made_the_answer_is_held_to_one() {
         let tools = json!([{"type": "function", "name": "look", "parameters": {"type": "object"}}]);
         let asked = |parallel: Value| checked(&model(), &json!({"tools": tools, "parallel_tool_calls": parallel}));
@@ -474,7 +521,7 @@ mod tests {
     const PARAMETERS: &str = "tools[0].function.parameters";
 
     /// The places of rules that may be compiled: they are within the bounds that every answer is followed under.
-    const MAY_PASS: [usize; 7] = [2, 4, 5, 7, 8, 12, 14];
+    const MAY_PASS: [usize; 6] = [2, 4, 5, 7, 8, 12];
 
     #[test]
     fn calls_without_marks_are_looked_for_where_they_may_have_to_be_written() {

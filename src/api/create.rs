@@ -46,6 +46,8 @@ const SEALED_REASONING: &str = "reasoning.encrypted_content";
 /// Labels of a response that say which kinds of tools and of input items were left out.
 const IGNORED_TOOLS: &str = "midstream_ignored_tools";
 const IGNORED_ITEMS: &str = "midstream_ignored_items";
+/// And the custom tools whose grammar the model is told of, but not held to.
+const UNHELD_TOOLS: &str = "midstream_unheld_tools";
 
 /// An idempotency key with its place and the request it stands for.
 #[derive(Clone, Debug)]
@@ -140,6 +142,8 @@ pub(crate) fn create(
     };
     let compacts = purpose == Purpose::Summary;
     let constraint = if compacts { None } else { constraint::constraint(&params, &callable, model)? };
+    let mut unheld = Noted::default();
+    constraint::only_told(constraint.as_ref(), &callable, model).iter().for_each(|name| unheld.note(name));
     let config = ResponseConfig {
         instructions: request.instructions.clone(),
         tools: toolbox.tools,
@@ -150,7 +154,7 @@ pub(crate) fn create(
         template_kwargs,
         background: request.background.unwrap_or(false),
         store: request.store.unwrap_or(true),
-        metadata: noted(request, ignored),
+        metadata: noted(request, ignored, unheld),
         echo,
         tool_policies: policies,
         max_parallel_tool_calls: input::parallel_limit(body)?,
@@ -203,10 +207,11 @@ fn echoed(request: &CreateResponse, body: &Value, toolbox: &Toolbox) -> Map<Stri
 }
 
 /// The client's labels, and what of its request means nothing here.
-fn noted(request: &CreateResponse, ignored_tools: Noted) -> Map<String, Value> {
+fn noted(request: &CreateResponse, ignored_tools: Noted, unheld_tools: Noted) -> Map<String, Value> {
     let mut metadata = request.metadata.clone().unwrap_or_default();
     let ignored_items = input::unknown_kinds(request.input.as_ref());
-    for (label, kinds) in [(IGNORED_TOOLS, ignored_tools), (IGNORED_ITEMS, ignored_items)] {
+    let notes = [(IGNORED_TOOLS, ignored_tools), (IGNORED_ITEMS, ignored_items), (UNHELD_TOOLS, unheld_tools)];
+    for (label, kinds) in notes {
         if !kinds.0.is_empty() {
             metadata.insert(label.to_owned(), kinds.0.join(", ").into());
         }

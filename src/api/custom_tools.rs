@@ -16,7 +16,7 @@ pub(crate) fn holds(tools: &[Value], at: &str) -> Result<BTreeMap<String, Hold>,
     walk(tools, None, at, &mut |tool, name, at| {
         let hold = match tool["type"].as_str() {
             Some("custom") => rule_of(tool, at)?.map(|rule| Hold::Input { rule }),
-            _ => is_strict(tool).then_some(Hold::Schema),
+            _ => strict(tool, at)?,
         };
         holds.extend(hold.map(|hold| (name, hold)));
         Ok(())
@@ -31,6 +31,21 @@ pub(crate) fn schema_of<'a>(tools: &'a [Value], wanted: &str) -> Option<(String,
         let (under, function) = tool.get("function").map_or(("", tool), |function| (".function", function));
         if let Some(schema) = function.get("parameters").filter(|_| name == wanted) {
             found = Some((format!("{at}{under}.parameters"), schema));
+        }
+        Ok(())
+    };
+    // Nothing is refused here.
+    walk(tools, None, "tools", look).ok()?;
+    found
+}
+
+/// Where the format of the custom tool stands that the model knows by this name.
+pub(crate) fn format_of(tools: &[Value], wanted: &str) -> Option<String> {
+    let mut found = None;
+    let look = &mut |tool: &Value, name: String, at: &str| {
+        if tool["type"] == "custom" && name == wanted {
+            let under = if tool.get("custom").is_some() { ".custom" } else { "" };
+            found = Some(format!("{at}{under}.format"));
         }
         Ok(())
     };
@@ -59,6 +74,21 @@ fn walk<'a>(
         }
     }
     Ok(())
+}
+
+/// Arguments of a strict function follow its schema; what is no schema could not be followed.
+fn strict(tool: &Value, at: &str) -> Result<Option<Hold>, Reject> {
+    if !is_strict(tool) {
+        return Ok(None);
+    }
+    let (under, function) = tool.get("function").map_or(("", tool), |function| (".function", function));
+    match function.get("parameters") {
+        None | Some(Value::Null | Value::Object(_)) => Ok(Some(Hold::Schema)),
+        Some(_) => {
+            let at = format!("{at}{under}.parameters");
+            Err(invalid(at.clone(), format!("{at} must be a JSON Schema: an object")))
+        }
+    }
 }
 
 /// Whether the arguments of a function's calls must follow its schema.
@@ -135,6 +165,31 @@ mod tests {
         assert_eq!(holds.keys().collect::<Vec<_>>(), ["files__look", "files__patch"]);
         let (at, schema) = schema_of(tools, "files__look").unwrap();
         assert_eq!((at.as_str(), &schema["type"]), ("tools[0].tools[1].parameters", &json!("object")));
+    }
+
+    #[test]
+    fn a_strict_function_has_a_schema_that_is_an_object_or_none() {
+        let flat =
+            |parameters: Value| json!({"type": "function", "name": "f", "strict": true, "parameters": parameters});
+        for wrong in [json!("text"), json!([]), json!(7), json!(false)] {
+            let in_chat =
+                json!({"type": "function", "function": {"name": "f", "strict": true, "parameters": wrong.clone()}});
+            let inside = json!({"type": "namespace", "name": "n", "tools": [flat(wrong.clone())]});
+            for (tool, param) in [
+                (flat(wrong.clone()), "tools[0].parameters"),
+                (in_chat, "tools[0].function.parameters"),
+                (inside, "tools[0].tools[0].parameters"),
+            ] {
+                let refused = holds(&[tool], "tools").unwrap_err();
+                assert_eq!(refused.param.as_deref(), Some(param), "{wrong}");
+                assert!(refused.message.starts_with(param), "{}", refused.message);
+            }
+        }
+        for right in [json!({}), json!({"type": "object"}), Value::Null] {
+            assert_eq!(holds(&[flat(right)], "tools").unwrap().len(), 1);
+        }
+        // Of a function that is not strict nobody follows it.
+        assert!(holds(&[json!({"type": "function", "name": "f", "parameters": "text"})], "tools").unwrap().is_empty());
     }
 
     #[test]

@@ -29,14 +29,12 @@ const MIROSTAT_ETA: f32 = 0.1;
 /// Checks the ranges and fills in the model's defaults; a seed is drawn where none was given.
 pub(crate) fn sampling(params: &GenerationParams, model: &ModelInfo, fresh: &mut FreshIds) -> Result<Sampling, Reject> {
     let defaults = model.sampling;
-    // Some clients send -1 for "keep all".
-    let top_k = params.top_k.map_or(defaults.top_k, |top_k| u32::try_from(top_k.max(0)).unwrap_or(0));
     Ok(Sampling {
         choice: 0,
         temperature: within(params.temperature.or(Some(defaults.temperature)), 0.0, 2.0, "temperature")?.unwrap_or(0.0),
         top_p: within(params.top_p.or(Some(defaults.top_p)), 0.0, 1.0, "top_p")?.unwrap_or(1.0),
         min_p: within(params.min_p.or(Some(defaults.min_p)), 0.0, 1.0, "min_p")?.unwrap_or(0.0),
-        top_k,
+        top_k: top_k(params)?.unwrap_or(defaults.top_k),
         seed: params.seed.map_or_else(|| fresh.next_u64(), |seed| seed as u64),
         shaping: shaping(params, model)?,
     })
@@ -47,6 +45,10 @@ pub(crate) fn logprobs(params: &GenerationParams) -> Result<Option<u8>, Reject> 
     let top = params.top_logprobs.unwrap_or(0);
     if top > TOP_LOGPROBS_MAX {
         let text = format!("top_logprobs is {top}, but must be between 0 and {TOP_LOGPROBS_MAX}");
+        return Err(invalid("top_logprobs", text));
+    }
+    if top > 0 && params.logprobs == Some(false) {
+        let text = "top_logprobs asks for what logprobs turns off; set logprobs to true, or leave one of them out";
         return Err(invalid("top_logprobs", text));
     }
     let included = params.includes("message.output_text.logprobs");
@@ -80,6 +82,20 @@ fn within(value: Option<f32>, least: f32, most: f32, name: &str) -> Result<Optio
             Err(invalid(name, format!("{name} is {value}, but must be between {least} and {most}")))
         }
         value => Ok(value),
+    }
+}
+
+/// How many of the most likely tokens are kept; some clients send -1 for all.
+fn top_k(params: &GenerationParams) -> Result<Option<u32>, Reject> {
+    match params.top_k {
+        None => Ok(None),
+        Some(-1) => Ok(Some(0)),
+        Some(top_k) => match u32::try_from(top_k) {
+            Ok(top_k) => Ok(Some(top_k)),
+            Err(_) => {
+                Err(invalid("top_k", format!("top_k is {top_k}, but must be a number of tokens, or 0 or -1 for all")))
+            }
+        },
     }
 }
 
@@ -180,4 +196,196 @@ fn logit_bias(params: &GenerationParams, model: &ModelInfo) -> Result<Vec<(u32, 
         Ok((token, bias))
     };
     asked.map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::engine::settings::SamplingDefaults;
+    use crate::engine::{Engine, ScriptedEngine};
+
+    /// A model whose answers are chosen in a way of its own.
+    fn model() -> ModelInfo {
+        let engine = ScriptedEngine::from_json(r#"[{"deltas": ["a"]}]"#).unwrap();
+        let sampling = SamplingDefaults { temperature: 0.5, top_k: 7, top_p: 0.75, min_p: 0.25 };
+        ModelInfo { sampling, ..engine.model().clone() }
+    }
+
+    fn chosen(model: &ModelInfo, body: &Value) -> Result<Sampling, Reject> {
+        sampling(&serde_json::from_value(body.clone()).unwrap(), model, &mut FreshIds::random())
+    }
+
+    fn usual() -> Sampling {
+        let shaping = Shaping::NONE;
+        Sampling { choice: 0, temperature: 0.5, top_k: 7, top_p: 0.75, min_p: 0.25, seed: 3, shaping }
+    }
+
+    fn shaped(shaping: Shaping) -> Sampling {
+        Sampling { shaping, ..usual() }
+    }
+
+    fn penalties(change: impl Fn(&mut Penalties)) -> Sampling {
+        let mut penalties = Penalties::NONE;
+        change(&mut penalties);
+        shaped(Shaping { penalties: Some(penalties), ..Shaping::NONE })
+    }
+
+    fn dry(change: impl Fn(&mut Dry)) -> Sampling {
+        let sequence_breakers = ["\n", ":", "\"", "*"].map(str::to_owned).to_vec();
+        let mut dry = Dry { multiplier: 0.5, base: 1.75, allowed_length: 2, last_n: None, sequence_breakers };
+        change(&mut dry);
+        shaped(Shaping { dry: Some(dry), ..Shaping::NONE })
+    }
+
+    fn xtc(probability: f32, threshold: f32) -> Sampling {
+        shaped(Shaping { xtc: Some(Xtc { probability, threshold }), ..Shaping::NONE })
+    }
+
+    fn mirostat(version: u8, tau: f32, eta: f32) -> Sampling {
+        shaped(Shaping { mirostat: Some(Mirostat { version, tau, eta }), ..Shaping::NONE })
+    }
+
+    /// A body, and what it sets besides what the model does by itself.
+    fn table() -> Vec<(Value, Sampling)> {
+        vec![
+            (json!({}), usual()),
+            (json!({"temperature": 0}), Sampling { temperature: 0.0, ..usual() }),
+            (json!({"top_k": 5}), Sampling { top_k: 5, ..usual() }),
+            (json!({"top_k": 0}), Sampling { top_k: 0, ..usual() }),
+            (json!({"top_k": -1}), Sampling { top_k: 0, ..usual() }),
+            (json!({"top_p": 0.5}), Sampling { top_p: 0.5, ..usual() }),
+            (json!({"min_p": 0.5}), Sampling { min_p: 0.5, ..usual() }),
+            (json!({"typical_p": 0.5}), shaped(Shaping { typical_p: Some(0.5), ..Shaping::NONE })),
+            (json!({"typ_p": 0.5}), shaped(Shaping { typical_p: Some(0.5), ..Shaping::NONE })),
+            (json!({"typical_p": 1}), usual()),
+            (json!({"top_n_sigma": 2}), shaped(Shaping { top_n_sigma: Some(2.0), ..Shaping::NONE })),
+            (json!({"top_n_sigma": -1}), usual()),
+            (json!({"xtc_probability": 0.5}), xtc(0.5, 0.1)),
+            (json!({"xtc_probability": 0.5, "xtc_threshold": 0.25}), xtc(0.5, 0.25)),
+            (json!({"xtc_threshold": 0.25}), usual()),
+            (json!({"repetition_penalty": 1.5}), penalties(|penalties| penalties.repetition = 1.5)),
+            (json!({"repeat_penalty": 1.5}), penalties(|penalties| penalties.repetition = 1.5)),
+            (json!({"frequency_penalty": 1.5}), penalties(|penalties| penalties.frequency = 1.5)),
+            (json!({"presence_penalty": 1.5}), penalties(|penalties| penalties.presence = 1.5)),
+            (
+                json!({"presence_penalty": 1.5, "repeat_last_n": 64}),
+                penalties(|penalties| (penalties.presence, penalties.last_n) = (1.5, Some(64))),
+            ),
+            (json!({"presence_penalty": 1.5, "repeat_last_n": -1}), penalties(|penalties| penalties.presence = 1.5)),
+            (json!({"repeat_last_n": 64}), usual()),
+            (json!({"dry_multiplier": 0.5}), dry(|_| ())),
+            (json!({"dry_multiplier": 0.5, "dry_base": 2}), dry(|dry| dry.base = 2.0)),
+            (json!({"dry_multiplier": 0.5, "dry_allowed_length": 9}), dry(|dry| dry.allowed_length = 9)),
+            (json!({"dry_multiplier": 0.5, "dry_penalty_last_n": 9}), dry(|dry| dry.last_n = Some(9))),
+            (
+                json!({"dry_multiplier": 0.5, "dry_sequence_breakers": ["a"]}),
+                dry(|dry| dry.sequence_breakers = vec!["a".to_owned()]),
+            ),
+            (json!({"dry_base": 2}), usual()),
+            (json!({"mirostat": 1}), mirostat(1, 5.0, 0.1)),
+            (json!({"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.5}), mirostat(2, 3.0, 0.5)),
+            (json!({"mirostat": 0, "mirostat_tau": 3}), usual()),
+            (json!({"logit_bias": {"97": -5.5}}), shaped(Shaping { logit_bias: vec![(97, -5.5)], ..Shaping::NONE })),
+            (
+                json!({"samplers": ["typ_p", "penalties", "dry", "top_n_sigma", "temperature", "top_k", "top_p",
+                    "min_p", "xtc"]}),
+                shaped(Shaping {
+                    order: Some(vec![
+                        Step::TypicalP,
+                        Step::Penalties,
+                        Step::Dry,
+                        Step::TopNSigma,
+                        Step::Temperature,
+                        Step::TopK,
+                        Step::TopP,
+                        Step::MinP,
+                        Step::Xtc,
+                    ]),
+                    ..Shaping::NONE
+                }),
+            ),
+        ]
+    }
+
+    #[test]
+    fn every_field_sets_what_it_is_called() {
+        let model = model();
+        for (mut body, expected) in table() {
+            body["seed"] = 3.into();
+            assert_eq!(chosen(&model, &body).unwrap(), expected, "{body}");
+        }
+        let drawn = [(); 2].map(|()| chosen(&model, &json!({})).unwrap().seed);
+        assert_ne!(drawn[0], drawn[1], "a seed is drawn where none is given");
+    }
+
+    #[test]
+    fn a_value_out_of_its_range_is_refused_by_its_field() {
+        let model = model();
+        for (field, least, most) in [
+            ("temperature", 0.0, 2.0),
+            ("top_p", 0.0, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("typical_p", 0.0, 1.0),
+            ("top_n_sigma", -1.0, 1e6),
+            ("xtc_probability", 0.0, 1.0),
+            ("xtc_threshold", 0.0, 1.0),
+            ("repetition_penalty", 0.01, 10.0),
+            ("frequency_penalty", -2.0, 2.0),
+            ("presence_penalty", -2.0, 2.0),
+            ("dry_multiplier", 0.0, 100.0),
+            ("dry_base", 1.0, 100.0),
+            ("mirostat_tau", 0.0, 100.0),
+            ("mirostat_eta", 0.0, 1.0),
+        ] {
+            for within in [least, most] {
+                assert!(chosen(&model, &json!({field: within})).is_ok(), "{field}: {within}");
+            }
+            for beyond in [least - 0.5, most + 0.5] {
+                let refused = chosen(&model, &json!({field: beyond})).unwrap_err();
+                assert_eq!(refused.param.as_deref(), Some(field), "{beyond}");
+            }
+        }
+        for (field, wrong) in [
+            ("top_k", json!(-2)),
+            ("top_k", json!(1_u64 << 32)),
+            ("repeat_last_n", json!(-2)),
+            ("dry_penalty_last_n", json!(-2)),
+            ("dry_allowed_length", json!(1_001)),
+            ("dry_sequence_breakers", json!(vec!["a"; 33])),
+            ("mirostat", json!(3)),
+        ] {
+            let refused = chosen(&model, &json!({field: wrong})).unwrap_err();
+            assert_eq!(refused.param.as_deref(), Some(field), "{wrong}");
+        }
+        for (body, param) in [
+            (json!({"dry_sequence_breakers": ["a", ""]}), "dry_sequence_breakers[1]"),
+            (json!({"samplers": ["top_k", "top_k"]}), "samplers[1]"),
+            (json!({"samplers": ["magic"]}), "samplers[0]"),
+            (json!({"logit_bias": {"97": 101}}), "logit_bias.97"),
+            (json!({"logit_bias": {"1000000": 1}}), "logit_bias.1000000"),
+        ] {
+            assert_eq!(chosen(&model, &body).unwrap_err().param.as_deref(), Some(param), "{body}");
+        }
+    }
+
+    #[test]
+    fn logarithms_are_told_of_as_many_tokens_as_are_asked_for() {
+        let asked = |body: Value| logprobs(&serde_json::from_value(body).unwrap());
+        let included = json!({"include": ["message.output_text.logprobs"]});
+        for (body, told) in [
+            (json!({}), None),
+            (json!({"logprobs": false, "top_logprobs": 0}), None),
+            (json!({"logprobs": true}), Some(0)),
+            (json!({"logprobs": true, "top_logprobs": 20}), Some(20)),
+            (json!({"top_logprobs": 3}), Some(3)),
+            (included, Some(0)),
+        ] {
+            assert_eq!(asked(body.clone()).unwrap(), told, "{body}");
+        }
+        for wrong in [json!({"logprobs": true, "top_logprobs": 21}), json!({"logprobs": false, "top_logprobs": 3})] {
+            assert_eq!(asked(wrong.clone()).unwrap_err().param.as_deref(), Some("top_logprobs"), "{wrong}");
+        }
+    }
 }

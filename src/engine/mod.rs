@@ -42,7 +42,9 @@ pub use contract::{
     KvRefused, Load, Medium, ModelInfo, Refusal, SequenceId, Standing,
 };
 #[cfg(feature = "server")]
-pub use grammar::{Compiled, Grammars, Guide, Lost, Refused, Surroundings, TokenSet, Uncompilable, may_be_unmarked};
+pub use grammar::{
+    Compiled, Grammars, Guide, Lost, Refused, Surroundings, TokenSet, Uncompilable, fault, may_be_unmarked, only_told,
+};
 #[cfg(feature = "server")]
 pub(crate) use kv::BLOCK_TOKENS;
 #[cfg(feature = "server")]

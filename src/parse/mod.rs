@@ -29,6 +29,7 @@ pub use families::{BARE_CALL, CallPart, Each, Writing};
 pub use formats::{ReasoningFormat, ToolFormat, UnknownFormat};
 pub use piece::Piece;
 pub use pipeline::{Pipeline, PipelineConfig};
+use reasoning::Reasoning;
 pub use tools::DeclaredTool;
 
 /// Those control tokens of a model that are markers of the formats, or parts of one: what
@@ -65,12 +66,15 @@ pub struct ReasoningMarks {
     pub close: &'static [&'static str],
     /// Whether an answer begins inside it where the prompt does not say otherwise.
     pub starts_inside: bool,
+    /// Whether a call ends it as well.
+    pub ends_at_call: bool,
 }
 
 /// The marks of a format; absent where nothing is reasoning, and where reasoning is a channel of its own.
 pub fn reasoning_marks(format: ReasoningFormat) -> Option<ReasoningMarks> {
     let format = format.format().filter(|format| format.stream.is_none())?;
-    Some(ReasoningMarks { open: format.open, close: format.close, starts_inside: format.starts_inside })
+    let Reasoning { open, close, starts_inside, ends_at_call, .. } = *format;
+    Some(ReasoningMarks { open, close, starts_inside, ends_at_call })
 }
 
 /// Whether a prompt ends inside reasoning, as far as its end says.

@@ -69,6 +69,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_usual_words_stand_for_what_is_documented() {
+        let efforts = Efforts::default();
+        let tokens: Vec<_> = efforts.words().map(|word| (word, efforts.get(word).unwrap().budget_tokens)).collect();
+        let documented = include_str!("../../docs/generation.md");
+        let row = |name: &str| {
+            let line = documented.lines().find(|line| line.starts_with(&format!("| {name} |"))).unwrap();
+            let cells = line.split('|').map(|cell| cell.trim().trim_matches('`').replace(',', ""));
+            cells.filter(|cell| !cell.is_empty() && *cell != name).collect::<Vec<String>>()
+        };
+        let told: Vec<(String, Option<u32>)> =
+            row("word").into_iter().zip(row("tokens").iter().map(|cell| cell.parse().ok())).collect();
+        assert_eq!(told.len(), tokens.len());
+        for ((word, budget), (told, documented)) in tokens.iter().zip(&told) {
+            assert_eq!((*word, budget), (told.as_str(), documented));
+        }
+        assert_eq!(
+            tokens[1..5],
+            [("minimal", Some(256)), ("low", Some(1_024)), ("medium", Some(4_096)), ("high", Some(16_384))]
+        );
+    }
+
+    #[test]
     fn a_models_own_words_stand_beside_the_usual_ones_or_in_their_place() {
         let own = |budget_tokens, template_kwargs: Value| Effort {
             budget_tokens,

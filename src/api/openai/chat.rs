@@ -19,14 +19,14 @@ use crate::api::input;
 use crate::api::object;
 use crate::api::tools;
 use crate::api::unserved;
-use crate::api::{constraint, sampling};
+use crate::api::{constraint, custom_tools, sampling};
 use crate::config::ReasoningField;
 use crate::conversation::ResponseStatus;
 use crate::conversation::{
     self, CallKind, Create, Ending, Item, ItemBody, ItemStatus, Reject, ResponseConfig, Toolbox, custom_input,
 };
 use crate::engine::ModelInfo;
-use crate::engine::settings::units;
+use crate::engine::settings::{Constraint, units};
 use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
@@ -139,6 +139,39 @@ fn check_choices(request: &ChatRequest) -> Result<(), Reject> {
     Ok(())
 }
 
+/// The most tokens of the answer, by its name or by its older one.
+fn token_limit(request: &ChatRequest) -> Result<Option<u32>, Reject> {
+    let old = input::token_limit(request.max_tokens, "max_tokens")?;
+    let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
+    match (old, limit) {
+        (Some(old), Some(limit)) if old != limit => {
+            let text = format!("max_tokens is {old}, but max_completion_tokens is {limit}; give one of them");
+            Err(invalid("max_tokens", text))
+        }
+        (old, limit) => Ok(limit.or(old)),
+    }
+}
+
+/// A grammar that this model cannot be held to is refused: unlike that of Responses, a chat's answer has no place to
+/// say so.
+fn refuse_told(
+    request: &ChatRequest,
+    constraint: Option<&Constraint>,
+    toolbox: &Toolbox,
+    model: &ModelInfo,
+) -> Result<(), Reject> {
+    let told = constraint::only_told(constraint, toolbox, model);
+    let Some(name) = told.first() else { return Ok(()) };
+    let at = custom_tools::format_of(request.tools.as_deref().unwrap_or_default(), name);
+    let at = at.unwrap_or_else(|| "tools".to_owned());
+    let text = format!(
+        "{at}: {} writes its calls as JSON, in which no text can be held to a lark grammar; give a regex, or leave \
+         format out",
+        model.id
+    );
+    Err(invalid(at, text))
+}
+
 /// The core's request for the first choice. `body` is what `request` was read from.
 pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Value) -> Result<Create, Reject> {
     check_choices(request)?;
@@ -152,15 +185,14 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     let params: GenerationParams = decode(body)?;
     let (word, kwargs) = (request.reasoning_effort.as_deref(), request.chat_template_kwargs.as_ref());
     let (thinking, template_kwargs) = input::thought(word, "reasoning_effort", kwargs, model)?;
-    let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
-    let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
     let toolbox = tools::of_chat(request.tools.as_deref(), request.tool_choice.as_ref())?;
     let constraint = constraint::constraint(&params, &toolbox, model)?;
+    refuse_told(request, constraint.as_ref(), &toolbox, model)?;
     let config = ResponseConfig {
         tools: toolbox.tools,
         tool_shapes: toolbox.shapes,
         sampling: sampling::sampling(&params, model, fresh)?,
-        max_output_tokens: limit.or(old_limit),
+        max_output_tokens: token_limit(request)?,
         stop: input::stops(request.stop.as_ref())?,
         template_kwargs,
         store: request.store == Some(true),
@@ -290,5 +322,34 @@ pub(super) fn usage(choices: &[conversation::Usage]) -> Usage {
         prompt_tokens_details: PromptDetails { cached_tokens },
         completion_tokens_details: CompletionDetails { reasoning_tokens },
         cost: cost_nanos.map(units),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_bound_has_two_names_and_one_value() {
+        let limit = |body: Value| token_limit(&serde_json::from_value(body).unwrap());
+        assert_eq!(limit(json!({})).unwrap(), None);
+        for same in [
+            json!({"max_tokens": 5}),
+            json!({"max_completion_tokens": 5}),
+            json!({"max_tokens": 5, "max_completion_tokens": 5}),
+            json!({"max_tokens": null, "max_completion_tokens": 5}),
+        ] {
+            assert_eq!(limit(same.clone()).unwrap(), Some(5), "{same}");
+        }
+        let refused = limit(json!({"max_tokens": 5, "max_completion_tokens": 6})).unwrap_err();
+        assert_eq!(refused.param.as_deref(), Some("max_tokens"));
+        assert!(refused.message.contains("max_completion_tokens"), "{}", refused.message);
+        for (zero, param) in
+            [(json!({"max_tokens": 0}), "max_tokens"), (json!({"max_completion_tokens": 0}), "max_completion_tokens")]
+        {
+            assert_eq!(limit(zero).unwrap_err().param.as_deref(), Some(param));
+        }
     }
 }

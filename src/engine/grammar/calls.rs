@@ -62,6 +62,12 @@ impl Rules<'_> {
         if tools.is_empty() {
             return Err(Uncompilable("there is no tool that may be called".to_owned()));
         }
+        for tool in &tools {
+            // As a whole: an argument by itself would have another place.
+            if let Wants::Schema(parameters) = tool.wants {
+                bounds::schema(parameters)?;
+            }
+        }
         let (writing, ways) = form_for(writing, &tools);
         let mut calls = Vec::with_capacity(tools.len());
         for (number, (tool, way)) in tools.iter().zip(ways).enumerate() {
@@ -282,6 +288,23 @@ fn form_for(writing: &'static Writing, tools: &[Tool<'_>]) -> (&'static Writing,
         Some(ways) => (writing, ways),
         None => (&BARE_CALL, tools.iter().map(|_| BARE_CALL.ways[0]).collect()),
     }
+}
+
+/// The tools whose Lark grammar is only told to the model, with that: in the form that these calls are made in, which
+/// is JSON, a text of a grammar is any text.
+pub fn only_told<'a>(
+    writing: &'static Writing,
+    rule: &'a CallRule,
+    tools: &'a [ToolDefinition],
+) -> Vec<(&'a str, &'a str)> {
+    let tools: Vec<Tool<'a>> = rule.tools.iter().filter_map(|callable| tool(callable, tools).ok()).collect();
+    let (_, ways) = form_for(writing, &tools);
+    let in_json = tools.iter().zip(ways).filter(|(_, way)| is_object(*way));
+    let told = in_json.filter_map(|(tool, _)| match tool.wants {
+        Wants::Input(InputRule::Lark { grammar }) => Some((tool.name, grammar.as_str())),
+        _ => None,
+    });
+    told.collect()
 }
 
 /// Whether calls may have to be written without a mark: there are schemas that no marked form of the family can say.

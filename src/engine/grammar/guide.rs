@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
-use super::{TokenSet, readable};
+use super::{Surroundings, TokenSet, readable};
 use crate::engine::tokenizer::Tokenizer;
-use crate::parse::{ReasoningFormat, ReasoningMarks, reasoning_marks};
+use crate::parse::{ReasoningMarks, reasoning_marks};
 
 /// Tokens of what is certain that are told at once: as many as fit into a step.
 const FORESEEN_MAX: usize = 16;
@@ -34,13 +34,63 @@ pub struct Guide {
 /// Tokens that may be taken before the matcher is asked for a mask: what it may work is counted anew at each.
 const UNMASKED_MAX: usize = 32;
 
+/// How a model's reasoning is marked, and what must not stand in it.
+#[derive(Clone, Debug)]
+pub(super) struct Marks {
+    open: &'static [&'static str],
+    close: &'static [&'static str],
+    starts_inside: bool,
+    /// What opens a call, where one ends reasoning: such a call would be held to nothing, so that none begins before
+    /// the reasoning is closed.
+    calls: &'static [&'static str],
+    /// Tokens that reasoning never has: they open a call, or say more behind what closes the reasoning, which nobody
+    /// would hold to the constraint.
+    never: Arc<[u32]>,
+}
+
+impl Marks {
+    /// The marks of a model, if it marks its reasoning. Looks at the whole vocabulary.
+    pub(super) fn new(surroundings: &Surroundings<'_>, tokenizer: &Tokenizer) -> Option<Self> {
+        let ReasoningMarks { open, close, starts_inside, ends_at_call } = reasoning_marks(surroundings.reasoning)?;
+        let calls: &'static [&'static str] = if ends_at_call { surroundings.tool_format.openings() } else { &[] };
+        let is_part = |text: &str, marks: &[&str]| marks.iter().any(|mark| mark.contains(text));
+        // Of a mark of several tokens the model is better kept from the first than from the last.
+        let is_of_calls = |text: &str| !text.is_empty() && is_part(text, calls) && !is_part(text, close);
+        let is_whole = |text: &[u8]| {
+            let ends = |mark: &&str| text.len() > mark.len() && contains(text, mark.as_bytes());
+            calls.iter().any(|mark| contains(text, mark.as_bytes())) || close.iter().any(ends)
+        };
+        let is_never = |token: &u32| {
+            tokenizer.special_text(*token).is_some_and(is_of_calls) || is_whole(text_of(*token, tokenizer))
+        };
+        let never = (0..tokenizer.vocab_size() as u32).filter(is_never).collect();
+        Some(Self { open, close, starts_inside, calls, never })
+    }
+
+    /// The length of the longest mark.
+    fn longest(&self) -> usize {
+        self.close.iter().chain(self.calls).map(|mark| mark.len()).max().unwrap_or(0)
+    }
+}
+
+/// What is missing of those of these marks that this text may end with a part of.
+fn missing(marks: &[&'static str], tail: &[u8]) -> Vec<&'static [u8]> {
+    let mut missing = Vec::new();
+    for mark in marks.iter().map(|mark| mark.as_bytes()) {
+        for at in (1..mark.len()).filter(|at| tail.ends_with(&mark[..*at])) {
+            missing.push(&mark[at..]);
+        }
+    }
+    missing
+}
+
 /// Where the answer stands with its reasoning.
 #[derive(Clone, Debug)]
 pub(super) enum Thinking {
     /// It may begin with reasoning, by one of these tokens.
-    MayBegin { openers: Vec<u32>, closers: Vec<String> },
-    /// It reasons until one of these comes up; the text so far, as much of it as may be a part of one.
-    Inside { closers: Vec<String>, tail: Vec<u8> },
+    MayBegin { openers: Vec<u32>, marks: Marks },
+    /// It reasons until it is closed; the text so far, as much of it as may be a part of a mark.
+    Inside { marks: Marks, tail: Vec<u8> },
     /// It has reasoned; line ends may come before what it has to say.
     Ended { gaps: Vec<u32> },
     /// The constraint holds.
@@ -48,21 +98,23 @@ pub(super) enum Thinking {
 }
 
 impl Thinking {
-    pub(super) fn new(format: ReasoningFormat, starts_inside: Option<bool>, tokenizer: &Tokenizer) -> Self {
-        let Some(ReasoningMarks { open, close, starts_inside: by_itself }) = reasoning_marks(format) else {
-            return Self::Over;
-        };
-        let closers: Vec<String> = close.iter().map(|text| (*text).to_owned()).collect();
-        match starts_inside {
-            Some(true) => Self::Inside { closers, tail: Vec::new() },
-            None if by_itself => Self::Inside { closers, tail: Vec::new() },
-            Some(false) => Self::Over,
-            None => {
-                let openers = single_tokens(open, tokenizer);
-                if openers.is_empty() { Self::Over } else { Self::MayBegin { openers, closers } }
-            }
+    pub(super) fn new(marks: Option<&Marks>, starts_inside: Option<bool>, tokenizer: &Tokenizer) -> Self {
+        let Some(marks) = marks else { return Self::Over };
+        if starts_inside.unwrap_or(marks.starts_inside) {
+            return Self::Inside { marks: marks.clone(), tail: Vec::new() };
         }
+        let openers = single_tokens(marks.open, tokenizer);
+        // The prompt may say that it is over.
+        if starts_inside.is_some() || openers.is_empty() {
+            return Self::Over;
+        }
+        Self::MayBegin { openers, marks: marks.clone() }
     }
+}
+
+/// The text of a token, of a control token as well.
+fn text_of(token: u32, tokenizer: &Tokenizer) -> &[u8] {
+    tokenizer.special_text(token).map_or_else(|| tokenizer.token_bytes(token), str::as_bytes)
 }
 
 /// Those of the texts that are one token.
@@ -79,7 +131,7 @@ impl Guide {
     /// The tokens that may come next; absent where all may.
     pub fn mask(&mut self) -> Result<Option<TokenSet>, Lost> {
         let besides: &[u32] = match &self.thinking {
-            Thinking::Inside { .. } => return Ok(Some(self.all_but_ends())),
+            Thinking::Inside { marks, tail } => return Ok(Some(self.in_reasoning(marks, tail))),
             Thinking::MayBegin { openers, .. } => openers,
             Thinking::Ended { gaps } => gaps,
             Thinking::Over => &[],
@@ -105,32 +157,41 @@ impl Guide {
         self.certain.iter().take(FORESEEN_MAX).copied().collect()
     }
 
-    /// The answer may not end inside its reasoning: then it would have no form at all.
-    fn all_but_ends(&self) -> TokenSet {
+    /// What may come in reasoning behind this text. The answer may not end there, and no call begin: then it would have
+    /// no form at all.
+    fn in_reasoning(&self, marks: &Marks, tail: &[u8]) -> TokenSet {
         let mut mask = TokenSet::alloc_ones(self.tokenizer.vocab_size());
-        self.tokenizer.end_of_generation().iter().for_each(|end| mask.disallow_token(*end));
+        let ends = self.tokenizer.end_of_generation();
+        ends.iter().chain(marks.never.iter()).for_each(|token| mask.disallow_token(*token));
+        let (calls, closes) = (missing(marks.calls, tail), missing(marks.close, tail));
+        if calls.is_empty() && closes.is_empty() {
+            return mask;
+        }
+        for token in 0..self.tokenizer.vocab_size() as u32 {
+            let text = text_of(token, &self.tokenizer);
+            let opens = calls.iter().any(|rest| text.starts_with(rest));
+            if opens || closes.iter().any(|rest| text.len() > rest.len() && text.starts_with(rest)) {
+                mask.disallow_token(token);
+            }
+        }
         mask
     }
 
     /// Takes the next token of the answer.
     pub fn accept(&mut self, token: u32) -> Result<(), Lost> {
         match &mut self.thinking {
-            Thinking::MayBegin { openers, closers } if openers.contains(&token) => {
-                self.thinking = Thinking::Inside { closers: std::mem::take(closers), tail: Vec::new() };
+            Thinking::MayBegin { openers, marks } if openers.contains(&token) => {
+                self.thinking = Thinking::Inside { marks: marks.clone(), tail: Vec::new() };
                 return Ok(());
             }
-            Thinking::Inside { closers, tail } => {
-                match self.tokenizer.special_text(token) {
-                    Some(text) => tail.extend_from_slice(text.as_bytes()),
-                    None => tail.extend_from_slice(self.tokenizer.token_bytes(token)),
-                }
-                let is_closed = closers.iter().any(|closer| contains(tail, closer.as_bytes()));
+            Thinking::Inside { marks, tail } => {
+                tail.extend_from_slice(text_of(token, &self.tokenizer));
+                let is_closed = marks.close.iter().any(|closer| contains(tail, closer.as_bytes()));
                 if is_closed {
                     let gaps = single_tokens(&["\n", "\n\n"], &self.tokenizer);
                     self.thinking = Thinking::Ended { gaps };
                 } else {
-                    let longest = closers.iter().map(String::len).max().unwrap_or(0);
-                    tail.drain(..tail.len().saturating_sub(longest));
+                    tail.drain(..tail.len().saturating_sub(marks.longest()));
                 }
                 return Ok(());
             }

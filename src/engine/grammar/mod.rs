@@ -19,20 +19,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use llguidance::Matcher;
+use serde_json::Value;
 
 use super::settings::Constraint;
 use super::tokenizer::Tokenizer;
 use crate::parse::{ReasoningFormat, ToolFormat};
 use crate::prompt::ToolDefinition;
-pub use calls::may_be_unmarked;
-use guide::Thinking;
+pub use calls::{may_be_unmarked, only_told};
 pub use guide::{Guide, Lost};
+use guide::{Marks, Thinking};
 pub use llguidance::toktrie::SimpleVob as TokenSet;
 use workshop::{Workshop, readable};
 
 /// Changes whenever a constraint may allow other tokens than before: the library's version, and the number of our own
 /// changes since.
-pub(super) const FORMS_VERSION: &str = "1.9.1.2";
+pub(super) const FORMS_VERSION: &str = "1.9.1.3";
 
 /// Longest that a request waits until its constraint is compiled, and as long again for its turn.
 const COMPILING_MAX: Duration = Duration::from_secs(1);
@@ -41,6 +42,11 @@ const COMPILING_MAX: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Uncompilable(pub String);
+
+/// What is wrong with a schema by itself, as far as that is seen without compiling it; its place is in the text.
+pub fn fault(schema: &Value) -> Option<Uncompilable> {
+    bounds::schema(schema).err()
+}
 
 /// Why a constraint is not compiled for a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,13 +75,13 @@ pub struct Surroundings<'a> {
 pub struct Compiled {
     matcher: Matcher,
     tokenizer: Arc<Tokenizer>,
-    reasoning: ReasoningFormat,
+    marks: Option<Marks>,
 }
 
 impl Compiled {
     /// A guide at the beginning of an answer. `starts_in_reasoning` is what the prompt says of it, if anything.
     pub fn guide(&self, starts_in_reasoning: Option<bool>) -> Guide {
-        let thinking = Thinking::new(self.reasoning, starts_in_reasoning, &self.tokenizer);
+        let thinking = Thinking::new(self.marks.as_ref(), starts_in_reasoning, &self.tokenizer);
         // With a lexer of its own: what one sequence uses up is not missing to another.
         Guide::new(self.matcher.deep_clone(), thinking, Arc::clone(&self.tokenizer))
     }
@@ -83,7 +89,7 @@ impl Compiled {
 
 impl fmt::Debug for Compiled {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Compiled").field("reasoning", &self.reasoning).finish_non_exhaustive()
+        formatter.debug_struct("Compiled").field("marks", &self.marks).finish_non_exhaustive()
     }
 }
 
@@ -108,7 +114,22 @@ impl Grammars {
     /// Compiles a constraint that is asked for now, or finds it among those that were; refuses one that takes long. May
     /// take a core for a while: not for async threads.
     pub fn compile_soon(&self, constraint: &Constraint, surroundings: &Surroundings<'_>) -> Result<Compiled, Refused> {
+        self.check_told(constraint, surroundings, Some(COMPILING_MAX))?;
         self.compile_within(constraint, surroundings, Some(COMPILING_MAX))
+    }
+
+    /// Refuses a grammar that is only told to the model, where it is none.
+    fn check_told(
+        &self,
+        constraint: &Constraint,
+        surroundings: &Surroundings<'_>,
+        most: Option<Duration>,
+    ) -> Result<(), Refused> {
+        let Some(calls) = &constraint.calls else { return Ok(()) };
+        for (_, grammar) in only_told(surroundings.tool_format.writing(), calls, surroundings.tools) {
+            self.workshop.compile(rules::lark(grammar)?, most)?;
+        }
+        Ok(())
     }
 
     /// The same for a constraint that was taken once: what is slow now is compiled all the same, however long it takes.
@@ -127,6 +148,7 @@ impl Grammars {
     ) -> Result<Compiled, Refused> {
         let grammar = rules::grammar(constraint, surroundings, &self.tokenizer)?;
         let matcher = self.workshop.compile(grammar, most)?;
-        Ok(Compiled { matcher, tokenizer: Arc::clone(&self.tokenizer), reasoning: surroundings.reasoning })
+        let marks = Marks::new(surroundings, &self.tokenizer);
+        Ok(Compiled { matcher, tokenizer: Arc::clone(&self.tokenizer), marks })
     }
 }

@@ -59,6 +59,12 @@ pub(super) fn grammar(
     Ok(TopLevelGrammar { grammars, max_tokens: None })
 }
 
+/// A grammar by itself.
+pub(super) fn lark(grammar: &str) -> Result<TopLevelGrammar, Uncompilable> {
+    bounds::lark(grammar)?;
+    Ok(TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(grammar.to_owned())))
+}
+
 fn either(one: Option<String>, other: Option<String>) -> String {
     one.into_iter().chain(other).collect::<Vec<_>>().join(" | ")
 }
@@ -143,7 +149,7 @@ fn is_data(keyword: &str) -> bool {
 }
 
 /// Whether what stands under this keyword are schemas by names.
-fn names_schemas(keyword: &str) -> bool {
+pub(super) fn names_schemas(keyword: &str) -> bool {
     matches!(keyword, "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas")
 }
 

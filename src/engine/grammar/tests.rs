@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::kept::KEPT_MAX;
 use super::*;
+use crate::engine::gguf::{self, Array, Gguf, Writer};
 use crate::engine::settings::{CallRule, Callable, TextRule};
 
 /// The byte tokenizer's end of a turn.
@@ -236,6 +237,51 @@ fn the_constraint_holds_behind_the_reasoning() {
     assert!(!takes(&mut always.guide(&constraint, None), "so</think>no"));
 }
 
+/// A tokenizer of all bytes, then these control tokens, the last of which ends answers, then these syllables.
+fn tokenizer(control: &[&str], syllables: &[&str]) -> Tokenizer {
+    let mut tokens: Vec<String> = (0..=255_u8).map(|byte| format!("<0x{byte:02X}>")).collect();
+    let mut kinds = vec![6; tokens.len()];
+    for (texts, kind) in [(control, 3), (syllables, 1)] {
+        tokens.extend(texts.iter().map(|text| (*text).to_owned()));
+        kinds.extend(texts.iter().map(|_| kind));
+    }
+    let file = Writer::new()
+        .entry("tokenizer.ggml.model", gguf::Value::String("llama".to_owned()))
+        .entry("tokenizer.ggml.scores", gguf::Value::Array(Array::F32(vec![0.0; tokens.len()])))
+        .entry("tokenizer.ggml.tokens", gguf::Value::Array(Array::String(tokens)))
+        .entry("tokenizer.ggml.token_type", gguf::Value::Array(Array::I32(kinds)))
+        .entry("tokenizer.ggml.eos_token_id", gguf::Value::U32(255 + control.len() as u32))
+        .finish();
+    Tokenizer::from_gguf(&Gguf::parse(&file).unwrap()).unwrap()
+}
+
+#[test]
+fn no_token_of_the_reasoning_reaches_into_the_answer_or_opens_a_call() {
+    let syllables = [">{", "<tool", "_call>", "x<tool_call>", "</think>{"];
+    let grammars = Grammars::new(Arc::new(tokenizer(&["<tool_call>", "</s>"], &syllables)));
+    let [control, closes_and_more, begins_call, ends_call, has_call, has_close] = [256, 258, 259, 260, 261, 262];
+    let thinker = Scene { reasoning: "nemotron_v3", ..PLAIN };
+    let compiled = grammars.compile(&schema(one_field("ok")), &thinker.surroundings()).unwrap();
+    let allows = |guide: &mut Guide, token: u32| guide.mask().unwrap().unwrap().is_allowed(token);
+    let mut guide = compiled.guide(None);
+    for token in [control, has_call, has_close] {
+        assert!(!allows(&mut guide, token), "{token}");
+    }
+    assert!(allows(&mut guide, closes_and_more) && allows(&mut guide, ends_call));
+    guide.accept(begins_call).unwrap();
+    assert!(!allows(&mut guide, ends_call) && allows(&mut guide, u32::from(b'_')));
+    for token in b"</think".map(u32::from) {
+        guide.accept(token).unwrap();
+    }
+    assert!(!allows(&mut guide, closes_and_more) && allows(&mut guide, u32::from(b'>')));
+    guide.accept(u32::from(b'>')).unwrap();
+    assert!(allows(&mut guide, u32::from(b'{')) && !allows(&mut guide, u32::from(b'x')));
+    // Of a format whose reasoning no call ends, its mark is a word like any other.
+    let other = Scene { reasoning: "deepseek_r1", ..PLAIN };
+    let compiled = grammars.compile(&schema(one_field("ok")), &other.surroundings()).unwrap();
+    assert!(allows(&mut compiled.guide(None), control));
+}
+
 #[test]
 fn what_is_certain_is_known_ahead() {
     let constraint = schema(one_field("answer"));
@@ -254,12 +300,8 @@ fn what_is_certain_is_known_ahead() {
 fn what_cannot_be_held_to_is_refused_with_its_keyword() {
     for (wrong, word) in [
         (json!({"type": "object", "properties": {"a": {"not": {"type": "string"}}}}), "not"),
-        (json!({"type": "nothing"}), "nothing"),
-        (json!({"$ref": "#/$defs/missing"}), "missing"),
-        (json!({"$ref": "https://example.com/schema.json"}), "example.com"),
         (json!({"type": "string", "pattern": "(["}), "["),
         (json!({"allOf": [{"type": "string"}, {"type": "integer"}]}), "nsatisfiable"),
-        (json!({"type": "integer", "minimum": 3, "maximum": 2}), "minimum"),
     ] {
         let error = PLAIN.compile(&schema(wrong.clone())).unwrap_err().0;
         assert!(error.contains(word), "{wrong}: {error}");
@@ -268,6 +310,42 @@ fn what_cannot_be_held_to_is_refused_with_its_keyword() {
     assert!(PLAIN.compile(&text(TextRule::Lark { grammar: "start: missing".to_owned() })).is_err());
     let unknown = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["other"], true)), at: None };
     assert_eq!(PLAIN.compile(&unknown).unwrap_err().0, "no tool is called \"other\"");
+}
+
+#[test]
+fn what_is_seen_to_be_wrong_with_a_schema_is_refused_with_its_keyword_and_its_place() {
+    for (wrong, keyword) in [
+        (json!({"type": "nothing"}), "type"),
+        (json!({"type": ["string", "nothing"]}), "type"),
+        (json!({"$ref": "#/$defs/missing"}), "$ref"),
+        (json!({"$ref": "https://example.com/schema.json"}), "$ref"),
+        (json!({"type": "integer", "minimum": 3, "maximum": 2}), "minimum"),
+        (json!({"type": "string", "minLength": 3, "maxLength": 2}), "minLength"),
+        (json!({"type": "array", "minItems": 3, "maxItems": 2}), "minItems"),
+        (json!({"type": "object", "minProperties": 3, "maxProperties": 2}), "minProperties"),
+    ] {
+        let in_list = json!({"anyOf": [{"type": "null"}, wrong]});
+        let nested = json!({"type": "object", "properties": {"a/b": {"type": "array", "items": wrong}}});
+        let defined = json!({"$defs": {"type": wrong}, "type": "null"});
+        for (whole, place) in [
+            (wrong.clone(), "#"),
+            (in_list, "#/anyOf/1"),
+            (nested, "#/properties/a~1b/items"),
+            (defined, "#/$defs/type"),
+        ] {
+            let error = PLAIN.compile(&schema(whole.clone())).unwrap_err();
+            assert!(error.0.starts_with(keyword), "{whole}: {error}");
+            assert!(error.0.ends_with(&format!(", at {place}/{keyword}")), "{whole}: {error}");
+            let rule = Constraint { text: TextRule::Nothing, calls: Some(call_rule(&["f"], false)), at: None };
+            for format in ["hermes", "qwen3_coder", "gemma4"] {
+                let scene = Scene { tools: vec![tool("f", whole.clone())], format, ..PLAIN };
+                assert_eq!(scene.compile(&rule).unwrap_err(), error, "{format}");
+            }
+        }
+        // Data and names of the client's are no keywords.
+        let named = json!({"type": "object", "properties": {"type": {"type": "string"}, "$ref": {"const": wrong}}});
+        assert_eq!(fault(&named), None);
+    }
 }
 
 #[test]

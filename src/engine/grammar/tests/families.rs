@@ -4,7 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::engine::settings::{INPUT, InputRule};
-use crate::parse::{CallPart, DeclaredTool, Piece, Pipeline, PipelineConfig, ReasoningFormat, ToolFormat};
+use crate::parse::{
+    CallPart, DeclaredTool, Piece, Pipeline, PipelineConfig, ReasoningFormat, ToolFormat, closes_reasoning,
+};
 
 fn families() -> impl Iterator<Item = ToolFormat> {
     ToolFormat::all().filter(|format| *format != ToolFormat::NONE)
@@ -127,6 +129,49 @@ fn a_call_in_a_familys_own_form_is_what_its_reader_reads() {
         let [(name, arguments)] = &calls[..] else { panic!("{format}: {said:?} {calls:?}") };
         assert_eq!(name, "weather", "{format}: {said:?}");
         assert!(arguments["city"].is_string(), "{format}: {said:?}");
+    }
+}
+
+#[test]
+fn a_call_begins_behind_the_reasoning_also_where_its_reader_takes_one_inside_of_it() {
+    for (reasoning, family) in [
+        ("deepseek_v4", "deepseek_v4"),
+        ("nemotron_v3", "qwen3_coder"),
+        ("minimax_m2", "minimax_m2"),
+        ("kimi_k25", "kimi_k2"),
+        ("minimax_m3", "minimax_m3"),
+        ("kimi_k3", "kimi_k3"),
+    ] {
+        let format: ToolFormat = family.parse().unwrap();
+        let scene = Scene { tools: vec![weather()], format: format.name(), reasoning };
+        let close = closes_reasoning(reasoning.parse().unwrap()).unwrap();
+        for text in [TextRule::Nothing, TextRule::Any] {
+            let calls = Some(call_rule(&["weather"], false));
+            let is_bound = text == TextRule::Nothing;
+            let compiled = scene.compile(&Constraint { text, calls, at: None }).unwrap();
+            for opening in format.openings() {
+                let mut guide = compiled.guide(Some(true));
+                let (begun, last) = opening.as_bytes().split_at(opening.len() - 1);
+                let mut think = |thought: &[u8]| {
+                    for token in thought.iter().copied().map(u32::from) {
+                        assert!(guide.mask().unwrap().unwrap().is_allowed(token), "{reasoning}: {opening}");
+                        guide.accept(token).unwrap();
+                    }
+                };
+                think(b"so: ");
+                think(begun);
+                assert!(!guide.mask().unwrap().unwrap().is_allowed(u32::from(last[0])), "{reasoning}: {opening}");
+                for token in close.bytes().map(u32::from) {
+                    assert!(guide.mask().unwrap().unwrap().is_allowed(token), "{reasoning}: {opening}");
+                    guide.accept(token).unwrap();
+                }
+                if is_bound {
+                    let said = say(format, &mut guide, &[]);
+                    let calls = read(format, &scene.tools, &said);
+                    assert!(calls.len() == 1 && calls[0].1["city"].is_string(), "{reasoning}: {said:?}");
+                }
+            }
+        }
     }
 }
 
@@ -292,8 +337,11 @@ fn the_text_of_a_tool_follows_its_grammar_where_the_form_carries_text() {
     for format in families() {
         let scene = scene(format, vec![tool.clone()]);
         let compiled = scene.compile(&constraint).unwrap();
-        // Where it is not carried, it is any text in JSON.
+        let told = only_told(format.writing(), constraint.calls.as_ref().unwrap(), &scene.tools);
+        // Where it is not carried, it is any text in JSON, which is said.
+        assert_eq!(told.is_empty(), says_raw(format), "{format}");
         if !says_raw(format) {
+            assert_eq!(told, [("patch", PATCH)], "{format}");
             let said = say(format, &mut compiled.guide(None), &[]);
             assert_eq!(read(format, &scene.tools, &said).len(), 1, "{format}: {said:?}");
             continue;
@@ -322,6 +370,29 @@ fn the_text_of_a_tool_follows_its_grammar_where_the_form_carries_text() {
         "gemma4",
     ];
     assert_eq!(carrying, expected);
+}
+
+#[test]
+fn a_grammar_that_is_none_is_refused_also_where_it_is_only_told() {
+    for (wrong, word) in [("start: missing".to_owned(), "missing"), ("x".repeat(20_000), "bytes")] {
+        let (tool, constraint) = custom(InputRule::Lark { grammar: wrong });
+        for format in families() {
+            let scene = scene(format, vec![tool.clone()]);
+            let grammars = grammars();
+            let told = grammars.check_told(&constraint, &scene.surroundings(), None);
+            let refused = told.and_then(|()| Ok(grammars.compile(&constraint, &scene.surroundings())?)).unwrap_err();
+            assert!(refused.to_string().contains(word), "{format}: {refused}");
+        }
+    }
+    // Beside a tool whose arguments only JSON can say, a form of tags carries no text either.
+    let (tool, constraint) = custom(InputRule::Lark { grammar: PATCH.to_owned() });
+    let pattern = json!({"type": "object", "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}}});
+    let tools = vec![tool, super::tool("zip", pattern)];
+    let mut rule = constraint.calls.unwrap();
+    let writing = |family: &str| family.parse::<ToolFormat>().unwrap().writing();
+    rule.tools.extend(call_rule(&["zip"], false).tools);
+    assert_eq!(only_told(writing("kimi_k3"), &rule, &tools), [("patch", PATCH)]);
+    assert!(only_told(writing("hermes"), &rule, &tools).is_empty());
 }
 
 #[test]

@@ -29,8 +29,12 @@ fn hostile_rules_cost_bounded_work() {
         if let Ok(compiled) = PLAIN.compile(&constraint) {
             let mut guide = compiled.guide(None);
             for _ in 0..50 {
+                // Too much for one mask, which ends the answer with a reason; or else there is a way to go on.
                 let Ok(Some(mask)) = guide.mask() else { break };
-                let Some(token) = (0..256).rev().find(|token| mask.is_allowed(*token)) else { break };
+                let Some(token) = (0..256).rev().find(|token| mask.is_allowed(*token)) else {
+                    assert!(mask.is_allowed(END), "{constraint:?}");
+                    break;
+                };
                 if guide.accept(token).is_err() {
                     break;
                 }
@@ -266,4 +270,13 @@ fn what_takes_too_long_is_refused_and_is_nobody_elses_trouble() {
     assert!(matches!(grammars.compile_within(&other, &surroundings, none), Err(Refused::Busy)));
     drop(turn);
     assert!(grammars.compile(&other, &surroundings).is_ok());
+}
+
+#[test]
+fn whoever_waits_for_others_is_told_in_the_end_and_not_kept() {
+    let grammars = grammars();
+    let scene = PLAIN;
+    let _turn = grammars.workshop.turn(None);
+    let choice = text(TextRule::Choice { texts: vec!["a".to_owned()] });
+    assert!(matches!(grammars.compile_soon(&choice, &scene.surroundings()), Err(Refused::Busy)));
 }
