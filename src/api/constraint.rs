@@ -313,6 +313,7 @@ mod tests {
 
     use super::*;
     use crate::api::create;
+    use crate::api::input::Known;
     use crate::engine::settings::InputRule;
     use crate::engine::{Engine, Grammars, ScriptedEngine};
     use crate::prompt::ToolDefinition;
@@ -389,7 +390,7 @@ mod tests {
         ] {
             let body = json!({"input": items, "tool_choice": choice});
             let request = serde_json::from_value(body.clone()).unwrap();
-            let mut create = create::create(&model(), None, &request, &body, &Toolbox::default()).unwrap();
+            let mut create = create::create(&model(), Known::default(), &request, &body, &Toolbox::default()).unwrap();
             create.config.take_tools(create.input.iter());
             let calls = create.config.constraint.as_ref().unwrap().calls.as_ref().unwrap();
             assert_eq!(calls.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), names);
@@ -401,7 +402,7 @@ mod tests {
         for choice in [Value::Null, json!("required"), named] {
             let body = json!({"input": "go on", "tool_choice": choice});
             let request = serde_json::from_value(body.clone()).unwrap();
-            let create = create::create(&model(), None, &request, &body, &before).unwrap();
+            let create = create::create(&model(), Known::default(), &request, &body, &before).unwrap();
             let calls = create.config.constraint.as_ref().unwrap().calls.as_ref().unwrap();
             assert_eq!((calls.tools.len(), calls.tools[0].input.is_some()), (1, true), "{choice}");
             check(&model(), &create::as_begun(&create, &before), &GenerationParams::default()).unwrap();
@@ -409,7 +410,7 @@ mod tests {
         let wrong = json!({"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "ebnf"}});
         let body = json!({"input": [{"type": "additional_tools", "tools": [look, wrong]}]});
         let request = serde_json::from_value(body.clone()).unwrap();
-        let refused = create::create(&model(), None, &request, &body, &Toolbox::default()).unwrap_err();
+        let refused = create::create(&model(), Known::default(), &request, &body, &Toolbox::default()).unwrap_err();
         assert_eq!(refused.param.as_deref(), Some("input[0].tools[1].format.definition"));
     }
 

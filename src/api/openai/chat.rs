@@ -12,7 +12,7 @@ use super::{choices, functions};
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, decode};
-use crate::api::create::{self, Claimed, Key};
+use crate::api::create::{self, Claimed, IGNORED_PARTS, IGNORED_TOOLS, Key};
 use crate::api::errors::{OpenAiError, invalid};
 use crate::api::idempotency;
 use crate::api::input;
@@ -37,8 +37,8 @@ use crate::protocol::logprobs::ChoiceLogprobs;
 use crate::protocol::sampling::GenerationParams;
 use crate::store::Operation;
 
-/// Most choices of one request.
-const CHOICES_MAX: u32 = 8;
+/// Most choices of one request, as OpenAI has it. Each takes the room of a request.
+const CHOICES_MAX: u32 = 128;
 
 /// What the answer to a request shows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,16 +91,17 @@ pub(crate) async fn create(
         Claimed::Fresh(claim) => claim,
         Claimed::Replay(answer) => return choices::replay(&app, &principal, answer, form, permit).await,
     };
-    let create = core_request(app.engine(request.model.as_deref())?.model(), &request, &body)?;
+    let mut create = core_request(app.engine(request.model.as_deref())?.model(), &request, &body)?;
+    create.config.extras.chat_of = create.config.store.then(|| principal.principal.clone());
     create::check_constraint(&app, &create, &body, &Toolbox::default()).await?;
     let creates = choices::of_one(create, request.n.unwrap_or(1));
     let asked = choices::ask(&app, &principal, creates, claim, &mut permit).await.map_err(of_messages)?;
-    choices::answer(&app, asked, form, permit).await
+    choices::answer(&app, asked, form, permit).await.map_err(|OpenAiError(reject)| of_messages(reject).into())
 }
 
 /// What the core says of its input is about the messages here. A result that answers no call is a mistake in them: who
 /// reads that something was not found looks for the model.
-fn of_messages(reject: Reject) -> Reject {
+pub(super) fn of_messages(reject: Reject) -> Reject {
     let code = if reject.code == Code::ToolCallNotFound { Code::InvalidInput } else { reject.code };
     let param = reject.param.map(|param| if param == "input" { "messages".to_owned() } else { param });
     Reject { code, param, ..reject }
@@ -149,12 +150,17 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     }
     let fresh = &mut FreshIds::random();
     let input = input::chat_items(messages, fresh)?;
-    let params: GenerationParams = decode(body)?;
+    let mut params: GenerationParams = decode(body)?;
     let (word, kwargs) = (request.reasoning_effort.as_deref(), request.chat_template_kwargs.as_ref());
     let (thinking, template_kwargs) = input::thought(word, "reasoning_effort", kwargs, model)?;
+    let template_kwargs = input::with_verbosity(template_kwargs, body.get("verbosity"));
     let old_limit = input::token_limit(request.max_tokens, "max_tokens")?;
     let limit = input::token_limit(request.max_completion_tokens, "max_completion_tokens")?;
-    let toolbox = tools::of_chat(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    let (toolbox, ignored) = tools::of_chat(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    params.tool_choice = params.tool_choice.map(|choice| tools::visible_choice(&choice, &toolbox));
+    let asked = messages.iter().filter(|message| message.role != "assistant");
+    let parts = input::unknown_parts(asked.map(|message| message.content.as_ref()));
+    let labels = request.metadata.clone().unwrap_or_default();
     let constraint = constraint::constraint(&params, &toolbox, model)?;
     let config = ResponseConfig {
         tools: toolbox.tools,
@@ -164,7 +170,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         stop: input::stops(request.stop.as_ref())?,
         template_kwargs,
         store: request.store == Some(true),
-        metadata: request.metadata.clone().unwrap_or_default(),
+        metadata: create::with_notes(labels, [(IGNORED_TOOLS, ignored), (IGNORED_PARTS, parts)]),
         echo: tier(body),
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
@@ -185,6 +191,13 @@ pub(super) fn completion_id(id: ResponseId) -> String {
     id.to_string().replacen("resp_", "chatcmpl-", 1)
 }
 
+/// The labels of an answer that say what of its request was left out, with the client's own; none where nothing was.
+pub(super) fn notes(response: &conversation::Response) -> Option<Map<String, Value>> {
+    let labels = &response.config.metadata;
+    let is_noted = [IGNORED_TOOLS, IGNORED_PARTS].iter().any(|label| labels.contains_key(*label));
+    is_noted.then(|| labels.clone())
+}
+
 /// The service tier that a response was given, where its request asked for one.
 pub(super) fn tier_of(response: &conversation::Response) -> Option<String> {
     response.config.echo.get("service_tier").and_then(Value::as_str).map(str::to_owned)
@@ -195,7 +208,12 @@ pub(super) fn whole(choices: &[conversation::Response], shown: Shown) -> Respons
     Json(choices.first().map(|first| completion(first, choices, shown))).into_response()
 }
 
-fn completion(first: &conversation::Response, choices: &[conversation::Response], shown: Shown) -> Completion {
+/// The answer with these choices.
+pub(super) fn completion(
+    first: &conversation::Response,
+    choices: &[conversation::Response],
+    shown: Shown,
+) -> Completion {
     let usages: Vec<_> = choices.iter().map(|choice| choice.usage).collect();
     Completion {
         id: completion_id(first.id),
@@ -206,6 +224,7 @@ fn completion(first: &conversation::Response, choices: &[conversation::Response]
         usage: usage(&usages),
         service_tier: tier_of(first),
         system_fingerprint: first.config.fingerprint.clone(),
+        metadata: notes(first),
     }
 }
 
