@@ -382,6 +382,16 @@ impl DirectoryHandle {
         self.owned(found, principal, not_found).await
     }
 
+    /// The stored conversation that has, or had, this item, if there is one.
+    pub async fn of_item(&self, id: ItemId, principal: &str) -> Result<Option<ConversationHandle>, Reject> {
+        let found = self.parts.journal.conversation_of_item(id).map_err(|error| store_reject(&error))?;
+        let Some(found) = found else { return Ok(None) };
+        match self.conversation(found, principal).await {
+            Err(reject) if reject.code == Code::ConversationNotFound => Ok(None),
+            handle => handle.map(Some),
+        }
+    }
+
     /// A conversation that no journal knows, if it lives and is this principal's.
     async fn owned_unstored(
         &self,

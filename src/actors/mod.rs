@@ -4,6 +4,7 @@
 //! needs may sit in `post_stop`: a kill runs none.
 
 mod chat;
+mod chats;
 mod checkpoints;
 mod conversation;
 mod courier;
@@ -52,6 +53,7 @@ mod teller;
 #[cfg(test)]
 mod tests;
 
+pub use chats::ChatsFrom;
 pub use directory::{DirectoryHandle, Open};
 pub use foresight::Foresight;
 pub use handle::{AnsweredCall, Cancelled, Claimed, ConversationHandle};

@@ -114,7 +114,7 @@ impl DirectoryHandle {
 fn refusal(unrendered: Unrendered) -> Reject {
     match unrendered {
         Unrendered::Template(message) => Reject::new(Code::InvalidInput, message).param("messages"),
-        Unrendered::TooLong(message) => Reject::new(Code::ContextLengthExceeded, message),
+        Unrendered::TooLong(message) => Reject::new(Code::ContextLengthExceeded, message).param("input"),
         Unrendered::Constraint(message) => Reject::new(Code::InvalidInput, message),
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::custom_tools;
 use super::errors::invalid;
+use super::tools::Noted;
 use crate::conversation::{Reject, ResponseConfig, Toolbox};
 use crate::engine::settings::{CallRule, Callable, Constraint, TextRule};
 use crate::engine::{self, Medium, ModelInfo, Refused, Surroundings, Uncompilable, may_be_unmarked};
@@ -314,11 +315,14 @@ fn chosen(choice: &Value, all: Vec<String>) -> Result<(Vec<String>, bool), Rejec
 
 /// The custom tools whose grammar is only told to the model, by the names that it sees: the form of its calls holds it
 /// to none.
-pub(crate) fn only_told(constraint: Option<&Constraint>, tools: &Toolbox, model: &ModelInfo) -> Vec<String> {
+pub(crate) fn only_told(constraint: Option<&Constraint>, tools: &Toolbox, model: &ModelInfo) -> Noted {
+    let mut noted = Noted::default();
     let calls = constraint.and_then(|constraint| constraint.calls.as_ref());
-    let Some(calls) = calls.filter(|_| model.medium == Medium::Tokens) else { return Vec::new() };
-    let told = engine::only_told(model.tool_format.writing(), calls, &tools.tools);
-    told.into_iter().map(|(name, _)| name.to_owned()).collect()
+    let Some(calls) = calls.filter(|_| model.medium == Medium::Tokens) else { return noted };
+    for (name, _) in engine::only_told(model.tool_format.writing(), calls, &tools.tools) {
+        noted.note(name);
+    }
+    noted
 }
 
 /// Whether a call object that is all of an answer under this constraint is taken for a call: as for the model, but
@@ -334,6 +338,7 @@ mod tests {
 
     use super::*;
     use crate::api::create;
+    use crate::api::input::Known;
     use crate::engine::settings::InputRule;
     use crate::engine::{Engine, Grammars, ScriptedEngine};
     use crate::prompt::ToolDefinition;
@@ -410,7 +415,7 @@ mod tests {
         ] {
             let body = json!({"input": items, "tool_choice": choice});
             let request = serde_json::from_value(body.clone()).unwrap();
-            let mut create = create::create(&model(), None, &request, &body, &Toolbox::default()).unwrap();
+            let mut create = create::create(&model(), Known::default(), &request, &body, &Toolbox::default()).unwrap();
             create.config.take_tools(create.input.iter());
             let calls = create.config.constraint.as_ref().unwrap().calls.as_ref().unwrap();
             assert_eq!(calls.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), names);
@@ -422,7 +427,7 @@ mod tests {
         for choice in [Value::Null, json!("required"), named] {
             let body = json!({"input": "go on", "tool_choice": choice});
             let request = serde_json::from_value(body.clone()).unwrap();
-            let create = create::create(&model(), None, &request, &body, &before).unwrap();
+            let create = create::create(&model(), Known::default(), &request, &body, &before).unwrap();
             let calls = create.config.constraint.as_ref().unwrap().calls.as_ref().unwrap();
             assert_eq!((calls.tools.len(), calls.tools[0].input.is_some()), (1, true), "{choice}");
             check(&model(), &create::as_begun(&create, &before), &GenerationParams::default()).unwrap();
@@ -430,12 +435,12 @@ mod tests {
         let wrong = json!({"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "ebnf"}});
         let body = json!({"input": [{"type": "additional_tools", "tools": [look, wrong]}]});
         let request = serde_json::from_value(body.clone()).unwrap();
-        let refused = create::create(&model(), None, &request, &body, &Toolbox::default()).unwrap_err();
+        let refused = create::create(&model(), Known::default(), &request, &body, &Toolbox::default()).unwrap_err();
         assert_eq!(refused.param.as_deref(), Some("input[0].tools[1].format.definition"));
     }
 
     #[test]
-    fn a_grammar_that_the_form_of_calls_cannot_carry_is_told_of_or_refused_and_never_passed_over() {
+    fn a_grammar_that_the_form_of_calls_cannot_carry_is_told_of_and_one_that_is_none_refused() {
         let custom = |grammar: &str| {
             let format = json!({"type": "grammar", "syntax": "lark", "definition": grammar});
             json!({"type": "custom", "name": "patch", "format": format})
@@ -459,8 +464,8 @@ mod tests {
         let body = json!({"messages": [{"role": "user", "content": "go"}],
             "tools": [{"type": "custom", "custom": {"name": "patch", "format": grammar}}]});
         let asked = |model: &ModelInfo| create::to_render(model, None, &body);
-        assert!(asked(&model()).is_ok());
-        assert_eq!(asked(&in_json).unwrap_err().param.as_deref(), Some("tools[0].custom.format"));
+        assert!(asked(&model()).unwrap().config.metadata.is_empty());
+        assert_eq!(asked(&in_json).unwrap().config.metadata["midstream_unheld_tools"], "patch");
     }
 
     #[test]

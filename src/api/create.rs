@@ -7,7 +7,8 @@ use super::Seal;
 use super::body::decode;
 use super::errors::invalid;
 use super::idempotency::fingerprint;
-use super::input;
+use super::input::{self, Known};
+use super::references;
 use super::tools::{self, Declared, Noted};
 use super::unserved;
 use super::{constraint, sampling};
@@ -20,7 +21,8 @@ use crate::engine::ModelInfo;
 use crate::error::Code;
 use crate::ids::{ConversationId, FreshIds, ResponseId};
 use crate::prompt::PromptEnd;
-use crate::protocol::responses::CreateResponse;
+use crate::protocol::TextOr;
+use crate::protocol::responses::{ConversationParam, CreateResponse};
 use crate::protocol::sampling::GenerationParams;
 use crate::protocol::tokenize::Tokenize;
 use crate::store::{KeyScope, KeyedAnswer, Operation};
@@ -43,11 +45,12 @@ const ECHOED: [&str; 11] = [
 /// What a request includes for its reasoning to be sealed.
 const SEALED_REASONING: &str = "reasoning.encrypted_content";
 
-/// Labels of a response that say which kinds of tools and of input items were left out.
-const IGNORED_TOOLS: &str = "midstream_ignored_tools";
+/// Labels of a response that say which kinds of tools, of input items and of their parts were left out.
+pub(crate) const IGNORED_TOOLS: &str = "midstream_ignored_tools";
 const IGNORED_ITEMS: &str = "midstream_ignored_items";
+pub(crate) const IGNORED_PARTS: &str = "midstream_ignored_parts";
 /// And the custom tools whose grammar the model is told of, but not held to.
-const UNHELD_TOOLS: &str = "midstream_unheld_tools";
+pub(crate) const UNHELD_TOOLS: &str = "midstream_unheld_tools";
 
 /// An idempotency key with its place and the request it stands for.
 #[derive(Clone, Debug)]
@@ -113,7 +116,7 @@ pub(crate) fn check(request: &CreateResponse, body: &Value) -> Result<(), Reject
 /// brought.
 pub(crate) fn create(
     model: &ModelInfo,
-    seal: Option<&Seal>,
+    known: Known<'_>,
     request: &CreateResponse,
     body: &Value,
     before: &Toolbox,
@@ -121,8 +124,9 @@ pub(crate) fn create(
     let fresh = &mut FreshIds::random();
     let response_id = ResponseId::draw(fresh);
     let mut params: GenerationParams = decode(body)?;
-    let Declared { mut toolbox, ignored, policies, .. } = tools::declared(request.tools.as_deref())?;
-    let input = input::items(request.input.as_ref(), "input", seal, fresh)?;
+    let Declared { mut toolbox, mut ignored, policies, .. } = tools::declared(request.tools.as_deref())?;
+    tools::note_choice(params.tool_choice.as_ref(), &mut ignored);
+    let input = input::items(request.input.as_ref(), "input", known, fresh)?;
     let mut callable = toolbox.clone();
     callable.take(before);
     callable.take(&brought(input.iter()));
@@ -135,6 +139,7 @@ pub(crate) fn create(
     let word = body.get("reasoning").and_then(|reasoning| reasoning.get("effort")).and_then(Value::as_str);
     let (thinking, template_kwargs) =
         input::thought(word, "reasoning.effort", request.chat_template_kwargs.as_ref(), model)?;
+    let template_kwargs = input::with_verbosity(template_kwargs, body.pointer("/text/verbosity"));
     let purpose = match request.generate {
         Some(false) => Purpose::Prefill,
         _ if input::compacts(request.input.as_ref()) => Purpose::Summary,
@@ -142,8 +147,7 @@ pub(crate) fn create(
     };
     let compacts = purpose == Purpose::Summary;
     let constraint = if compacts { None } else { constraint::constraint(&params, &callable, model)? };
-    let mut unheld = Noted::default();
-    constraint::only_told(constraint.as_ref(), &callable, model).iter().for_each(|name| unheld.note(name));
+    let unheld = constraint::only_told(constraint.as_ref(), &callable, model);
     let config = ResponseConfig {
         instructions: request.instructions.clone(),
         tools: toolbox.tools,
@@ -166,7 +170,7 @@ pub(crate) fn create(
         prompt_end: if purpose == Purpose::Prefill { PromptEnd::Nothing } else { PromptEnd::Answer },
         priority: input::priority(body)?,
         purpose,
-        seal: seal.filter(|_| compacts || params.includes(SEALED_REASONING)).map(|seal| seal.key(response_id)),
+        seal: known.seal.filter(|_| compacts || params.includes(SEALED_REASONING)).map(|seal| seal.key(response_id)),
         tools_allowed,
         extras: extras(body)?,
         price: model.price,
@@ -181,6 +185,7 @@ pub(crate) fn create(
 
 /// What few requests ask for.
 fn extras(body: &Value) -> Result<Extras, Reject> {
+    const CALLS: &str = "max_tool_calls";
     let truncates = match body.get("truncation") {
         None | Some(Value::Null) => false,
         Some(word) if word == "disabled" => false,
@@ -189,7 +194,14 @@ fn extras(body: &Value) -> Result<Extras, Reject> {
             return Err(invalid("truncation", format!("truncation is {other}, but must be auto or disabled")));
         }
     };
-    Ok(Extras { truncates, ..input::extras(body)? })
+    let max_tool_calls = match body.get(CALLS) {
+        None | Some(Value::Null) => None,
+        Some(most) => {
+            let most = most.as_u64().and_then(|most| u32::try_from(most).ok());
+            Some(most.ok_or_else(|| invalid(CALLS, format!("{CALLS} must be a whole number of calls")))?)
+        }
+    };
+    Ok(Extras { truncates, max_tool_calls, ..input::extras(body)? })
 }
 
 /// What the response object repeats of the request.
@@ -198,6 +210,10 @@ fn echoed(request: &CreateResponse, body: &Value, toolbox: &Toolbox) -> Map<Stri
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), body.get(name).filter(|value| !value.is_null())?.clone())))
         .collect();
+    // None is made: the reasoning itself is shown.
+    if let Some(summary) = echo.get_mut("reasoning").and_then(|reasoning| reasoning.get_mut("summary")) {
+        *summary = Value::Null;
+    }
     // What the model does not see is repeated all the same.
     let is_plain = |all: &&Vec<Value>| all.len() == toolbox.tools.len() && toolbox.shapes.is_empty();
     if let Some(all) = request.tools.as_ref().filter(|all| !is_plain(all)) {
@@ -208,15 +224,29 @@ fn echoed(request: &CreateResponse, body: &Value, toolbox: &Toolbox) -> Map<Stri
 
 /// The client's labels, and what of its request means nothing here.
 fn noted(request: &CreateResponse, ignored_tools: Noted, unheld_tools: Noted) -> Map<String, Value> {
-    let mut metadata = request.metadata.clone().unwrap_or_default();
-    let ignored_items = input::unknown_kinds(request.input.as_ref());
-    let notes = [(IGNORED_TOOLS, ignored_tools), (IGNORED_ITEMS, ignored_items), (UNHELD_TOOLS, unheld_tools)];
-    for (label, kinds) in notes {
-        if !kinds.0.is_empty() {
-            metadata.insert(label.to_owned(), kinds.0.join(", ").into());
-        }
+    let contents = match &request.input {
+        Some(TextOr::List(list)) => list.as_slice(),
+        _ => &[],
+    };
+    // A model's own parts that nobody knows were made elsewhere.
+    let asked = contents.iter().filter(|item| item.role.as_deref().is_some_and(|role| role != "assistant"));
+    let parts = input::unknown_parts(asked.map(|item| item.content.as_ref()));
+    let items = input::unknown_kinds(request.input.as_ref());
+    with_notes(
+        request.metadata.clone().unwrap_or_default(),
+        [(IGNORED_TOOLS, ignored_tools), (IGNORED_ITEMS, items), (IGNORED_PARTS, parts), (UNHELD_TOOLS, unheld_tools)],
+    )
+}
+
+/// A client's labels with those that say what is left out.
+pub(crate) fn with_notes<const N: usize>(
+    mut labels: Map<String, Value>,
+    notes: [(&str, Noted); N],
+) -> Map<String, Value> {
+    for (label, kinds) in notes.into_iter().filter(|(_, kinds)| !kinds.0.is_empty()) {
+        labels.insert(label.to_owned(), kinds.0.join(", ").into());
     }
-    metadata
+    labels
 }
 
 /// The core's request for the body of a chat completion or of a response, whichever it is, to be rendered only.
@@ -235,7 +265,7 @@ pub(crate) fn to_render(model: &ModelInfo, seal: Option<&Seal>, body: &Value) ->
             return Err(invalid(name, format!("{name} is not taken here; send the whole transcript as input")));
         }
     }
-    let mut create = create(model, seal, &request, body, &Toolbox::default())?;
+    let mut create = create(model, Known { seal, referred: None }, &request, body, &Toolbox::default())?;
     let asked: Tokenize = decode(body)?;
     create.config.prompt_end =
         input::prompt_end(asked.add_generation_prompt, asked.continue_final_message, &create.input)?;
@@ -299,7 +329,7 @@ pub(crate) async fn perform(
 ) -> Result<Done, Reject> {
     check(request, body)?;
     let conversation = request.conversation.as_ref();
-    let conversation = conversation.map(|it| conversation_id(it.id())).transpose()?;
+    let conversation = conversation.map(|it| conversation_id(it.id()).map_err(of_conversation)).transpose()?;
     let key = Key::new(principal, conversation, Operation::Create, key, fingerprint(body, None));
     let claim = match claim(app, key.as_ref())? {
         Claimed::Fresh(claim) => claim,
@@ -309,7 +339,9 @@ pub(crate) async fn perform(
     // Where there is nothing to continue, that is said when it is tried.
     let behind = continues(app, principal, request).await.ok().flatten();
     let before = tools_before(behind.as_ref());
-    let create = create(model, Some(&app.seal.of(principal)), request, body, &before)?;
+    let seal = app.seal.of(principal);
+    let referred = references::of_input(app, principal, request.input.as_ref(), behind.as_ref()).await?;
+    let create = create(model, Known { seal: Some(&seal), referred: Some(&referred) }, request, body, &before)?;
     check_constraint(app, &create, body, &before).await?;
     let id = create.response_id;
     let (handle, reader) = place(app, principal, request, create, key.as_ref(), claim).await?;
@@ -342,7 +374,7 @@ async fn place(
     claim: Option<KeyClaim>,
 ) -> Result<(ConversationHandle, Reader), Reject> {
     if let Some(conversation) = &request.conversation {
-        let handle = app.directory.conversation(conversation_id(conversation.id())?, principal).await?;
+        let handle = joined(app, principal, conversation).await?;
         let reader = handle.create(create, claim).await?;
         return Ok((handle, reader));
     }
@@ -363,7 +395,7 @@ async fn place(
 /// The conversation that a request would continue, as it would stand before the request; none for a new one.
 pub(crate) async fn continues(app: &App, principal: &str, request: &CreateResponse) -> Result<Option<State>, Reject> {
     if let Some(conversation) = &request.conversation {
-        let handle = app.directory.conversation(conversation_id(conversation.id())?, principal).await?;
+        let handle = joined(app, principal, conversation).await?;
         return Ok(Some(State::clone(&*handle.state().await?)));
     }
     let Some(previous) = &request.previous_response_id else { return Ok(None) };
@@ -379,6 +411,16 @@ pub(crate) async fn continues(app: &App, principal: &str, request: &CreateRespon
         state.calls.clear();
     }
     Ok(Some(state))
+}
+
+/// The conversation that a request joins.
+async fn joined(app: &App, principal: &str, named: &ConversationParam) -> Result<ConversationHandle, Reject> {
+    let id = conversation_id(named.id()).map_err(of_conversation)?;
+    app.directory.conversation(id, principal).await.map_err(of_conversation)
+}
+
+fn of_conversation(reject: Reject) -> Reject {
+    if reject.code == Code::ConversationNotFound { reject.param("conversation") } else { reject }
 }
 
 /// The response that a request continues is not known, or not where it looked.

@@ -15,7 +15,7 @@ use super::create::{Key, response_id};
 use super::errors::{self, invalid};
 use super::idempotency::echo;
 use super::inject::Injections;
-use super::input;
+use super::input::{self, Known};
 use crate::actors::ConversationHandle;
 use crate::conversation::{
     CallKind, Ending, Event, Input, Intervene, Intervention, InterventionStatus, OnLate, OnMultiple, Recorded, Reject,
@@ -107,7 +107,7 @@ pub(crate) fn read_steer(frame: &Value) -> Result<Intervene, Reject> {
     })?;
     let fresh = &mut FreshIds::random();
     check_steer_input(request.input.as_ref())?;
-    let items = input::items(request.input.as_ref(), "input", None, fresh)?;
+    let items = input::items(request.input.as_ref(), "input", Known::default(), fresh)?;
     Ok(Intervene {
         intervention_id: InterventionId::draw(fresh),
         response_id: response_id(previous)?,

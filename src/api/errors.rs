@@ -113,13 +113,20 @@ pub(crate) fn object(reject: Reject) -> ErrorObject {
     }
 }
 
+/// In how many seconds a client that was turned away may try again; none where that would not help.
+fn retry_after_s(reject: &Reject) -> Option<u64> {
+    let is_retried = matches!(reject.code.status(), 429 | 503) || reject.code == Code::IdempotencyInProgress;
+    let told = || reject.details.get(RETRY_AFTER).and_then(Value::as_u64);
+    is_retried.then(|| told().unwrap_or(RETRY_AFTER_S))
+}
+
 /// The frame that a socket answers a refused request with.
 pub(crate) fn frame(reject: Reject, event_id: Option<&str>) -> Value {
-    let status = reject.code.status();
+    let (status, wait_s) = (reject.code.status(), retry_after_s(&reject));
     let mut frame = json!({"type": "error", "status": status, "error": object(reject)});
-    if matches!(status, 429 | 503) {
+    if let Some(wait_s) = wait_s {
         // As the head of an HTTP answer says it.
-        frame["headers"] = json!({"retry-after": RETRY_AFTER_S.to_string()});
+        frame["headers"] = json!({"retry-after": wait_s.to_string()});
     }
     echo(&mut frame, event_id, false);
     frame
@@ -152,7 +159,8 @@ pub(crate) fn wrong_operation() -> Reject {
 
 /// A response that failed before it said anything.
 pub(crate) fn failed(error: &ResponseError, response_id: ResponseId) -> Reject {
-    Reject::new(error.code, error.message.clone()).detail("response_id", response_id.to_string())
+    let reject = Reject::new(error.code, error.message.clone()).detail("response_id", response_id.to_string());
+    if error.code == Code::ContextLengthExceeded { reject.param("input") } else { reject }
 }
 
 fn status(code: Code) -> StatusCode {
@@ -168,9 +176,7 @@ pub(crate) fn with_headers(reject: &Reject, mut response: Response) -> Response 
     if code == Code::UnsupportedEncoding {
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(coding::ACCEPTED));
     }
-    let is_retried = matches!(code.status(), 429 | 503) || code == Code::IdempotencyInProgress;
-    if is_retried {
-        let wait_s = reject.details.get(RETRY_AFTER).and_then(Value::as_u64).unwrap_or(RETRY_AFTER_S);
+    if let Some(wait_s) = retry_after_s(reject) {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(wait_s));
     } else if code.status() == 409 {
         let no = HeaderValue::from_static("false");
@@ -190,6 +196,29 @@ mod tests {
         let running = OpenAiError(in_progress(None)).into_response();
         assert_eq!(running.headers()["retry-after"], "1");
         assert!(!running.headers().contains_key("x-should-retry"));
+    }
+
+    #[test]
+    fn a_socket_says_as_http_does_when_to_come_back() {
+        for reject in [
+            Reject::new(Code::RateLimitExceeded, "text").detail(RETRY_AFTER, 42),
+            Reject::new(Code::Overloaded, "text"),
+            in_progress(None),
+            Reject::new(Code::ConversationBusy, "text"),
+        ] {
+            let said = OpenAiError(reject.clone()).into_response();
+            let said = said.headers().get("retry-after").map(|wait| wait.to_str().unwrap().to_owned());
+            let frame = frame(reject.clone(), None);
+            assert_eq!(frame["headers"]["retry-after"].as_str(), said.as_deref(), "{reject:?}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_that_is_too_long_is_the_inputs_fault() {
+        let error = |code| ResponseError { code, message: "text".to_owned() };
+        let id = ResponseId::from_bytes([1; 16]);
+        assert_eq!(failed(&error(Code::ContextLengthExceeded), id).param.as_deref(), Some("input"));
+        assert_eq!(failed(&error(Code::EngineFailed), id).param, None);
     }
 
     #[test]

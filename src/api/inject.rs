@@ -11,7 +11,7 @@ use super::create::{self, Claimed, response_id};
 use super::dialect::{Dialect, Hears, Request, last_number};
 use super::errors::{self, invalid, wrong_operation};
 use super::idempotency::echo;
-use super::input;
+use super::input::{self, Known};
 use crate::actors::ConversationHandle;
 use crate::conversation::{Event, Item, ItemBody, NewResponse, Recorded, Reject, State};
 use crate::error::Code;
@@ -39,7 +39,7 @@ pub(crate) fn read(frame: &Value) -> Result<Inject, Reject> {
             let text = "a tool_search_output brings tools, which only a new request can take; send it as its input";
             return Err(invalid(format!("input[{place}].type"), text));
         }
-        let read = input::item_list(std::slice::from_ref(item), "input", None, &mut FreshIds::random())?;
+        let read = input::item_list(std::slice::from_ref(item), "input", Known::default(), &mut FreshIds::random())?;
         if !matches!(read.first().map(|item| &item.body), Some(ItemBody::FunctionCallOutput { .. })) {
             let text = "only results of calls can be injected: items of the types function_call_output, \
                         custom_tool_call_output and local_shell_call_output";

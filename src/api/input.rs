@@ -1,5 +1,6 @@
 //! From the wire's input to the core's: items, tools, sampling, limits. Everything behind this is valid.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde::de::DeserializeOwned;
@@ -9,6 +10,7 @@ use super::body::decode;
 use super::constraint;
 use super::errors::invalid;
 pub(crate) use super::hints::{extras, priority};
+use super::references::{ITEM_REFERENCE, Referred, is_reference};
 use super::seal::{Kept, Seal};
 use super::tools::{self, Noted};
 use crate::conversation::{
@@ -30,18 +32,27 @@ fn fresh_item(body: ItemBody, fresh: &mut FreshIds) -> Item {
     Item { id: ItemId::draw(fresh), status: ItemStatus::Completed, body }
 }
 
-/// The input of a request: a bare text is a user message. Without a seal nothing that was sealed is opened.
+/// What items may stand for that do not say it themselves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known<'a> {
+    /// Opens what was sealed; without it nothing is opened.
+    pub(crate) seal: Option<&'a Seal>,
+    /// What references stand for; without it none is taken.
+    pub(crate) referred: Option<&'a Referred>,
+}
+
+/// The input of a request: a bare text is a user message.
 pub(crate) fn items(
     input: Option<&TextOr<InputItem>>,
     field: &str,
-    seal: Option<&Seal>,
+    known: Known<'_>,
     fresh: &mut FreshIds,
 ) -> Result<Vec<Item>, Reject> {
     match input {
         None => Ok(Vec::new()),
         Some(TextOr::Text(text)) if text.is_empty() => Err(invalid(field, format!("{field} is empty; say something"))),
         Some(TextOr::Text(text)) => Ok(vec![Item::message(ItemId::draw(fresh), Role::User, text)]),
-        Some(TextOr::List(list)) => item_list(list, field, seal, fresh),
+        Some(TextOr::List(list)) => item_list(list, field, known, fresh),
     }
 }
 
@@ -49,7 +60,7 @@ pub(crate) fn items(
 pub(crate) fn item_list(
     list: &[InputItem],
     field: &str,
-    seal: Option<&Seal>,
+    known: Known<'_>,
     fresh: &mut FreshIds,
 ) -> Result<Vec<Item>, Reject> {
     let mut items = Vec::with_capacity(list.len());
@@ -60,10 +71,17 @@ pub(crate) fn item_list(
             let text = format!("{at}: {COMPACTION_TRIGGER} asks for a summary as the last item of a request's input");
             return Err(invalid(at, text));
         }
-        items.extend(item_body(wire, &path, seal)?.map(|body| fresh_item(body, fresh)));
+        let body = item_body(wire, &path, known)?;
+        let found = match &body {
+            Some(ItemBody::FunctionCallOutput { output, call_kind: CallKind::ToolSearch, .. }) => {
+                Some(if is_reference(wire) { serde_json::from_str(output).ok() } else { wire.tools.clone() })
+            }
+            _ => None,
+        };
+        items.extend(body.map(|body| fresh_item(body, fresh)));
         // What a search found can be called behind its result.
-        if wire.kind.as_deref() == Some("tool_search_output") {
-            let list = wire.tools.as_ref().and_then(Value::as_array).map(Vec::as_slice);
+        if let Some(found) = found {
+            let list = found.as_ref().and_then(Value::as_array).map(Vec::as_slice);
             let toolbox = tools::declared_at(list, &format!("{path}.tools"))?.toolbox;
             items.push(fresh_item(ItemBody::AdditionalTools { toolbox, found: true }, fresh));
         }
@@ -75,7 +93,7 @@ pub(crate) fn item_list(
 /// read: what its other fields are is not known either.
 pub(crate) fn decode_with_items<T: DeserializeOwned>(body: &Value, field: &str) -> Result<T, Reject> {
     let unknown = |item: &Value| {
-        let kind = item["type"].as_str().filter(|kind| !KNOWN.contains(kind) && *kind != ITEM_REFERENCE);
+        let kind = item["type"].as_str().filter(|kind| !KNOWN.contains(kind));
         kind.map(|kind| json!({"type": kind}))
     };
     let list = body[field].as_array();
@@ -97,11 +115,8 @@ pub(crate) fn unknown_kinds(input: Option<&TextOr<InputItem>>) -> Noted {
     noted
 }
 
-/// A kind of item that is known and not served.
-const ITEM_REFERENCE: &str = "item_reference";
-
 /// The kinds of items that [`item_body`] reads.
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 14] = [
     "message",
     "reasoning",
     "function_call",
@@ -115,11 +130,15 @@ const KNOWN: [&str; 13] = [
     "additional_tools",
     "compaction",
     COMPACTION_TRIGGER,
+    ITEM_REFERENCE,
 ];
 
 /// What an item says; nothing for reasoning that nobody can read, and for kinds that mean nothing here.
-fn item_body(wire: &InputItem, path: &str, seal: Option<&Seal>) -> Result<Option<ItemBody>, Reject> {
-    let kept = || seal?.open(wire.encrypted_content.as_deref()?);
+fn item_body(wire: &InputItem, path: &str, known: Known<'_>) -> Result<Option<ItemBody>, Reject> {
+    let kept = || known.seal?.open(wire.encrypted_content.as_deref()?);
+    if is_reference(wire) {
+        return referred(wire, path, known.referred);
+    }
     Ok(Some(match wire.kind.as_deref().unwrap_or("message") {
         "message" => message(wire, path)?,
         "reasoning" => return reasoning(wire, path, kept()),
@@ -143,16 +162,16 @@ fn item_body(wire: &InputItem, path: &str, seal: Option<&Seal>) -> Result<Option
             let content = vec![Content::Text { text: SUMMARISE.to_owned() }];
             ItemBody::Message { role: Role::User, content }
         }
-        // What it refers to would be missing.
-        ITEM_REFERENCE => {
-            let at = format!("{path}.type");
-            return Err(invalid(
-                at.clone(),
-                format!("{at}: references to items are not supported; send the item itself"),
-            ));
-        }
         _ => return Ok(None),
     }))
+}
+
+/// What a reference stands for; nothing where that is in front of the request already.
+fn referred(wire: &InputItem, path: &str, referred: Option<&Referred>) -> Result<Option<ItemBody>, Reject> {
+    let found = referred.and_then(|referred| referred.get(wire.id.as_deref()?));
+    found.cloned().ok_or_else(|| {
+        invalid(format!("{path}.type"), format!("{path}: references to items are not taken here; send the item itself"))
+    })
 }
 
 /// A summary cannot be left out as reasoning can: everything that it stands for would be missing.
@@ -263,7 +282,7 @@ fn result_text(output: &Value, path: &str) -> Result<String, Reject> {
     };
     let text = |part: &ContentPart| match &part.text {
         Some(text) => text.clone(),
-        None => format!("[a part of the type {} is left out: this model reads text]", part.kind),
+        None => left_out(&part.kind),
     };
     Ok(parts.iter().map(text).collect())
 }
@@ -295,23 +314,45 @@ const TEXT_KINDS: [&str; 5] = ["text", "input_text", "output_text", "summary_tex
 /// The kind of a part that refuses.
 const REFUSAL: &str = "refusal";
 
-fn texts<'a>(parts: &'a [ContentPart], path: &str) -> Result<Vec<&'a str>, Reject> {
+/// Kinds of parts that some models see or hear: without them an answer would be about something else.
+const MEDIA: [&str; 9] =
+    ["image", "image_url", "input_image", "audio", "input_audio", "video_url", "input_video", "file", "input_file"];
+
+fn texts<'a>(parts: &'a [ContentPart], path: &str) -> Result<Vec<Cow<'a, str>>, Reject> {
     let texts = parts.iter().enumerate().map(|(position, part)| {
         let text = match part.kind.as_str() {
             kind if TEXT_KINDS.contains(&kind) => part.text.as_deref(),
             REFUSAL => part.refusal.as_deref(),
-            kind => {
+            kind if MEDIA.contains(&kind) => {
                 let at = format!("{path}[{position}].type");
                 let message = format!("{at}: the model reads text, and no parts of the type {kind:?}; send text");
                 return Err(invalid(at, message));
             }
+            kind => return Ok(Cow::Owned(left_out(kind))),
         };
-        text.ok_or_else(|| {
+        text.map(Cow::Borrowed).ok_or_else(|| {
             let at = format!("{path}[{position}].text");
             invalid(at.clone(), format!("{at} is missing"))
         })
     });
     texts.collect()
+}
+
+/// What the model sees in the place of a part.
+fn left_out(kind: &str) -> String {
+    format!("[a part of the type {kind} is left out: this model reads text]")
+}
+
+/// The kinds of parts in what was asked that mean nothing here.
+pub(crate) fn unknown_parts<'a>(contents: impl Iterator<Item = Option<&'a TextOr<ContentPart>>>) -> Noted {
+    let mut noted = Noted::default();
+    for content in contents.flatten() {
+        let TextOr::List(parts) = content else { continue };
+        let kinds = parts.iter().map(|part| part.kind.as_str());
+        let is_known = |kind: &str| TEXT_KINDS.contains(&kind) || kind == REFUSAL || MEDIA.contains(&kind);
+        kinds.filter(|kind| !is_known(kind)).for_each(|kind| noted.note(kind));
+    }
+    noted
 }
 
 /// The transcript of a chat request as items.
@@ -458,6 +499,15 @@ pub(crate) fn thought(
     let effort = effort(&model.efforts, word, at)?;
     let thinking = Thinking { budget_tokens: effort.budget_tokens, effort: Some(word.to_owned()) };
     Ok((Some(thinking), with_effort(kwargs, word, effort)))
+}
+
+/// How much is to be said, as a variable of the template: one that does not know it is not changed by it.
+pub(crate) fn with_verbosity(mut kwargs: Map<String, Value>, verbosity: Option<&Value>) -> Map<String, Value> {
+    const NAME: &str = "verbosity";
+    if let Some(word) = verbosity.and_then(Value::as_str).filter(|_| !kwargs.contains_key(NAME)) {
+        kwargs.insert(NAME.to_owned(), word.into());
+    }
+    kwargs
 }
 
 /// Where the prompt ends, as users of vLLM say it.

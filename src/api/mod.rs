@@ -30,6 +30,7 @@ mod operations;
 mod page;
 mod pages;
 mod patience;
+mod references;
 mod sampling;
 mod seal;
 mod socket;
@@ -241,6 +242,7 @@ pub(crate) fn request_to_render(model: &ModelInfo, body: &Value) -> Result<Creat
 /// Every route.
 pub fn router(app: App) -> Router {
     use conversations::{http, interventions};
+    use openai::kept_chats;
     let control = Router::new()
         .route("/v1/responses/{id}/cancel", post(openai::cancel::cancel))
         .route("/v1/responses/{id}/interventions", post(interventions::create))
@@ -251,7 +253,9 @@ pub fn router(app: App) -> Router {
         .merge(control)
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*id}", get(openai::models::get))
-        .route("/v1/chat/completions", post(openai::chat::create))
+        .route("/v1/chat/completions", post(openai::chat::create).get(kept_chats::list))
+        .route("/v1/chat/completions/{id}", get(kept_chats::get).post(kept_chats::update).delete(kept_chats::delete))
+        .route("/v1/chat/completions/{id}/messages", get(kept_chats::messages))
         .route("/v1/completions", post(openai::completions::create))
         .route(
             "/v1/responses",

@@ -238,7 +238,8 @@ fn part(role: Role, text: &str) -> Part {
     }
 }
 
-fn role_text(role: Role) -> &'static str {
+/// Who speaks, as the wire says it.
+pub(crate) fn role_text(role: Role) -> &'static str {
     match role {
         Role::System => "system",
         Role::Developer => "developer",

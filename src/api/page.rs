@@ -24,16 +24,29 @@ pub(crate) fn whole(items: &[Item]) -> ItemList {
     }
 }
 
-/// One page of them, newest first unless asked otherwise.
-pub(crate) fn page(mut items: Vec<Item>, query: &HashMap<String, String>) -> Result<ItemList, Reject> {
+/// Whether a list is asked for with the newest first; `unless_said` where nothing is said of it.
+pub(crate) fn is_newest_first(query: &HashMap<String, String>, unless_said: bool) -> Result<bool, Reject> {
     match query.get("order").map(String::as_str) {
-        None | Some("desc") => items.reverse(),
-        Some("asc") => {}
-        Some(_) => return Err(invalid("order", "order must be asc or desc")),
+        None => Ok(unless_said),
+        Some("desc") => Ok(true),
+        Some("asc") => Ok(false),
+        Some(_) => Err(invalid("order", "order must be asc or desc")),
     }
+}
+
+/// How many a page has at most.
+pub(crate) fn limit(query: &HashMap<String, String>) -> Result<usize, Reject> {
     let limit = query.get("limit").map_or(Ok(PAGE_ITEMS), |text| text.parse());
     let limit = limit.ok().filter(|limit| (1..=PAGE_ITEMS_MAX).contains(limit));
-    let limit = limit.ok_or_else(|| invalid("limit", format!("limit must be between 1 and {PAGE_ITEMS_MAX}")))?;
+    limit.ok_or_else(|| invalid("limit", format!("limit must be between 1 and {PAGE_ITEMS_MAX}")))
+}
+
+/// One page of them, newest first unless asked otherwise.
+pub(crate) fn page(mut items: Vec<Item>, query: &HashMap<String, String>) -> Result<ItemList, Reject> {
+    if is_newest_first(query, true)? {
+        items.reverse();
+    }
+    let limit = limit(query)?;
     if let Some(after) = query.get("after") {
         let place = items.iter().position(|item| item.wire_id() == *after);
         let no_item = || {

@@ -11,6 +11,7 @@ use super::anthropic::request;
 use super::body::decode;
 use super::create::{self, Done};
 use super::frame::is_end_of;
+use super::input::Known;
 use super::openai::chat;
 use super::stream::finish;
 use super::{App, Limits, Phase, Seal};
@@ -157,7 +158,8 @@ async fn what_was_only_prefilled_is_not_run_again() {
     turn["max_output_tokens"] = 2.into();
     let request = serde_json::from_value(turn.clone()).unwrap();
     let mut create =
-        create::create(app.engine(None).unwrap().model(), None, &request, &turn, &Toolbox::default()).unwrap();
+        create::create(app.engine(None).unwrap().model(), Known::default(), &request, &turn, &Toolbox::default())
+            .unwrap();
     (create.previous, create.config.store) = (Some(id), false);
     let next = create.response_id;
     handle.create(create, None).await.unwrap();

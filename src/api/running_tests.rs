@@ -116,6 +116,26 @@ async fn a_conversation_that_is_kept_goes_on_behind_its_models_context() {
 }
 
 #[tokio::test]
+async fn what_a_closed_connection_has_run_of_its_prompt_is_not_run_again() {
+    let served = Served::start(LoadOptions::default()).await;
+    // It does not end by itself.
+    let asked = json!({"input": "sea,".repeat(100), "store": false, "seed": 7, "logit_bias": {"257": -100}});
+    let streamed = with(asked.clone(), &json!({"stream": true, "max_output_tokens": 10_000}));
+    let mut stream = served.request("/v1/responses", &streamed).send().await.unwrap();
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("response.output_text.delta") {
+        seen.extend_from_slice(&stream.chunk().await.unwrap().expect("it says something"));
+    }
+    drop(stream);
+    served.has(0, 0).await;
+    let again = served.post("/v1/responses", &with(asked, &json!({"max_output_tokens": 1}))).await;
+    let prompt = again["usage"]["input_tokens"].as_u64().unwrap() as usize;
+    let cached = again["usage"]["input_tokens_details"]["cached_tokens"].as_u64().unwrap() as usize;
+    // The last token is always run.
+    assert_eq!(cached, (prompt - 1) / BLOCK * BLOCK, "{again}");
+}
+
+#[tokio::test]
 async fn what_is_more_urgent_starts_first_where_all_must_wait() {
     let served = Served::start(LoadOptions { step_sequences: 1, ..LoadOptions::default() }).await;
     let ask = |words: usize, tokens: u32, fields: &Value| {

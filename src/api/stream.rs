@@ -90,13 +90,15 @@ pub(crate) struct Follow {
     dispatch: bool,
     waiting: VecDeque<Value>,
     ended: bool,
-    last_number: u64,
+    /// The number behind that of the last event.
+    next_number: u64,
 }
 
 impl Follow {
     /// Follows the response from the beginning, or behind an event.
     pub(crate) fn new(reader: Reader, id: ResponseId, after: Option<u64>, dispatch: bool) -> Self {
-        Self { reader, id, after, dispatch, waiting: VecDeque::new(), ended: false, last_number: 0 }
+        let next_number = after.map_or(0, |after| after + 1);
+        Self { reader, id, after, dispatch, waiting: VecDeque::new(), ended: false, next_number }
     }
 
     /// Waits until the response shows a sign of life; one that fails before it is a refusal and not a stream. A
@@ -125,7 +127,7 @@ impl Follow {
                 continue;
             }
             if let Some(event) = openai(state, &recorded) {
-                self.last_number = event.sequence_number;
+                self.next_number = event.sequence_number + 1;
                 self.waiting.extend(serde_json::to_value(event));
             }
             self.waiting.extend(dispatch(state, &recorded.event).filter(|_| self.dispatch));
@@ -153,7 +155,7 @@ impl Follow {
                         "code": error.code,
                         "message": error.message,
                         "param": null,
-                        "sequence_number": follow.last_number,
+                        "sequence_number": follow.next_number,
                     });
                     Some((data(&value).event("error"), None))
                 }

@@ -73,22 +73,32 @@ pub(crate) fn allowed(choice: Option<&Value>) -> ToolsAllowed {
     }
 }
 
-/// The tools of a chat: functions, and tools that take a text. Other kinds are ignored.
-pub(crate) fn of_chat(tools: Option<&[Value]>, choice: Option<&Value>) -> Result<Toolbox, Reject> {
-    if choice.is_some_and(|choice| choice == "none") {
-        return Ok(Toolbox::default());
-    }
-    let tools = tools.unwrap_or_default();
+/// The tools of a chat: functions, and tools that take a text. Other kinds are ignored and noted.
+pub(crate) fn of_chat(tools: Option<&[Value]>, choice: Option<&Value>) -> Result<(Toolbox, Noted), Reject> {
+    let (tools, mut ignored) = (tools.unwrap_or_default(), Noted::default());
     let mut toolbox = Toolbox { holds: custom_tools::holds(tools, "tools")?, ..Toolbox::default() };
     for (position, tool) in tools.iter().enumerate() {
         let path = format!("tools[{position}]");
-        match tool["type"].as_str() {
-            Some("function") => toolbox.add(function(tool, &path)?, None, CallKind::Function),
-            Some("custom") => toolbox.add(custom(tool, &path)?, None, CallKind::Custom),
-            _ => {}
+        match tool["type"].as_str().unwrap_or_default() {
+            "function" => toolbox.add(function(tool, &path)?, None, CallKind::Function),
+            "custom" => toolbox.add(custom(tool, &path)?, None, CallKind::Custom),
+            kind => ignored.note(kind),
         }
     }
-    Ok(toolbox)
+    if choice.is_some_and(|choice| choice == "none") {
+        toolbox = Toolbox::default();
+    }
+    note_choice(choice, &mut ignored);
+    Ok((toolbox, ignored))
+}
+
+/// Notes a kind of choice that chooses nothing here.
+pub(crate) fn note_choice(choice: Option<&Value>, ignored: &mut Noted) {
+    const KNOWN: [&str; 6] = ["function", "custom", "allowed_tools", "auto", TOOL_SEARCH, LOCAL_SHELL];
+    let kind = choice.and_then(|choice| choice["type"].as_str());
+    if let Some(kind) = kind.filter(|kind| !KNOWN.contains(kind)) {
+        ignored.note(kind);
+    }
 }
 
 impl Declared {
@@ -200,7 +210,8 @@ fn local_shell() -> ToolDefinition {
 pub(crate) fn visible_choice(choice: &Value, toolbox: &Toolbox) -> Value {
     let visible = |tool: &Value| match tool["type"].as_str() {
         Some("function" | "custom") => {
-            let name = tool["name"].as_str().or_else(|| tool.pointer("/function/name")?.as_str());
+            let inner = || tool.get("function").or_else(|| tool.get("custom"))?["name"].as_str();
+            let name = tool["name"].as_str().or_else(inner);
             Some(json!({"type": "function", "name": resolved(name?, tool["namespace"].as_str(), toolbox)}))
         }
         Some(TOOL_SEARCH) => Some(json!({"type": "function", "name": TOOL_SEARCH})),
@@ -356,7 +367,8 @@ mod tests {
         let grammar = json!({"syntax": "lark", "definition": "start: \"a\""});
         let nested = json!({"name": "apply_patch", "format": {"type": "grammar", "grammar": grammar}});
         let chat = json!([{"type": "custom", "custom": nested}, {"type": "web_search"}]);
-        let of_chat = of_chat(chat.as_array().map(Vec::as_slice), None).unwrap();
+        let (of_chat, ignored) = of_chat(chat.as_array().map(Vec::as_slice), None).unwrap();
+        assert_eq!(ignored.0, ["web_search"]);
         let Toolbox { tools, shapes, holds } = every_kind().toolbox;
         assert_eq!(of_chat.tools, [tools[3].clone()]);
         assert_eq!(of_chat.shapes["apply_patch"], shapes["apply_patch"]);
@@ -383,6 +395,8 @@ mod tests {
             (json!({"type": "function", "namespace": "agents", "name": "wait"}), named("agents__wait")),
             (json!({"type": "custom", "name": "apply_patch"}), named("apply_patch")),
             (json!({"type": "function", "function": {"name": "exec_command"}}), named("exec_command")),
+            (json!({"type": "custom", "custom": {"name": "apply_patch"}}), named("apply_patch")),
+            (json!({"type": "of tomorrow", "name": "exec_command"}), json!("auto")),
             (json!({"type": "local_shell"}), named(LOCAL_SHELL)),
             (json!({"type": "web_search"}), json!("auto")),
             (

@@ -19,6 +19,12 @@ pub struct Extras {
     /// Whether the oldest turns are left out of a prompt that would be too long.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncates: bool,
+    /// The most calls that the answer may make.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tool_calls: Option<u32>,
+    /// Among whose kept chats the answer is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_of: Option<String>,
 }
 
 impl Extras {

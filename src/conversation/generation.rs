@@ -1,9 +1,12 @@
 //! News of the engine: a sequence began, grew, ended. News of a generation that is not outstanding is dropped.
 
+use std::ops::ControlFlow;
+
 use super::decide::{Draft, failed};
 use super::event::{Ending, Event, Usage};
 use super::input::{GenerationEnd, Output};
 use super::item::ItemStatus;
+use super::output::Halt;
 use super::prompts::RecordedPrompt;
 use super::purpose::Purpose;
 use super::state::ResponseStatus;
@@ -35,8 +38,8 @@ impl Draft {
         if active.config.purpose == Purpose::Prefill {
             return;
         }
-        if self.record_outputs(response_id, outputs).is_break() {
-            return self.cut(response_id);
+        if let ControlFlow::Break(halt) = self.record_outputs(response_id, outputs) {
+            return self.halt(response_id, halt);
         }
         self.warn_of_budget(response_id, 0);
         self.unattended_limit(response_id);
@@ -61,8 +64,8 @@ impl Draft {
         if active.config.purpose == Purpose::Prefill {
             return self.prefilled(response_id, end);
         }
-        if self.record_outputs(response_id, outputs).is_break() {
-            return self.cut(response_id);
+        if let ControlFlow::Break(halt) = self.record_outputs(response_id, outputs) {
+            return self.halt(response_id, halt);
         }
         let more = self.state.unrecorded(response_id, &tail_tokens, usage.as_ref());
         self.warn_of_budget(response_id, more);
@@ -90,6 +93,19 @@ impl Draft {
                 self.end_naturally(response_id, ItemStatus::Incomplete, terminal);
             }
             GenerationEnd::Failed { code, message } => self.end(response_id, failed(code, message)),
+        }
+    }
+
+    /// Ends a response of which nothing more is recorded.
+    fn halt(&mut self, response_id: ResponseId, halt: Halt) {
+        match halt {
+            Halt::Steered => self.cut(response_id),
+            Halt::CallsSpent => {
+                let generation = self.state.response(response_id).and_then(|response| response.generation);
+                self.abort(generation);
+                self.end_naturally(response_id, ItemStatus::Completed, Ending::Completed.into());
+                self.foresee(response_id);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! From generated pieces to events: items open, grow and close in the order in which they were generated.
 //!
-//! Recording breaks off at the end of an item where an instruction waits for one: what comes behind is dropped.
+//! Recording breaks off at the end of an item where an instruction waits for one, and in front of a call that is one
+//! too many: what comes behind is dropped.
 
 use std::ops::ControlFlow;
 
@@ -36,9 +37,18 @@ impl Kind {
     }
 }
 
+/// Why nothing more is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Halt {
+    /// An instruction waits for the end of an item.
+    Steered,
+    /// The model made all calls that it may.
+    CallsSpent,
+}
+
 impl Draft {
     /// Records what was generated. A token is in exactly one event: the first delta of its group.
-    pub(super) fn record_outputs(&mut self, response_id: ResponseId, outputs: Vec<Output>) -> ControlFlow<()> {
+    pub(super) fn record_outputs(&mut self, response_id: ResponseId, outputs: Vec<Output>) -> ControlFlow<Halt> {
         let mut grown = Grown::default();
         for output in outputs {
             grown.begin_group(output.tokens, output.logprobs);
@@ -51,7 +61,7 @@ impl Draft {
         ControlFlow::Continue(())
     }
 
-    fn record_piece(&mut self, response_id: ResponseId, piece: Piece, grown: &mut Grown) -> ControlFlow<()> {
+    fn record_piece(&mut self, response_id: ResponseId, piece: Piece, grown: &mut Grown) -> ControlFlow<Halt> {
         match piece {
             Piece::Reasoning(text) => {
                 self.open_text(response_id, Kind::Reasoning, grown)?;
@@ -60,6 +70,10 @@ impl Draft {
             Piece::Text(text) => {
                 self.open_text(response_id, Kind::Message, grown)?;
                 grown.push(&text);
+            }
+            Piece::ToolCallStarted { .. } if self.has_spent_calls(response_id) => {
+                self.flush(response_id, grown);
+                return ControlFlow::Break(Halt::CallsSpent);
             }
             Piece::ToolCallStarted { name, id: native_id, .. } => {
                 let call_id = CallId::draw(&mut self.now.fresh);
@@ -88,6 +102,13 @@ impl Draft {
         ControlFlow::Continue(())
     }
 
+    /// Whether the response may make no further call.
+    fn has_spent_calls(&self, response_id: ResponseId) -> bool {
+        let Some(response) = self.state.response(response_id) else { return false };
+        let calls = response.output.iter().filter(|output| Kind::of(&output.item.body) == Kind::Call).count();
+        response.config.extras.max_tool_calls.is_some_and(|most| calls >= most as usize)
+    }
+
     /// What the function that the model calls stands for.
     fn shape_of(&self, response_id: ResponseId, name: String) -> ToolShape {
         match self.state.response(response_id) {
@@ -97,12 +118,12 @@ impl Draft {
     }
 
     /// An item has ended: nothing more is recorded if an instruction waits for that.
-    fn boundary(&self, response_id: ResponseId) -> ControlFlow<()> {
-        if self.waits_for_item(response_id) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    fn boundary(&self, response_id: ResponseId) -> ControlFlow<Halt> {
+        if self.waits_for_item(response_id) { ControlFlow::Break(Halt::Steered) } else { ControlFlow::Continue(()) }
     }
 
     /// Makes sure that the open item is of this kind.
-    fn open_text(&mut self, response_id: ResponseId, kind: Kind, grown: &mut Grown) -> ControlFlow<()> {
+    fn open_text(&mut self, response_id: ResponseId, kind: Kind, grown: &mut Grown) -> ControlFlow<Halt> {
         let open = self.state.response(response_id).and_then(Response::open_item);
         if open.is_some_and(|output| Kind::of(&output.item.body) == kind) {
             return ControlFlow::Continue(());
@@ -132,7 +153,7 @@ impl Draft {
     }
 
     /// Ends the item before and begins a new one.
-    fn open_item(&mut self, response_id: ResponseId, body: ItemBody, grown: &mut Grown) -> ControlFlow<(), ItemId> {
+    fn open_item(&mut self, response_id: ResponseId, body: ItemBody, grown: &mut Grown) -> ControlFlow<Halt, ItemId> {
         // The group's tokens stay with what begins here, unless the item before got text from them.
         self.flush(response_id, grown);
         if self.state.response(response_id).and_then(Response::open_item).is_some() {

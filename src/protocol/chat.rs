@@ -127,6 +127,66 @@ pub struct Completion {
     pub service_tier: Option<String>,
     /// Which build of which model answered.
     pub system_fingerprint: String,
+    /// The client's own labels, of one that is kept; and what of the request was left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Map<String, Value>>,
+}
+
+/// A page of completions that are kept.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct CompletionList {
+    /// Always `list`.
+    pub object: &'static str,
+    /// The completions.
+    pub data: Vec<Completion>,
+    /// The first one's id.
+    pub first_id: Option<String>,
+    /// The last one's id.
+    pub last_id: Option<String>,
+    /// Whether there are more behind the last.
+    pub has_more: bool,
+}
+
+/// `POST /v1/chat/completions/{id}`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+pub struct UpdateCompletion {
+    /// The client's own labels, all of them.
+    pub metadata: Option<Map<String, Value>>,
+}
+
+/// A message of a request whose completion is kept.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct KeptMessage {
+    /// The completion's id and the message's place.
+    pub id: String,
+    /// Who speaks.
+    pub role: &'static str,
+    /// The text.
+    pub content: Option<String>,
+    /// The reasoning in front of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// The calls behind it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<AnswerCall>,
+    /// Which call it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+}
+
+/// A page of such messages.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct KeptMessageList {
+    /// Always `list`.
+    pub object: &'static str,
+    /// The messages.
+    pub data: Vec<KeptMessage>,
+    /// The first one's id.
+    pub first_id: Option<String>,
+    /// The last one's id.
+    pub last_id: Option<String>,
+    /// Whether there are more behind the last.
+    pub has_more: bool,
 }
 
 /// A choice of a whole answer.
@@ -209,6 +269,9 @@ pub struct Chunk {
     pub system_fingerprint: String,
     /// One choice; none in the chunk with the usage.
     pub choices: Vec<ChunkChoice>,
+    /// What of the request was left out, in the first chunk, with the client's own labels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Map<String, Value>>,
     /// Tokens: there and null until the last chunk, if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,

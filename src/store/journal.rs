@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Error;
 use crate::conversation::{Event, Recorded};
-use crate::ids::{CallId, ConversationId, InterventionId, ResponseId};
+use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 
 /// One decision: all of it becomes durable, or nothing.
 #[derive(Clone, Debug, PartialEq)]
@@ -292,6 +292,19 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Where an intervention lives.
     fn conversation_of_intervention(&self, intervention: InterventionId) -> Result<Option<ConversationId>, Error>;
+
+    /// Where an item lives, if it is there still: the conversation itself says.
+    fn conversation_of_item(&self, item: ItemId) -> Result<Option<ConversationId>, Error>;
+
+    /// At most `limit` of a principal's kept chats behind `after`, and where they live, if they are there still. In the
+    /// order of their ids, which is that of their beginnings, or the newest first.
+    fn chats(
+        &self,
+        principal: &str,
+        after: Option<ResponseId>,
+        newest_first: bool,
+        limit: usize,
+    ) -> Result<Vec<(ResponseId, ConversationId)>, Error>;
 
     /// The first answer to a request with this key.
     fn key(&self, scope: &KeyScope) -> Result<Option<KeyRecord>, Error>;

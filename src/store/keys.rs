@@ -1,10 +1,12 @@
 //! The layout of keys in the one tree: the first byte is the kind, ids and numbers follow big endian, so that
 //! keys sort as ids and seqs do. Changing it is a migration.
 
+use std::ops::Bound;
+
 use sha2::{Digest, Sha256};
 
 use super::journal::KeyScope;
-use crate::ids::{ConversationId, InterventionId, ResponseId};
+use crate::ids::{ConversationId, InterventionId, ItemId, ResponseId};
 
 /// Journals: conversation, seq, chunk.
 pub(super) const JOURNAL: u8 = b'j';
@@ -28,6 +30,10 @@ pub(super) const RESPONSE: u8 = b'r';
 pub(super) const INTERVENTION: u8 = b'i';
 /// Idempotency keys.
 pub(super) const IDEMPOTENCY: u8 = b'k';
+/// Items to conversations, see `lookups.rs`.
+pub(super) const ITEM: u8 = b't';
+/// Chats that are kept, by whose they are, to conversations; see `lookups.rs`.
+pub(super) const CHAT: u8 = b'c';
 /// Every kind whose rows the tally counts.
 pub(super) const INDEX: [u8; 8] = [HEAD, OLDEST, DELETED, EPOCH, ACTIVE, RESPONSE, INTERVENTION, IDEMPOTENCY];
 /// The schema number.
@@ -75,6 +81,38 @@ pub(super) fn response(response: ResponseId) -> Vec<u8> {
 
 pub(super) fn intervention(intervention: InterventionId) -> Vec<u8> {
     with_id(INTERVENTION, intervention.to_bytes())
+}
+
+pub(super) fn item(item: ItemId) -> Vec<u8> {
+    with_id(ITEM, item.to_bytes())
+}
+
+/// One chat of this principal, whose name is hashed: it may be of any length. They sort as their ids do.
+pub(super) fn chat(principal: &str, response: ResponseId) -> Vec<u8> {
+    let mut key = vec![CHAT];
+    key.extend_from_slice(&Sha256::digest(principal.as_bytes())[..16]);
+    key.extend_from_slice(&response.to_bytes());
+    key
+}
+
+/// The response in the key of a chat.
+pub(super) fn chat_response(key: &[u8]) -> Option<ResponseId> {
+    key.get(ID_END..)?.try_into().ok().map(ResponseId::from_bytes)
+}
+
+/// The keys of a principal's chats behind `after`, or in front of it where the newest come first.
+pub(super) fn chats(
+    principal: &str,
+    after: Option<ResponseId>,
+    newest_first: bool,
+) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let at = |bytes| Bound::Included(chat(principal, ResponseId::from_bytes(bytes)));
+    let (first, last) = (at([0; 16]), at([0xff; 16]));
+    match after.map(|after| Bound::Excluded(chat(principal, after))) {
+        None => (first, last),
+        Some(after) if newest_first => (first, after),
+        Some(after) => (after, last),
+    }
 }
 
 /// One chunk of one event.

@@ -8,9 +8,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::error::Error;
 use super::journal::{Batch, Epoch, Journal, Kept, KeyRecord, KeyScope, Record, Sequence, check_kept};
-use super::keys;
+use super::{keys, lookups};
 use crate::conversation::{Recorded, reduce};
-use crate::ids::{ConversationId, InterventionId, ResponseId};
+use crate::ids::{ConversationId, InterventionId, ItemId, ResponseId};
 
 /// How an append is to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,8 @@ struct Image {
     /// By the bytes that the store on disk sorts them by, so that dumps are equal.
     keys: BTreeMap<Vec<u8>, (ConversationId, KeyRecord)>,
     epochs: BTreeMap<ConversationId, Epoch>,
+    /// What can be looked up in events, by the keys of the store on disk.
+    lookups: BTreeMap<Vec<u8>, ConversationId>,
     deleted: BTreeSet<ConversationId>,
 }
 
@@ -127,6 +129,7 @@ impl Image {
             return;
         }
         if !batch.events.is_empty() {
+            self.add_lookups(conversation, &batch.events);
             let events = self.conversations.entry(conversation).or_default();
             events.extend(batch.events.iter().cloned());
         }
@@ -159,6 +162,11 @@ impl Image {
         }
     }
 
+    fn add_lookups(&mut self, conversation: ConversationId, events: &[Recorded]) {
+        let keys = events.iter().flat_map(|recorded| lookups::keys_of(&recorded.event));
+        self.lookups.extend(keys.map(|key| (key, conversation)));
+    }
+
     fn delete(&mut self, gone: ConversationId) {
         self.conversations.remove(&gone);
         self.kept.remove(&gone);
@@ -167,6 +175,7 @@ impl Image {
         self.active.remove(&gone);
         self.keys.retain(|_, (at, record)| *at != gone && !record.is_of(|id| id == gone));
         self.epochs.remove(&gone);
+        self.lookups.retain(|_, at| *at != gone);
         self.deleted.insert(gone);
     }
 
@@ -262,6 +271,7 @@ impl Journal for MemoryJournal {
         for Kept { conversation, events } in kept {
             state.durable.conversations.entry(*conversation).or_default();
             state.durable.kept.entry(*conversation).or_default().extend_from_slice(events);
+            state.durable.add_lookups(*conversation, events);
         }
         Ok(())
     }
@@ -315,6 +325,23 @@ impl Journal for MemoryJournal {
 
     fn conversation_of_intervention(&self, intervention: InterventionId) -> Result<Option<ConversationId>, Error> {
         Ok(self.state().durable.interventions.get(&intervention).copied())
+    }
+
+    fn conversation_of_item(&self, item: ItemId) -> Result<Option<ConversationId>, Error> {
+        Ok(self.state().durable.lookups.get(&keys::item(item)).copied())
+    }
+
+    fn chats(
+        &self,
+        principal: &str,
+        after: Option<ResponseId>,
+        newest_first: bool,
+        limit: usize,
+    ) -> Result<Vec<(ResponseId, ConversationId)>, Error> {
+        let state = self.state();
+        let rows = state.durable.lookups.range(keys::chats(principal, after, newest_first));
+        let found = rows.filter_map(|(key, at)| Some((keys::chat_response(key)?, *at)));
+        Ok(if newest_first { found.rev().take(limit).collect() } else { found.take(limit).collect() })
     }
 
     fn key(&self, scope: &KeyScope) -> Result<Option<KeyRecord>, Error> {

@@ -18,6 +18,7 @@ mod inspect;
 mod journal;
 mod keys;
 mod kv_files;
+mod lookups;
 mod memory_journal;
 mod migrate;
 mod rebuild;

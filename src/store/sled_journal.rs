@@ -22,7 +22,7 @@ use super::{inspect, keys, migrate, rebuild};
 use crate::config::JOURNAL_KEPT_BYTES_MAX;
 use crate::conversation::Recorded;
 use crate::crash;
-use crate::ids::{ConversationId, InterventionId, ResponseId};
+use crate::ids::{ConversationId, InterventionId, ItemId, ResponseId};
 
 /// The most events that one read reserves room for.
 const READ_AHEAD: usize = 1024;
@@ -466,6 +466,30 @@ impl Journal for SledJournal {
 
     fn conversation_of_intervention(&self, intervention: InterventionId) -> Result<Option<ConversationId>, Error> {
         self.conversation_at(&keys::intervention(intervention))
+    }
+
+    fn conversation_of_item(&self, item: ItemId) -> Result<Option<ConversationId>, Error> {
+        self.conversation_at(&keys::item(item))
+    }
+
+    fn chats(
+        &self,
+        principal: &str,
+        after: Option<ResponseId>,
+        newest_first: bool,
+        limit: usize,
+    ) -> Result<Vec<(ResponseId, ConversationId)>, Error> {
+        let mut rows = self.db.range(keys::chats(principal, after, newest_first));
+        let mut next = || {
+            if newest_first { self.access.read(|| rows.next_back().transpose()) } else { self.access.next(&mut rows) }
+        };
+        let mut found = Vec::new();
+        while found.len() < limit
+            && let Some((key, _)) = next()?
+        {
+            found.extend(keys::chat_response(&key).zip(self.conversation_at(&key)?));
+        }
+        Ok(found)
     }
 
     fn key(&self, scope: &KeyScope) -> Result<Option<KeyRecord>, Error> {

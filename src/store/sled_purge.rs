@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::{MutexGuard, PoisonError};
 
+use super::codec;
 use super::error::Error;
 use super::journal::{Journal, Record};
 use super::keys;
@@ -28,7 +29,7 @@ const PART_INDEX_ROWS: usize = 4096;
 const PART_CONVERSATIONS: usize = PART_ROWS / 2;
 
 /// The kinds whose rows name a conversation in their value.
-const SWEPT: [u8; 3] = [keys::RESPONSE, keys::INTERVENTION, keys::IDEMPOTENCY];
+const SWEPT: [u8; 5] = [keys::RESPONSE, keys::INTERVENTION, keys::IDEMPOTENCY, keys::ITEM, keys::CHAT];
 
 /// Conversations that are remembered as deleted when nothing is left of them, until the process ends: more than can
 /// still be about to write.
@@ -182,13 +183,15 @@ impl SledJournal {
         let mut rows = self.db.range((Bound::Excluded(sweep.after.clone()), Bound::Excluded(end)));
         while let Some((key, value)) = self.access.next(&mut rows)? {
             // One that cannot be read is damage that no conversation owns, and stays to be told.
-            if let Ok((conversation, record)) = decode_record(kind, &key, &value)
-                && sweep.is_gone(conversation, &record)
-            {
-                writes.remove(key.to_vec());
+            if sweep.names_gone(kind, &key, &value) {
+                if keys::INDEX.contains(&kind) {
+                    writes.remove(key.to_vec());
+                } else {
+                    writes.journal.push((key.to_vec(), None));
+                }
             }
             seen += 1;
-            is_full = seen == PART_INDEX_ROWS || writes.index.len() == PART_ROWS;
+            is_full = seen == PART_INDEX_ROWS || writes.index.len() + writes.journal.len() == PART_ROWS;
             if is_full {
                 sweep.after = key.to_vec();
                 break;
@@ -198,7 +201,7 @@ impl SledJournal {
             sweep.kind += 1;
             sweep.after = SWEPT.get(sweep.kind).map_or_else(Vec::new, |kind| vec![*kind]);
         }
-        if !writes.index.is_empty() {
+        if !writes.index.is_empty() || !writes.journal.is_empty() {
             self.write_unseen(writes)?;
         }
         Ok(true)
@@ -230,6 +233,15 @@ impl SledJournal {
 }
 
 impl Sweep {
+    /// Whether a row of the index names a conversation that is gone.
+    fn names_gone(&self, kind: u8, key: &[u8], value: &[u8]) -> bool {
+        if !keys::INDEX.contains(&kind) {
+            let conversation = codec::unseal(key, value).and_then(codec::decode_conversation);
+            return conversation.is_ok_and(|conversation| self.gone.contains(&conversation));
+        }
+        decode_record(kind, key, value).is_ok_and(|(conversation, record)| self.is_gone(conversation, &record))
+    }
+
     fn is_gone(&self, conversation: ConversationId, record: &Record) -> bool {
         let is_gone = |id| self.gone.contains(&id);
         is_gone(conversation) || matches!(record, Record::Key(record) if record.is_of(is_gone))

@@ -114,6 +114,7 @@ impl SledJournal {
         for Kept { conversation, events } in kept {
             let Some(last) = events.last() else { continue };
             put_kept(&mut writes, *conversation, self.kept_to(*conversation)?, events)?;
+            writes.put_lookups(*conversation, events);
             writes.put(keys::oldest(*conversation), &codec::encode_seq(last.seq + 1));
             writes.put(keys::head(*conversation), &codec::encode_head(Head { seq: last.seq, at_ms: last.at_ms }));
         }

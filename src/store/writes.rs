@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use super::codec::{self, Entry, Head};
 use super::error::Error;
 use super::journal::{Batch, Record};
-use super::{keys, sled_fold};
+use super::{keys, lookups, sled_fold};
 use crate::conversation::Recorded;
 use crate::ids::ConversationId;
 
 /// Rows of one atomic batch.
 #[derive(Default)]
 pub(super) struct Writes {
-    /// Rows of journals, and how far they are folded.
+    /// Rows of journals, how far they are folded, and what can be looked up in them.
     pub(super) journal: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     /// Rows that the tally counts; none removes.
     pub(super) index: HashMap<Vec<u8>, Option<Vec<u8>>>,
@@ -54,6 +54,7 @@ impl Writes {
         }
         if let Some(last) = batch.events.last() {
             put(self, conversation, &batch.events)?;
+            self.put_lookups(conversation, &batch.events);
             let head = Head { seq: last.seq, at_ms: last.at_ms };
             self.put(keys::head(conversation), &codec::encode_head(head));
         }
@@ -118,6 +119,13 @@ impl Writes {
     /// Sets what is kept of a trimmed event, behind the kept event `before`.
     pub(super) fn put_kept(&mut self, id: ConversationId, recorded: &Recorded, before: u64) -> Result<(), String> {
         self.put_chunks(&Entry::kept(recorded, before)?, |chunk| keys::kept(id, recorded.seq, chunk))
+    }
+
+    /// Sets what of the events can be looked up.
+    pub(super) fn put_lookups(&mut self, conversation: ConversationId, events: &[Recorded]) {
+        for key in events.iter().flat_map(|recorded| lookups::keys_of(&recorded.event)) {
+            self.put_row(key, &conversation.to_bytes());
+        }
     }
 
     fn put_row(&mut self, key: Vec<u8>, body: &[u8]) {

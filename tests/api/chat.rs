@@ -181,7 +181,7 @@ async fn what_cannot_be_served_is_refused_by_name() {
     };
     for (name, value, param) in [
         ("n", json!(0), "n"),
-        ("n", json!(9), "n"),
+        ("n", json!(129), "n"),
         ("nvext", json!({"agent_hints": {"priority": "high"}}), "nvext.agent_hints.priority"),
         ("messages", json!([]), "messages"),
         ("messages", json!([{"role": "robot", "content": "a"}]), "messages[0].role"),

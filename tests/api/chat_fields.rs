@@ -74,6 +74,69 @@ async fn what_is_no_text_is_refused_by_its_name() {
 }
 
 #[tokio::test]
+async fn what_nobody_knows_of_tools_and_parts_is_left_out_and_noted() {
+    let server = Server::start().await;
+    let tool = json!({"type": "function", "function": weather()});
+    let content = json!([{"type": "text", "text": "French "}, {"type": "hologram", "url": "a"}]);
+    let fields = json!({
+        "messages": [{"role": "user", "content": content}],
+        "tools": [{"type": "web_search"}, tool, {"type": "of tomorrow", "name": 5}],
+        "tool_choice": {"type": "image_generation"},
+        "metadata": {"own": "label"},
+    });
+    let noted = json!({
+        "own": "label",
+        "midstream_ignored_tools": "web_search, of tomorrow, image_generation",
+        "midstream_ignored_parts": "hologram",
+    });
+    let body = with(ask(""), &fields);
+    let whole = server.post("/v1/chat/completions", body.clone()).await;
+    assert_eq!((whole.status, &whole.body["metadata"]), (200, &noted), "{}", whole.body);
+    assert_eq!(whole.body["choices"][0]["message"]["content"], "Bonjour");
+    let chunks = chunks(&server, body.clone()).await;
+    assert_eq!(chunks[0]["metadata"], noted);
+    assert!(chunks[1..].iter().all(|chunk| chunk.get("metadata").is_none()));
+    let prompt = server.post("/v1/chat/render", body).await.body["prompt"].as_str().unwrap().to_owned();
+    assert!(prompt.contains("French [a part of the type hologram is left out: this model reads text]"), "{prompt}");
+    let plain = server.post("/v1/chat/completions", with(ask("hi"), &json!({"metadata": {"own": "label"}}))).await;
+    assert_eq!(plain.body.get("metadata"), None);
+
+    let input = json!([{"role": "user", "content": [{"type": "hologram"}, {"type": "input_text", "text": "French"}]}]);
+    let choice = json!({"type": "of tomorrow"});
+    let tool = with(weather(), &json!({"type": "function"}));
+    let body = json!({"input": input, "tools": [tool], "tool_choice": choice});
+    let answer = server.post("/v1/responses", body).await;
+    let noted = json!({"midstream_ignored_tools": "of tomorrow", "midstream_ignored_parts": "hologram"});
+    assert_eq!((answer.status, &answer.body["metadata"]), (200, &noted), "{}", answer.body);
+}
+
+#[tokio::test]
+async fn a_request_may_ask_for_many_choices() {
+    let server = Server::start().await;
+    let many = server.post("/v1/chat/completions", with(ask("French"), &json!({"n": 20}))).await;
+    assert_eq!(many.body["choices"].as_array().unwrap().len(), 20, "{}", many.body);
+}
+
+#[tokio::test]
+async fn the_verbosity_is_a_variable_of_the_template_unless_that_is_given() {
+    let server = Server::start().await;
+    for (body, kwargs) in [
+        (json!({"verbosity": "low"}), json!("low")),
+        (json!({"verbosity": "low", "chat_template_kwargs": {"verbosity": "high"}}), json!("high")),
+    ] {
+        let body = with(ask("hi"), &with(body, &json!({"store": true})));
+        let id = server.post("/v1/chat/completions", body).await.id().replace("chatcmpl-", "resp_");
+        let id = id.parse().unwrap();
+        let state = server.root.directory().of_response(id, "local").await.unwrap().state().await.unwrap();
+        assert_eq!(state.response(id).unwrap().config.template_kwargs["verbosity"], kwargs);
+    }
+    let answer = server.post("/v1/responses", json!({"input": "hi", "text": {"verbosity": "high"}})).await;
+    let id = answer.id().parse().unwrap();
+    let state = server.root.directory().of_response(id, "local").await.unwrap().state().await.unwrap();
+    assert_eq!(state.response(id).unwrap().config.template_kwargs["verbosity"], "high");
+}
+
+#[tokio::test]
 async fn the_service_tier_that_was_asked_for_is_told_and_else_none() {
     let server = Server::start().await;
     for (asked, told) in [("flex", "flex"), ("priority", "priority"), ("auto", "default"), ("default", "default")] {

@@ -122,6 +122,24 @@ async fn a_transcript_is_made_short_and_its_summary_stands_for_it() {
 }
 
 #[tokio::test]
+async fn what_a_stored_response_ends_is_made_short_as_well() {
+    let server = Server::start().await;
+    let first = server.post("/v1/responses", json!({"input": "rain"})).await.id();
+    let second = server.post("/v1/responses", json!({"input": "hi", "previous_response_id": first})).await.id();
+    for (previous, more, users) in [(&second, None, 2), (&first, None, 1), (&first, Some("so?"), 2)] {
+        let body = json!({"previous_response_id": previous, "input": more});
+        let compacted = server.post("/v1/responses/compact", body).await.body;
+        let output = compacted["output"].as_array().unwrap_or_else(|| panic!("{compacted}"));
+        let roles: Vec<_> = output.iter().filter(|item| item["type"] == "message").map(|item| &item["role"]).collect();
+        assert_eq!(roles, vec!["user"; users], "{compacted}");
+        assert_eq!((output.len(), &output[users]["type"]), (users + 1, &json!("compaction")));
+        let answer = server.post("/v1/responses", json!({"input": output})).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    assert_eq!(server.get(&format!("/v1/responses/{second}")).await.status, 200, "what was stored stays");
+}
+
+#[tokio::test]
 async fn a_trigger_at_the_end_of_the_input_makes_the_answer_one_sealed_summary() {
     let server = Server::start().await;
     let input = json!([{"role": "user", "content": "hi"}, {"type": "compaction_trigger"}]);

@@ -13,14 +13,15 @@ struct Things {
     steer: String,
     call: String,
     item: String,
+    chat: String,
 }
 
 impl Things {
     fn unknown() -> Self {
         let none = "0".repeat(32);
         let (conversation, response) = (format!("conv_{none}"), format!("resp_{none}"));
-        let (steer, item) = (format!("steer_{none}"), format!("msg_{none}"));
-        Self { conversation, response, steer, item, call: format!("call{}", "0".repeat(24)) }
+        let (steer, item, chat) = (format!("steer_{none}"), format!("msg_{none}"), format!("chatcmpl-{none}"));
+        Self { conversation, response, steer, item, chat, call: format!("call{}", "0".repeat(24)) }
     }
 
     /// A conversation with an open call and a steer that waits for it.
@@ -37,7 +38,9 @@ impl Things {
         let steer = Answer::read(steer).await.id();
         let items = guarded.get(key, &format!("/v1/conversations/{conversation}/items")).await;
         let item = items.body["data"][0]["id"].as_str().unwrap().to_owned();
-        Self { conversation, response, steer, call, item }
+        let chat = json!({"messages": [{"role": "user", "content": "hi"}], "store": true});
+        let chat = guarded.post(key, "/v1/chat/completions", chat).await.id();
+        Self { conversation, response, steer, call, item, chat }
     }
 
     /// The text with these ids in the place of names.
@@ -58,9 +61,9 @@ impl Things {
         blank
     }
 
-    fn names(&self) -> [(&'static str, &str); 5] {
-        let Self { conversation, response, steer, call, item } = self;
-        [("CONV", conversation), ("RESP", response), ("STEER", steer), ("CALL", call), ("ITEM", item)]
+    fn names(&self) -> [(&'static str, &str); 6] {
+        let Self { conversation, response, steer, call, item, chat } = self;
+        [("CONV", conversation), ("RESP", response), ("STEER", steer), ("CALL", call), ("ITEM", item), ("CHAT", chat)]
     }
 }
 
@@ -92,6 +95,13 @@ const REQUESTS: &[(&str, &str, &str)] = &[
     ("POST", "/v1/responses", r#"{"input": "x", "previous_response_id": "RESP", "store": false}"#),
     ("POST", "/v1/responses/input_tokens", r#"{"input": "x", "conversation": "CONV"}"#),
     ("POST", "/v1/responses/input_tokens", r#"{"input": "x", "previous_response_id": "RESP"}"#),
+    ("POST", "/v1/responses", r#"{"input": [{"type": "item_reference", "id": "ITEM"}]}"#),
+    ("POST", "/v1/responses/input_tokens", r#"{"input": [{"id": "ITEM"}]}"#),
+    ("POST", "/v1/conversations", r#"{"items": [{"type": "item_reference", "id": "ITEM"}]}"#),
+    ("GET", "/v1/chat/completions/CHAT", ""),
+    ("POST", "/v1/chat/completions/CHAT", r#"{"metadata": {}}"#),
+    ("DELETE", "/v1/chat/completions/CHAT", ""),
+    ("GET", "/v1/chat/completions/CHAT/messages", ""),
     ("POST", "/v1/responses/compact", r#"{"input": "x", "previous_response_id": "RESP"}"#),
 ];
 

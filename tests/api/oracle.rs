@@ -46,9 +46,12 @@ fn script() -> Value {
     let numbers = |count: u32| (0..count).map(|number| format!("{number} ")).collect::<Vec<_>>();
     let tag = |tag: &str| vec![tag.to_owned()];
     let mused = [tag("<think>"), numbers(50), tag("</think>so"), numbers(50)].concat();
+    let opening = tag(r#"<tool_call>{"name": "weather", "arguments": {"city": ""#);
+    let typing = [opening, vec!["O".to_owned(); 20], tag(r#""}}</tool_call>"#)].concat();
     json!([
         {"match": "muse", "deltas": mused, "delay_ms": 10},
         {"match": "endless", "deltas": numbers(4000), "delay_ms": 5},
+        {"match": "typhoon", "deltas": typing, "delay_ms": 10},
         {"match": "think", "deltas": ["<think>", "hm, ", "well", "</think>", "so ", "it is"]},
         {"match": "breaks late", "deltas": ["so ", "far"], "finish": "error"},
         {"match": "long", "deltas": ["cut ", "off"], "finish": "length"},
@@ -86,9 +89,13 @@ async fn every_event_of_every_kind_of_stream_is_one_of_openais() {
         ("shell", json!({"tools": shell})),
         ("hi", json!({"background": true, "service_tier": "flex", "truncation": "auto", "prompt_cache_key": "k"})),
         ("hi", json!({"store": false, "user": "u", "safety_identifier": "s", "max_tool_calls": 3})),
+        ("compaction", json!({"input": [{"role": "user", "content": "hi"}, {"type": "compaction_trigger"}]})),
     ] {
         let mut body = fields;
-        (body["input"], body["stream"], body["model"]) = (input.into(), true.into(), "scripted".into());
+        if body["input"].is_null() {
+            body["input"] = input.into();
+        }
+        (body["stream"], body["model"]) = (true.into(), "scripted".into());
         let events = server.post_stream("/v1/responses", body.clone()).await.rest_json().await;
         assert!(events.len() > 3, "{input}");
         read_all::<ResponseStreamEvent>(&events);
@@ -119,6 +126,29 @@ async fn a_cancelled_and_a_compacted_response_are_openais_too() {
     read::<CompactResource>(&compacted);
     let counted = server.post("/v1/responses/input_tokens", json!({"model": "scripted", "input": "hi"})).await.body;
     read::<TokenCountsResource>(&counted);
+}
+
+#[tokio::test]
+async fn the_last_event_of_a_stream_that_is_cut_is_openais_too() {
+    let server = server().await;
+    let mut stream = server.post_stream("/v1/responses", json!({"input": "endless", "stream": true})).await;
+    stream.until("response.output_text.delta").await;
+    server.root.stop().await;
+    let last = stream.rest_json().await.pop().unwrap();
+    assert_eq!(last["type"], "error");
+    read::<ResponseStreamEvent>(&last);
+}
+
+#[tokio::test]
+async fn a_steer_that_waits_for_calls_is_openais_too() {
+    let server = server().await;
+    let mut socket = server.responses_socket().await;
+    socket.send(json!({"type": "response.create", "input": "typhoon", "tools": tools()})).await;
+    let begun = socket.until(|frame| frame["type"] == "response.function_call_arguments.delta").await;
+    let id = begun[0]["response"]["id"].clone();
+    socket.send(json!({"type": "response.steer", "previous_response_id": id, "input": "more"})).await;
+    let frames = socket.until(|frame| frame["type"] == "response.steer.pending").await;
+    read_all::<ResponsesServerEvent>(&frames);
 }
 
 #[tokio::test]

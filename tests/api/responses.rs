@@ -16,11 +16,13 @@ async fn what_a_request_says_of_its_answer_is_repeated_in_the_object() {
     let said = json!({
         "truncation": "disabled", "max_tool_calls": 3, "prompt_cache_key": "k", "safety_identifier": "s", "user": "u",
         "service_tier": "flex", "top_logprobs": 2, "parallel_tool_calls": true,
-        "reasoning": {"effort": "low", "summary": "auto"},
+        "reasoning": {"effort": "low", "summary": null},
         "text": {"format": {"type": "text"}, "verbosity": "low"},
     });
     let mut body = said.clone();
     body["input"] = "hi".into();
+    // Of reasoning no summary is made, and the object does not say that one was.
+    body["reasoning"]["summary"] = "auto".into();
     let answer = server.post("/v1/responses", body).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     for (name, value) in said.as_object().unwrap() {
@@ -398,9 +400,24 @@ async fn a_stream_that_is_cut_ends_with_an_error_event() {
     let mut stream = server.post_stream("/v1/responses", body).await;
     let delta = stream.until("response.output_text.delta").await;
     server.root.stop().await;
-    let last = stream.rest_json().await.pop().unwrap();
+    let rest = stream.rest_json().await;
+    let last = rest.last().unwrap();
     assert_eq!((&last["type"], &last["code"]), (&json!("error"), &json!("overloaded")));
-    assert!(last["sequence_number"].as_u64() >= delta["sequence_number"].as_u64());
+    let numbers =
+        [delta["sequence_number"].clone()].into_iter().chain(rest.iter().map(|it| it["sequence_number"].clone()));
+    let numbers: Vec<_> = numbers.map(|number| number.as_u64().unwrap()).collect();
+    assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_not_there_is_named_as_the_fault() {
+    let server = Server::start().await;
+    for id in ["conv_1", "conv_00000000000000000000000000000000"] {
+        for path in ["/v1/responses", "/v1/responses/input_tokens"] {
+            let refused = server.post(path, json!({"input": "a", "conversation": id})).await;
+            assert_eq!(refused.assert_error(404, "conversation_not_found")["param"], "conversation");
+        }
+    }
 }
 
 #[tokio::test]
@@ -409,13 +426,50 @@ async fn a_prompt_longer_than_the_context_is_refused_before_a_stream_begins() {
     let input = "x".repeat(1_200_000);
     let body = |stream: bool, background: bool| json!({"input": input, "stream": stream, "background": background});
     for stream in [false, true] {
-        server.post("/v1/responses", body(stream, false)).await.assert_error(400, "context_length_exceeded");
+        let refused = server.post("/v1/responses", body(stream, false)).await;
+        assert_eq!(refused.assert_error(400, "context_length_exceeded")["param"], "input");
+    }
+    let messages = json!([{"role": "user", "content": input}]);
+    for (path, body, param) in [
+        ("/v1/chat/completions", json!({"messages": messages}), "messages"),
+        ("/v1/chat/completions", json!({"messages": messages, "stream": true}), "messages"),
+        ("/v1/chat/render", json!({"messages": messages}), "messages"),
+        ("/v1/completions", json!({"prompt": input}), "prompt"),
+        ("/v1/responses/input_tokens", json!({"input": input}), "input"),
+    ] {
+        let refused = server.post(path, body).await;
+        assert_eq!(refused.assert_error(400, "context_length_exceeded")["param"], param, "{path}");
     }
     let queued = server.post("/v1/responses", body(false, true)).await;
     let events = server.get_stream(&format!("/v1/responses/{}?stream=true", queued.id())).await.rest_json().await;
     let last = events.last().unwrap();
     assert_eq!(last["type"], "response.failed");
     assert_eq!(last["response"]["error"]["code"], "context_length_exceeded");
+}
+
+#[tokio::test]
+async fn no_more_calls_are_made_than_the_request_allows() {
+    let server = Server::start().await;
+    let tools = json!([{"type": "function", "name": "weather", "parameters": {"type": "object"}}]);
+    for (most, count) in [(json!(0), 0), (json!(1), 1), (json!(2), 2), (Value::Null, 2)] {
+        let body = json!({"input": "twice", "tools": tools, "max_tool_calls": most});
+        let answer = server.post("/v1/responses", body).await;
+        assert_eq!(answer.body["status"], "completed", "{}", answer.body);
+        let calls = answer.body["output"].as_array().unwrap().iter();
+        let calls: Vec<_> = calls.filter(|item| item["type"] == "function_call").collect();
+        assert_eq!(calls.len(), count, "{most}: {}", answer.body);
+        assert!(calls.iter().all(|call| call["status"] == "completed"));
+        let results = calls
+            .iter()
+            .map(|call| json!({"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}));
+        let input: Vec<_> = results.chain([json!({"role": "user", "content": "hi"})]).collect();
+        let next = server.post("/v1/responses", json!({"input": input, "previous_response_id": answer.id()})).await;
+        assert_eq!(next.body["output"][0]["content"][0]["text"], "Hello, world", "{}", next.body);
+    }
+    for wrong in [json!(-1), json!("two")] {
+        let refused = server.post("/v1/responses", json!({"input": "hi", "max_tool_calls": wrong})).await;
+        assert_eq!(refused.assert_error(400, "invalid_input")["param"], "max_tool_calls");
+    }
 }
 
 #[tokio::test]
@@ -433,7 +487,7 @@ async fn fields_that_exclude_each_other_are_refused() {
         (json!({"input": ""}), "input"),
         (json!({"input": []}), "input"),
         (json!({}), "input"),
-        (json!({"input": [{"type": "item_reference", "id": "msg_1"}]}), "input[0].type"),
+        (json!({"input": [{"type": "item_reference"}]}), "input[0].id"),
         (json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}), "input[0].content[0].type"),
     ] {
         let answer = server.post("/v1/responses", body).await;

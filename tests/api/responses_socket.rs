@@ -4,6 +4,7 @@ use futures_util::SinkExt;
 use midstream::api::Phase;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::support::{Server, Setup, Socket, text_of};
 
@@ -403,4 +404,20 @@ async fn a_stop_of_the_server_closes_sockets_as_restarting() {
 async fn without_an_upgrade_the_route_says_what_it_is() {
     let server = Server::start().await;
     server.get("/v1/responses").await.assert_error(405, "method_not_allowed");
+}
+
+#[tokio::test]
+async fn an_offer_to_compress_is_declined_and_the_socket_works_without() {
+    let server = Server::start().await;
+    let offer = "permessage-deflate; client_max_window_bits, permessage-deflate";
+    for path in ["/v1/responses".to_owned(), format!("/v1/conversations/{}/ws", server.conversation().await)] {
+        let mut request = format!("ws://{}{path}", server.address).into_client_request().unwrap();
+        request.headers_mut().insert("sec-websocket-extensions", offer.parse().unwrap());
+        let (socket, answer) = tokio_tungstenite::connect_async(request).await.unwrap();
+        assert_eq!(answer.status(), 101);
+        assert!(!answer.headers().contains_key("sec-websocket-extensions"), "{answer:?}");
+        let mut socket = Socket(socket);
+        socket.send(json!({"type": "response.create", "input": "hi"})).await;
+        socket.until_type("response.completed").await;
+    }
 }

@@ -20,7 +20,15 @@ const OPAQUE: [&str; 3] = ["signature", "encrypted_content", "system_fingerprint
 
 fn script() -> Value {
     let call = r#"<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>"#;
+    let called = |name: &str, arguments: Value| {
+        format!("<tool_call>{}</tool_call>", json!({"name": name, "arguments": arguments}))
+    };
     json!([
+        {"match": "write a summary", "deltas": ["It ", "was ", "so."]},
+        {"match": "namespace", "deltas": [called("agents__spawn", json!({"name": "a"}))]},
+        {"match": "custom", "deltas": [called("patch", json!({"input": "a\nb"}))]},
+        {"match": "search", "deltas": [called("tool_search", json!({"query": "q"}))]},
+        {"match": "shell", "deltas": [called("local_shell", json!({"command": ["ls"]}))]},
         {"match": "ask", "deltas": ["<think>", "hm, ", "well", "</think>", "Let me ", "see. ", call]},
         {"match": "fail", "deltas": ["so ", "far"], "finish": "error"},
         {"match": "long", "deltas": ["cut ", "off"], "finish": "length"},
@@ -178,6 +186,70 @@ async fn responses_as_events_of_http() {
         assert_eq!(again, frames, "what is read later is what was read");
         check(&format!("responses_{input}.sse"), frames);
     }
+}
+
+#[tokio::test]
+async fn calls_of_every_kind_and_whole_ones_beside_their_parts() {
+    let server = server().await;
+    let parameters = json!({"type": "object"});
+    let tools = json!([
+        {"type": "namespace", "name": "agents", "tools": [
+            {"type": "function", "name": "spawn", "parameters": parameters},
+        ]},
+        {"type": "custom", "name": "patch"},
+        {"type": "tool_search", "execution": "client", "description": "d", "parameters": parameters},
+        {"type": "local_shell"},
+    ]);
+    for kind in ["namespace", "custom", "search", "shell"] {
+        let body = json!({"input": kind, "stream": true, "tools": tools});
+        check(&format!("responses_{kind}.sse"), read(server.post_stream("/v1/responses", body).await).await);
+    }
+    let options = json!({"include_dispatch": true});
+    let body = json!({"input": "ask", "stream": true, "stream_options": options, "tools": [tool(false)]});
+    check("responses_dispatch.sse", read(server.post_stream("/v1/responses", body).await).await);
+}
+
+#[tokio::test]
+async fn a_summary_as_events_of_http() {
+    let server = server().await;
+    let input = json!([{"role": "user", "content": "plain"}, {"type": "compaction_trigger"}]);
+    let body = json!({"input": input, "stream": true});
+    check("responses_compaction.sse", read(server.post_stream("/v1/responses", body).await).await);
+}
+
+#[tokio::test]
+async fn a_response_that_waits_for_its_turn_as_events_of_http() {
+    let server = server().await;
+    let conversation = server.conversation().await;
+    let rest = json!({"conversation": conversation, "if_busy": "enqueue", "background": true, "stream": true});
+    let body = |input: &str| {
+        let mut body = rest.clone();
+        body["input"] = input.into();
+        body
+    };
+    let mut first = server.post_stream("/v1/responses", body("silent")).await;
+    let running = first.until("response.in_progress").await["response"]["id"].as_str().unwrap().to_owned();
+    let mut second = server.post_stream("/v1/responses", body("plain")).await;
+    let created = second.next().await.unwrap();
+    assert_eq!(created.json()["response"]["status"], "queued", "{}", created.data);
+    server.post(&format!("/v1/responses/{running}/cancel"), json!({})).await;
+    let mut frames = vec![(created.event.clone().unwrap_or_default(), created.json())];
+    frames.extend(read(second).await);
+    check("responses_queued.sse", frames);
+}
+
+#[tokio::test]
+async fn an_interrupt_as_frames_of_openais_socket() {
+    let server = server().await;
+    let (mut socket, id, mut frames) = silent(&server).await;
+    for event_id in ["i", "late"] {
+        let mode = "discard_partial_items";
+        let interrupt = json!({"type": "response.interrupt", "response_id": id, "mode": mode, "event_id": event_id});
+        socket.send(interrupt).await;
+        let is_told = |frame: &Value| is_end(frame) || frame["type"] == "response.interrupt.failed";
+        frames.extend(socket.until(is_told).await);
+    }
+    check("interrupt.ws", unnamed(frames));
 }
 
 #[tokio::test]

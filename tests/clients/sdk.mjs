@@ -121,6 +121,15 @@ const checks = {
     const functions = [{ name: "weather", parameters }];
     const older = await client.chat.completions.create({ ...ask("weather"), functions });
     assert.equal(older.choices[0].message.function_call.name, "weather");
+
+    const kept = await client.chat.completions.create({ ...ask("say hi"), store: true, metadata: { run: "1" } });
+    const listed = await all(client.chat.completions.list({ metadata: { run: "1" } }));
+    assert.deepEqual(listed.map((found) => found.id), [kept.id]);
+    const messages = await all(client.chat.completions.messages.list(kept.id));
+    assert.deepEqual(messages.map((message) => message.content), ["say hi"]);
+    assert.equal((await client.chat.completions.update(kept.id, { metadata: { run: "2" } })).metadata.run, "2");
+    assert.equal((await client.chat.completions.delete(kept.id)).deleted, true);
+    await assert.rejects(client.chat.completions.retrieve(kept.id), { status: 404 });
   },
 
   async completions() {

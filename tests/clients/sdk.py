@@ -156,6 +156,16 @@ def chat():
     equal(refused.param, "messages[0].content[0].type")
     raises(openai.NotFoundError, 404, "model_not_found", lambda: client.chat.completions.create(**{**ask("hi"), "model": "x"}))
 
+    kept = client.chat.completions.create(**ask("say hi"), store=True, metadata={"run": "1"})
+    equal(client.chat.completions.retrieve(kept.id).choices[0].message.content, "Hello there.")
+    client.chat.completions.create(**ask("say hi"), store=True, metadata={"run": "1"})
+    equal(len(list(client.chat.completions.list(metadata={"run": "1"}, model=MODEL, limit=1))), 2)
+    equal([message.content for message in client.chat.completions.messages.list(kept.id)], ["say hi"])
+    equal(client.chat.completions.update(kept.id, metadata={"run": "2"}).metadata, {"run": "2"})
+    equal([found.id for found in client.chat.completions.list(metadata={"run": "2"})], [kept.id])
+    equal(client.chat.completions.delete(kept.id).deleted, True)
+    raises(openai.NotFoundError, 404, "not_found", lambda: client.chat.completions.retrieve(kept.id))
+
 
 def completions():
     whole = client.completions.create(model=MODEL, prompt=["say hi", "once more"], max_tokens=100, logprobs=1, n=1)

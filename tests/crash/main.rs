@@ -8,6 +8,7 @@ mod constrained;
 mod crowd;
 mod disk;
 mod hostile;
+mod kept;
 mod keys;
 mod kills;
 mod kv;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use midstream::conversation::{Event, Recorded, State};
-use midstream::ids::{ConversationId, InterventionId, ResponseId};
+use midstream::ids::{ConversationId, InterventionId, ItemId, ResponseId};
 use midstream::store::{
     Batch, Epoch, Error, Failure, Journal, Kept, KeyRecord, KeyScope, ManualWriter, MemoryJournal, Record, Unflushed,
 };
@@ -182,6 +182,20 @@ impl Journal for Disk {
 
     fn conversation_of_intervention(&self, intervention: InterventionId) -> Result<Option<ConversationId>, Error> {
         self.durable.conversation_of_intervention(intervention)
+    }
+
+    fn conversation_of_item(&self, item: ItemId) -> Result<Option<ConversationId>, Error> {
+        self.durable.conversation_of_item(item)
+    }
+
+    fn chats(
+        &self,
+        principal: &str,
+        after: Option<ResponseId>,
+        newest_first: bool,
+        limit: usize,
+    ) -> Result<Vec<(ResponseId, ConversationId)>, Error> {
+        self.durable.chats(principal, after, newest_first, limit)
     }
 
     fn key(&self, scope: &KeyScope) -> Result<Option<KeyRecord>, Error> {

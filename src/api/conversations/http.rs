@@ -8,18 +8,21 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use crate::access::Identity;
 use crate::actors::{ConversationHandle, Open};
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, PathIds, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, invalid, wrong_operation};
+use crate::api::input::{self, Known};
 use crate::api::page::{page, whole};
-use crate::api::{idempotency, input, object, unserved};
-use crate::conversation::{Input, Reject};
+use crate::api::{idempotency, object, references, unserved};
+use crate::conversation::{self, Input, Item, Reject};
 use crate::error::Code;
 use crate::ids::{FreshIds, ItemId};
 use crate::protocol::conversations::{AddItems, Conversation, CreateConversation, ItemList, UpdateConversation};
+use crate::protocol::items::InputItem;
 use crate::store::{KeyedAnswer, Operation};
 
 /// `POST /v1/conversations`
@@ -36,7 +39,7 @@ pub(crate) async fn create(
     match create::claim(&app, key.as_ref())? {
         Claimed::Fresh(claim) => {
             let items = request.items.as_deref().unwrap_or_default();
-            let items = input::item_list(items, "items", Some(&app.seal.of(&principal)), &mut FreshIds::random())?;
+            let items = read(&app, &principal, items, None).await?;
             let open = Open {
                 metadata: request.metadata.unwrap_or_default(),
                 defaults: input::policies(&body)?,
@@ -115,8 +118,8 @@ pub(crate) async fn add_items(
     if request.items.is_empty() {
         return Err(invalid("items", "items is empty; give at least one").into());
     }
-    let items = input::item_list(&request.items, "items", Some(&app.seal.of(&principal)), &mut FreshIds::random())?;
     let handle = app.directory.conversation(create::conversation_id(&id)?, &principal).await?;
+    let items = read(&app, &principal, &request.items, Some(&*handle.state().await?)).await?;
     handle.change(Input::AddItems { items: items.clone() }).await?;
     Ok(Json(whole(&items)))
 }
@@ -143,6 +146,19 @@ pub(crate) async fn delete_item(
     let item_id = ItemId::from_wire(item_id).map_err(|_| no_item(item_id))?;
     handle.change(Input::DeleteItem { item_id }).await?;
     Ok(Json(object::conversation(&*handle.state().await?)))
+}
+
+/// Reads items that are to join this conversation, or a new one.
+async fn read(
+    app: &App,
+    principal: &Identity,
+    items: &[InputItem],
+    behind: Option<&conversation::State>,
+) -> Result<Vec<Item>, Reject> {
+    let seal = app.seal.of(principal);
+    let referred = references::of_list(app, principal, items, "items", behind).await?;
+    let known = Known { seal: Some(&seal), referred: Some(&referred) };
+    input::item_list(items, "items", known, &mut FreshIds::random())
 }
 
 async fn conversation_of(app: &App, path: &PathIds, principal: &str) -> Result<ConversationHandle, Reject> {

@@ -15,7 +15,8 @@ use crate::api::auth::Principal;
 use crate::api::body::{JsonBody, PathId, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{NativeError, invalid, wrong_operation};
-use crate::api::{idempotency, input, object};
+use crate::api::input::{self, Known};
+use crate::api::{idempotency, object};
 use crate::conversation::{Input, Intervene, ItemBody, Receipt, Reject};
 use crate::error::Code;
 use crate::ids::{FreshIds, InterventionId, ResponseId};
@@ -73,7 +74,7 @@ pub(super) async fn core_request(
         None => None,
     };
     let fresh = &mut FreshIds::random();
-    let items = input::items(request.input.as_ref(), "input", None, fresh)?;
+    let items = input::items(request.input.as_ref(), "input", Known::default(), fresh)?;
     if items.is_empty() && thinking.is_none() {
         return Err(invalid("input", "the input is empty; say what the model should do instead"));
     }

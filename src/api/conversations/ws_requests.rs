@@ -15,10 +15,11 @@ use crate::api::errors::{self, invalid, wrong_operation};
 use crate::api::frame::frame;
 use crate::api::idempotency::{echo, fingerprint};
 use crate::api::inject;
-use crate::api::input;
+use crate::api::input::{self, Known};
 use crate::api::object::snapshot;
 use crate::api::openai::cancel::{self, Asked};
 use crate::api::operations;
+use crate::api::references;
 use crate::api::types::Types;
 use crate::conversation::{Event, Input, Reject};
 use crate::error::Code;
@@ -126,9 +127,13 @@ async fn create(
         Claimed::Replay(_) => return Err(wrong_operation()),
     };
     let model = session.app.engine(request.model.as_deref())?.model();
-    let before = create::tools_before(Some(&*session.handle.state().await?));
+    let behind = session.handle.state().await?;
+    let before = create::tools_before(Some(&behind));
     let seal = session.app.seal.of(&session.principal);
-    let mut create = create::create(model, Some(&seal), &request, frame, &before)?;
+    let input = request.input.as_ref();
+    let referred = references::of_input(&session.app, &session.principal, input, Some(&behind)).await?;
+    let known = Known { seal: Some(&seal), referred: Some(&referred) };
+    let mut create = create::create(model, known, &request, frame, &before)?;
     create::check_constraint(&session.app, &create, frame, &before).await?;
     if let Some(previous) = &request.previous_response_id {
         let id: ResponseId = previous.parse().map_err(|_| create::unknown_previous(previous))?;

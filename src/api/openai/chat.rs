@@ -12,7 +12,7 @@ use super::{choices, functions};
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, decode};
-use crate::api::create::{self, Claimed, Key};
+use crate::api::create::{self, Claimed, IGNORED_PARTS, IGNORED_TOOLS, Key, UNHELD_TOOLS};
 use crate::api::errors::{OpenAiError, invalid};
 use crate::api::idempotency;
 use crate::api::input;
@@ -37,8 +37,8 @@ use crate::protocol::logprobs::ChoiceLogprobs;
 use crate::protocol::sampling::GenerationParams;
 use crate::store::Operation;
 
-/// Most choices of one request.
-const CHOICES_MAX: u32 = 8;
+/// Most choices of one request, as OpenAI has it. Each takes the room of a request.
+const CHOICES_MAX: u32 = 128;
 
 /// What the answer to a request shows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,16 +91,17 @@ pub(crate) async fn create(
         Claimed::Fresh(claim) => claim,
         Claimed::Replay(answer) => return choices::replay(&app, &principal, answer, form, permit).await,
     };
-    let create = core_request(app.engine(request.model.as_deref())?.model(), &request, &body)?;
+    let mut create = core_request(app.engine(request.model.as_deref())?.model(), &request, &body)?;
+    create.config.extras.chat_of = create.config.store.then(|| principal.principal.clone());
     create::check_constraint(&app, &create, &body, &Toolbox::default()).await?;
     let creates = choices::of_one(create, request.n.unwrap_or(1));
     let asked = choices::ask(&app, &principal, creates, claim, &mut permit).await.map_err(of_messages)?;
-    choices::answer(&app, asked, form, permit).await
+    choices::answer(&app, asked, form, permit).await.map_err(|OpenAiError(reject)| of_messages(reject).into())
 }
 
 /// What the core says of its input is about the messages here. A result that answers no call is a mistake in them: who
 /// reads that something was not found looks for the model.
-fn of_messages(reject: Reject) -> Reject {
+pub(super) fn of_messages(reject: Reject) -> Reject {
     let code = if reject.code == Code::ToolCallNotFound { Code::InvalidInput } else { reject.code };
     let param = reject.param.map(|param| if param == "input" { "messages".to_owned() } else { param });
     Reject { code, param, ..reject }
@@ -152,26 +153,6 @@ fn token_limit(request: &ChatRequest) -> Result<Option<u32>, Reject> {
     }
 }
 
-/// A grammar that this model cannot be held to is refused: unlike that of Responses, a chat's answer has no place to
-/// say so.
-fn refuse_told(
-    request: &ChatRequest,
-    constraint: Option<&Constraint>,
-    toolbox: &Toolbox,
-    model: &ModelInfo,
-) -> Result<(), Reject> {
-    let told = constraint::only_told(constraint, toolbox, model);
-    let Some(name) = told.first() else { return Ok(()) };
-    let at = custom_tools::format_of(request.tools.as_deref().unwrap_or_default(), name);
-    let at = at.unwrap_or_else(|| "tools".to_owned());
-    let text = format!(
-        "{at}: {} writes its calls as JSON, in which no text can be held to a lark grammar; give a regex, or leave \
-         format out",
-        model.id
-    );
-    Err(invalid(at, text))
-}
-
 /// The core's request for the first choice. `body` is what `request` was read from.
 pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Value) -> Result<Create, Reject> {
     check_choices(request)?;
@@ -182,12 +163,18 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
     }
     let fresh = &mut FreshIds::random();
     let input = input::chat_items(messages, fresh)?;
-    let params: GenerationParams = decode(body)?;
+    let mut params: GenerationParams = decode(body)?;
     let (word, kwargs) = (request.reasoning_effort.as_deref(), request.chat_template_kwargs.as_ref());
     let (thinking, template_kwargs) = input::thought(word, "reasoning_effort", kwargs, model)?;
-    let toolbox = tools::of_chat(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    let template_kwargs = input::with_verbosity(template_kwargs, body.get("verbosity"));
+    let (toolbox, ignored) = tools::of_chat(request.tools.as_deref(), request.tool_choice.as_ref())?;
+    params.tool_choice = params.tool_choice.map(|choice| tools::visible_choice(&choice, &toolbox));
+    let asked = messages.iter().filter(|message| message.role != "assistant");
+    let parts = input::unknown_parts(asked.map(|message| message.content.as_ref()));
+    let labels = request.metadata.clone().unwrap_or_default();
     let constraint = constraint::constraint(&params, &toolbox, model)?;
-    refuse_told(request, constraint.as_ref(), &toolbox, model)?;
+    let unheld = constraint::only_told(constraint.as_ref(), &toolbox, model);
+    let notes = [(IGNORED_TOOLS, ignored), (IGNORED_PARTS, parts), (UNHELD_TOOLS, unheld)];
     let config = ResponseConfig {
         tools: toolbox.tools,
         tool_shapes: toolbox.shapes,
@@ -196,7 +183,7 @@ pub(crate) fn core_request(model: &ModelInfo, request: &ChatRequest, body: &Valu
         stop: input::stops(request.stop.as_ref())?,
         template_kwargs,
         store: request.store == Some(true),
-        metadata: request.metadata.clone().unwrap_or_default(),
+        metadata: create::with_notes(labels, notes),
         echo: tier(body),
         thinking,
         strip_preamble: request.strip_preamble == Some(true),
@@ -217,6 +204,13 @@ pub(super) fn completion_id(id: ResponseId) -> String {
     id.to_string().replacen("resp_", "chatcmpl-", 1)
 }
 
+/// The labels of an answer that say what of its request was left out, with the client's own; none where nothing was.
+pub(super) fn notes(response: &conversation::Response) -> Option<Map<String, Value>> {
+    let labels = &response.config.metadata;
+    let is_noted = [IGNORED_TOOLS, IGNORED_PARTS, UNHELD_TOOLS].iter().any(|label| labels.contains_key(*label));
+    is_noted.then(|| labels.clone())
+}
+
 /// The service tier that a response was given, where its request asked for one.
 pub(super) fn tier_of(response: &conversation::Response) -> Option<String> {
     response.config.echo.get("service_tier").and_then(Value::as_str).map(str::to_owned)
@@ -227,7 +221,12 @@ pub(super) fn whole(choices: &[conversation::Response], shown: Shown) -> Respons
     Json(choices.first().map(|first| completion(first, choices, shown))).into_response()
 }
 
-fn completion(first: &conversation::Response, choices: &[conversation::Response], shown: Shown) -> Completion {
+/// The answer with these choices.
+pub(super) fn completion(
+    first: &conversation::Response,
+    choices: &[conversation::Response],
+    shown: Shown,
+) -> Completion {
     let usages: Vec<_> = choices.iter().map(|choice| choice.usage).collect();
     Completion {
         id: completion_id(first.id),
@@ -238,6 +237,7 @@ fn completion(first: &conversation::Response, choices: &[conversation::Response]
         usage: usage(&usages),
         service_tier: tier_of(first),
         system_fingerprint: first.config.fingerprint.clone(),
+        metadata: notes(first),
     }
 }
 

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 
 use axum::response::Response as HttpResponse;
 use axum::response::sse::Event;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::chat::{Shown, call, completion_id, finish_reason, in_fields, tier_of, usage, whole};
+use super::chat::{Shown, call, completion_id, finish_reason, in_fields, notes, tier_of, usage, whole};
 use super::choices::Form;
 use crate::api::frame::{DISPATCH, REASONING_DISPATCH};
 use crate::api::object;
@@ -32,6 +32,8 @@ pub(super) struct ChatForm {
     model: String,
     fingerprint: String,
     tier: Option<String>,
+    /// What of the request was left out.
+    notes: Option<Map<String, Value>>,
 }
 
 /// What is known of one choice.
@@ -46,7 +48,7 @@ pub(super) struct ChatChoice {
 impl ChatForm {
     pub(super) fn new(shown: Shown) -> Self {
         let (model, fingerprint) = (String::new(), String::new());
-        Self { shown, id: None, created: None, model, fingerprint, tier: None }
+        Self { shown, id: None, created: None, model, fingerprint, tier: None, notes: None }
     }
 
     fn learn(&mut self, response: &Response) {
@@ -55,6 +57,7 @@ impl ChatForm {
             self.model.clone_from(&response.config.model);
             self.fingerprint.clone_from(&response.config.fingerprint);
             self.tier = tier_of(response);
+            self.notes = notes(response);
         }
     }
 
@@ -68,6 +71,7 @@ impl ChatForm {
             service_tier: self.tier.clone(),
             system_fingerprint: self.fingerprint.clone(),
             choices,
+            metadata: None,
             usage: no_usage_yet,
         }
     }
@@ -87,7 +91,8 @@ impl ChatForm {
         if !choice.opened {
             choice.opened = true;
             let delta = Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
-            self.push(choice, delta, None, out);
+            let first = ChunkChoice { index: choice.index, delta, logprobs: None, finish_reason: None };
+            out.push_back(data(&Chunk { metadata: self.notes.clone(), ..self.chunk(vec![first]) }));
         }
     }
 

@@ -12,7 +12,7 @@ use futures_util::{Stream, stream};
 use tokio::time::timeout;
 
 use crate::access::Identity;
-use crate::actors::{ConversationHandle, KeyClaim, Reader};
+use crate::actors::{ConversationHandle, KeyClaim, Open, Reader};
 use crate::api::App;
 use crate::api::admission::Permit;
 use crate::api::create;
@@ -100,7 +100,7 @@ pub(in crate::api) async fn ask(
     let mut asked = Vec::with_capacity(creates.len());
     for create in creates {
         let (id, stored) = (create.response_id, create.config.store);
-        let open = create::open(principal, Vec::new());
+        let open = Open { metadata: create.config.metadata.clone(), ..create::open(principal, Vec::new()) };
         let (handle, reader) = if stored {
             app.directory.create_in_new(open, create, claim.take()).await?
         } else {

@@ -30,7 +30,7 @@ use crate::protocol::sampling::GenerationParams;
 use crate::store::Operation;
 
 /// Most choices of all prompts of one request.
-const CHOICES_MAX: usize = 32;
+const CHOICES_MAX: usize = 128;
 /// Tokens of an answer where the request says nothing, as OpenAI has it.
 const MAX_TOKENS: u32 = 16;
 /// Most of the likeliest tokens that are told.
@@ -75,7 +75,13 @@ pub(crate) async fn create(
         create::check_constraint(&app, create, &body, &Toolbox::default()).await?;
     }
     let asked = choices::ask(&app, &principal, creates, claim, &mut permit).await?;
-    choices::answer(&app, asked, form, permit).await
+    choices::answer(&app, asked, form, permit).await.map_err(|OpenAiError(reject)| of_prompt(reject).into())
+}
+
+/// What is said of the input is about the prompt here.
+fn of_prompt(reject: Reject) -> Reject {
+    let param = reject.param.map(|param| if param == "input" { "prompt".to_owned() } else { param });
+    Reject { param, ..reject }
 }
 
 /// The fields that say how is generated, in the words of the other routes.

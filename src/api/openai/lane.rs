@@ -23,9 +23,10 @@ use crate::api::errors::{invalid, wrong_operation};
 use crate::api::frame::{dispatch, frame, openai};
 use crate::api::idempotency::{echo, fingerprint};
 use crate::api::inject;
+use crate::api::input::{self, Known};
 use crate::api::socket::{Out, Outbox};
 use crate::api::stream::follow;
-use crate::api::{App, input, object, operations};
+use crate::api::{App, object, operations, references};
 use crate::conversation::{Create, Event, Recorded, Reject, State as Conversation};
 use crate::error::Code;
 use crate::ids::{ConversationId, InterventionId, ResponseId};
@@ -266,8 +267,12 @@ impl Lane {
         let Some(home) = home else { return Ok(None) };
         create::check(request, frame)?;
         let model = self.app.engine(request.model.as_deref())?.model();
-        let before = create::tools_before(Some(&*home.state().await?));
-        let create = create::create(model, Some(&self.app.seal.of(&self.principal)), request, frame, &before)?;
+        let behind = home.state().await?;
+        let before = create::tools_before(Some(&behind));
+        let (seal, input) = (self.app.seal.of(&self.principal), request.input.as_ref());
+        let referred = references::of_input(&self.app, &self.principal, input, Some(&behind)).await?;
+        let known = Known { seal: Some(&seal), referred: Some(&referred) };
+        let create = create::create(model, known, request, frame, &before)?;
         create::check_constraint(&self.app, &create, frame, &before).await?;
         let id = create.response_id;
         if self.follows(home.id()) {

@@ -8,6 +8,7 @@ pub(crate) mod compact;
 pub(crate) mod completions;
 mod completions_form;
 pub(crate) mod functions;
+pub(crate) mod kept_chats;
 mod lane;
 pub(crate) mod models;
 pub(crate) mod responses;

@@ -7,12 +7,14 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
+use super::chat::of_messages;
 use crate::api::App;
 use crate::api::auth::Principal;
 use crate::api::body::{Admitted, JsonBody, decode};
 use crate::api::create;
 use crate::api::errors::{OpenAiError, invalid};
-use crate::api::input;
+use crate::api::input::{self, Known};
+use crate::api::references;
 use crate::conversation::Reject;
 use crate::engine::tokenizer::Tokenizer;
 use crate::engine::{Engine, ModelInfo};
@@ -62,7 +64,10 @@ pub(crate) async fn input_tokens(
     let engine = app.engine(request.model.as_deref())?.clone();
     let behind = create::continues(&app, &principal, &request).await?;
     let before = create::tools_before(behind.as_ref());
-    let create = create::create(engine.model(), Some(&app.seal.of(&principal)), &request, &body, &before)?;
+    let seal = app.seal.of(&principal);
+    let referred = references::of_input(&app, &principal, request.input.as_ref(), behind.as_ref()).await?;
+    let known = Known { seal: Some(&seal), referred: Some(&referred) };
+    let create = create::create(engine.model(), known, &request, &body, &before)?;
     if behind.is_none() && create.input.is_empty() {
         return Err(invalid("input", "the input is empty; give at least one message").into());
     }
@@ -141,7 +146,8 @@ async fn render(app: &App, principal: &str, engine: &Arc<dyn Engine>, body: &Val
     let last = create.input.last().filter(|_| create.config.prompt_end == PromptEnd::Message);
     let reasoning = engine.model().reasoning;
     let inside = last.map(|last| text_ends_in_reasoning(reasoning, &last.text()));
-    let built = app.directory.preview(None, create, engine).await?;
+    let built = app.directory.preview(None, create, engine).await;
+    let built = if body["messages"].is_null() { built? } else { built.map_err(of_messages)? };
     let starts_in_reasoning = inside.unwrap_or_else(|| starts_in_reasoning(reasoning, &built.text));
     Ok((built, starts_in_reasoning))
 }

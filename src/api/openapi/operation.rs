@@ -169,7 +169,11 @@ impl Operation {
             .collect();
         parameters.extend(self.query.iter().map(|it| {
             let schema = (it.schema)();
-            json!({"name": it.name, "in": "query", "description": it.what, "schema": schema})
+            let mut parameter = json!({"name": it.name, "in": "query", "description": it.what, "schema": schema});
+            if parameter["schema"]["type"] == "object" {
+                parameter["style"] = json!("deepObject");
+            }
+            parameter
         }));
         parameters.extend(self.keyed.map(|is_required| {
             json!({

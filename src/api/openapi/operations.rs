@@ -5,7 +5,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use super::operation::{Operation, SchemaOf, Variable, of};
 use super::shapes;
 use crate::error::Code;
-use crate::protocol::chat::{ChatRequest, Completion};
+use crate::protocol::chat::{ChatRequest, Completion, CompletionList, KeptMessageList, UpdateCompletion};
 use crate::protocol::completions::{CompletionRequest, TextCompletion};
 use crate::protocol::conversations::{
     AddItems, Cancel, Conversation, CreateConversation, Intervene, Intervention, ItemList, ToolClaim, ToolResult,
@@ -24,7 +24,8 @@ const GENERATION: [SchemaOf; 2] = [of::<GenerationParams>, shapes::policies];
 const OF_MODELS: [Code; 4] =
     [Code::ModelNotFound, Code::ContextLengthExceeded, Code::EngineFailed, Code::ServerRestarted];
 /// What may stand in the way of a turn of a conversation.
-const OF_TURNS: [Code; 7] = [
+const OF_TURNS: [Code; 8] = [
+    Code::NotFound,
     Code::PreviousResponseNotFound,
     Code::ConversationNotFound,
     Code::ResponseNotFound,
@@ -42,6 +43,7 @@ const OF_RESPONSES: [Code; 4] =
 /// Every route and method.
 pub(super) fn all() -> Vec<Operation> {
     let mut all = generating();
+    all.extend(chats());
     all.extend(responses());
     all.extend(conversations());
     all.extend(beside());
@@ -86,6 +88,36 @@ fn generating() -> Vec<Operation> {
     ]
 }
 
+/// Completions that are kept.
+fn chats() -> Vec<Operation> {
+    let id = "/v1/chat/completions/{id}";
+    let kept = [Code::NotFound, Code::ConversationDamaged, Code::ConversationDeleted];
+    vec![
+        Operation::new("get", "/v1/chat/completions", "OpenAI", "Completions that are kept.")
+            .query(paging("asc"))
+            .query([
+                variable("model", shapes::word, "Only of this model."),
+                variable("metadata", shapes::labels, "Only with these labels: `metadata[topic]=demo`."),
+            ])
+            .answers(200, of::<CompletionList>, "A page of completions.")
+            .refuses(&[Code::NotFound]),
+        Operation::new("get", id, "OpenAI", "Shows a completion that is kept.")
+            .answers(200, of::<Completion>, "The completion.")
+            .refuses(&kept),
+        Operation::new("post", id, "OpenAI", "Replaces its labels.")
+            .takes(&[of::<UpdateCompletion>])
+            .answers(200, of::<Completion>, "The completion.")
+            .refuses(&kept),
+        Operation::new("delete", id, "OpenAI", "Deletes a completion that is kept.")
+            .answers(200, shapes::deleted, "It is gone.")
+            .refuses(&kept),
+        Operation::new("get", "/v1/chat/completions/{id}/messages", "OpenAI", "What was asked.")
+            .query(paging("asc"))
+            .answers(200, of::<KeptMessageList>, "A page of messages.")
+            .refuses(&kept),
+    ]
+}
+
 fn responses() -> Vec<Operation> {
     let id = "/v1/responses/{id}";
     vec![
@@ -113,7 +145,7 @@ fn responses() -> Vec<Operation> {
             .refuses(&OF_RESPONSES)
             .refuses(&[Code::ResponseNotActive]),
         Operation::new("get", "/v1/responses/{id}/input_items", "OpenAI", "What joined the transcript with it.")
-            .query(paging())
+            .query(paging("desc"))
             .answers(200, of::<ItemList>, "A page of items.")
             .refuses(&OF_RESPONSES),
         Operation::new("get", "/v1/responses/{id}/prefix", "midstream", "How much of what was held its prompt kept.")
@@ -174,7 +206,7 @@ fn conversations() -> Vec<Operation> {
             .answers(200, shapes::deleted, "It is gone.")
             .refuses(&OF_CONVERSATIONS),
         Operation::new("get", "/v1/conversations/{id}/items", "OpenAI", "Its transcript.")
-            .query(paging())
+            .query(paging("desc"))
             .answers(200, of::<ItemList>, "A page of items.")
             .refuses(&OF_CONVERSATIONS),
         Operation::new("post", "/v1/conversations/{id}/items", "OpenAI", "Adds items to the transcript.")
@@ -292,11 +324,16 @@ fn variable(name: &'static str, schema: fn() -> serde_json::Value, what: &'stati
     Variable { name, schema, what }
 }
 
-fn paging() -> [Variable; 3] {
+/// Which way a list goes unless the query says.
+fn paging(order: &str) -> [Variable; 3] {
+    let order = match order {
+        "asc" => "Oldest or newest first; the default is `asc`.",
+        _ => "Oldest or newest first; the default is `desc`.",
+    };
     [
-        variable("after", shapes::word, "The id of the last item that was seen."),
-        variable("limit", || serde_json::json!({"type": "integer", "minimum": 1, "maximum": 100}), "Items of a page."),
-        variable("order", shapes::order, "Oldest or newest first; the default is `desc`."),
+        variable("after", shapes::word, "The id of the last one that was seen."),
+        variable("limit", || serde_json::json!({"type": "integer", "minimum": 1, "maximum": 100}), "How many at most."),
+        variable("order", shapes::order, order),
     ]
 }
 

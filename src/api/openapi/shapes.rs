@@ -143,6 +143,11 @@ pub(super) fn word() -> Value {
     json!({"type": "string"})
 }
 
+/// Each label is a variable of its own, with its name in brackets.
+pub(super) fn labels() -> Value {
+    json!({"type": "object", "additionalProperties": {"type": "string"}})
+}
+
 pub(super) fn order() -> Value {
     json!({"enum": ["asc", "desc"]})
 }

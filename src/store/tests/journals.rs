@@ -1,10 +1,13 @@
 //! What both journals promise.
 
 use super::super::{
-    Epoch, Error, Journal, KeyRecord, KeyRetention, KeyScope, MemoryJournal, Record, SledJournal, expired_keys,
+    Batch, Epoch, Error, Journal, KeyRecord, KeyRetention, KeyScope, MemoryJournal, Record, SledJournal, dump,
+    expired_keys, keys, load,
 };
 use super::{Ids, batch, delta, key_record, with_records};
-use crate::conversation::Event;
+use crate::conversation::{Event, Extras, Item, NewResponse, ResponseConfig};
+use crate::ids::{ConversationId, ItemId, ResponseId};
+use crate::prompt::Role;
 
 fn on_both(check: impl Fn(&dyn Journal)) {
     check(&MemoryJournal::new());
@@ -243,4 +246,63 @@ fn an_epoch_is_kept_as_the_event_or_the_record_that_begins_it_says() {
         assert_eq!(journal.epoch(conversation).unwrap(), cut);
         assert_eq!(journal.last_seq(conversation).unwrap(), 4);
     });
+}
+
+fn begun(conversation: ConversationId, ids: &mut Ids, chat_of: Option<&str>) -> (ResponseId, ItemId, Batch) {
+    let (id, item_id) = (ids.response(), ids.item());
+    let extras = Extras { chat_of: chat_of.map(str::to_owned), ..Extras::default() };
+    let config = ResponseConfig { extras, ..ResponseConfig::new("m", "f") };
+    let input = vec![Item::message(item_id, Role::User, "hi")];
+    let new = NewResponse { id, previous: None, input, config, enqueued: false };
+    let mut batch = batch(conversation, [1]);
+    batch.events[0].event = Event::ResponseCreated(Box::new(new));
+    (id, item_id, batch)
+}
+
+#[test]
+fn items_and_kept_chats_lead_to_their_conversation_also_in_what_was_loaded_and_not_once_it_is_gone() {
+    let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for journal in [&SledJournal::open(folder.path()).unwrap() as &dyn Journal, &MemoryJournal::new()] {
+        let mut ids = Ids::new();
+        let mut hers = Vec::new();
+        for owner in [Some("ann"), Some("ann"), Some("bob"), Some("ann"), Some("ann"), None] {
+            let conversation = ids.conversation();
+            let (id, item, batch) = begun(conversation, &mut ids, owner);
+            journal.append(&[batch]).unwrap();
+            assert_eq!(journal.conversation_of_item(item).unwrap(), Some(conversation));
+            if owner == Some("ann") {
+                hers.push((id, conversation));
+            }
+        }
+        hers.sort();
+        assert_eq!(journal.conversation_of_item(ids.item()).unwrap(), None);
+        let list = |journal: &dyn Journal, after, newest, limit| journal.chats("ann", after, newest, limit).unwrap();
+        let reversed: Vec<_> = hers.iter().rev().copied().collect();
+        assert_eq!(list(journal, None, false, 9), hers);
+        assert_eq!(list(journal, None, true, 9), reversed);
+        assert_eq!(list(journal, Some(hers[1].0), false, 1), hers[2..3]);
+        assert_eq!(list(journal, Some(hers[1].0), true, 9), hers[..1]);
+        assert_eq!(journal.chats("nobody", None, false, 9).unwrap(), []);
+
+        let mut text = Vec::new();
+        dump(journal, &mut text).unwrap();
+        let loaded = MemoryJournal::new();
+        load(&loaded, &mut text.as_slice()).unwrap();
+        assert_eq!(list(&loaded, None, false, 9), hers);
+
+        let gone = hers.remove(1).1;
+        journal.append(&[Batch::deletion(gone)]).unwrap();
+        assert_eq!(list(journal, None, false, 9), hers);
+        while journal.purge().unwrap() {}
+        assert_eq!(list(journal, None, true, 9).len(), hers.len());
+    }
+    let journal = SledJournal::open(folder.path()).unwrap();
+    assert_eq!(journal.chats("ann", None, false, 9).unwrap().len(), 3, "behind another start");
+    let rows = |kind: u8| journal.db.scan_prefix([kind]).count();
+    assert_eq!((rows(keys::CHAT), rows(keys::ITEM)), (4, 5), "of the deleted one nothing is left");
+    let mut text = Vec::new();
+    dump(&journal, &mut text).unwrap();
+    let copy = SledJournal::open(copy.path()).unwrap();
+    load(&copy, &mut text.as_slice()).unwrap();
+    assert_eq!(copy.chats("ann", None, false, 9).unwrap(), journal.chats("ann", None, false, 9).unwrap());
 }

@@ -42,6 +42,10 @@ impl Ids {
         ResponseId::draw(&mut self.0)
     }
 
+    pub(super) fn item(&mut self) -> ItemId {
+        ItemId::draw(&mut self.0)
+    }
+
     pub(super) fn intervention(&mut self) -> InterventionId {
         InterventionId::draw(&mut self.0)
     }

@@ -47,7 +47,14 @@ pub(super) fn with_standing() -> Event {
 /// A response with everything that few ask for.
 pub(super) fn with_extras() -> Event {
     let prompt = Some([1, 2, 3].into());
-    let extras = Extras { prompt, cache_salt: Some(u64::MAX), speculative_prefill: Some(false), truncates: false };
+    let extras = Extras { prompt, cache_salt: Some(u64::MAX), speculative_prefill: Some(false), ..Extras::default() };
+    let (id, input, config) = (response(1), Vec::new(), ResponseConfig { extras, ..config() });
+    Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+}
+
+/// A response that is among the kept chats of its principal, and may make so many calls.
+pub(super) fn kept() -> Event {
+    let extras = Extras { chat_of: Some("ann".into()), max_tool_calls: Some(3), ..Extras::default() };
     let (id, input, config) = (response(1), Vec::new(), ResponseConfig { extras, ..config() });
     Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
 }
