@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::prompt::ToolDefinition;
+
 /// What few requests ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extras {
@@ -19,6 +21,9 @@ pub struct Extras {
     /// Whether the oldest turns are left out of a prompt that would be too long.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncates: bool,
+    /// Tools that were found: they can be called as others can, but a result shows them, and not the prompt's head.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub found_tools: Vec<ToolDefinition>,
 }
 
 impl Extras {

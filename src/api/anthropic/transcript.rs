@@ -29,8 +29,8 @@ pub(super) struct Transcript {
     pub(super) items: Vec<Item>,
     /// The last effort that a message said.
     pub(super) effort: Option<String>,
-    /// The tools that cannot be used at its end.
-    pub(super) removed: HashSet<String>,
+    /// How the tools changed.
+    pub(super) changes: Changes,
     /// Up to where the prompt is to be kept in the cache.
     pub(super) marks: Marks,
 }
@@ -87,7 +87,7 @@ pub(super) fn transcript(
         reader.mark(marks::last(message.content.as_ref()));
     }
     reader.mark(request.cache_control.as_ref());
-    Ok(Transcript { items: reader.items, effort, removed: reader.changes.removed, marks: reader.marks })
+    Ok(Transcript { items: reader.items, effort, changes: reader.changes, marks: reader.marks })
 }
 
 /// The system text as one.

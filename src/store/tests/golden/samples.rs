@@ -47,7 +47,16 @@ pub(super) fn with_standing() -> Event {
 /// A response with everything that few ask for.
 pub(super) fn with_extras() -> Event {
     let prompt = Some([1, 2, 3].into());
-    let extras = Extras { prompt, cache_salt: Some(u64::MAX), speculative_prefill: Some(false), truncates: false };
+    let (cache_salt, speculative_prefill) = (Some(u64::MAX), Some(false));
+    let extras = Extras { prompt, cache_salt, speculative_prefill, ..Extras::default() };
+    let (id, input, config) = (response(1), Vec::new(), ResponseConfig { extras, ..config() });
+    Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+}
+
+/// A response that can call a tool which was found.
+pub(super) fn with_found_tools() -> Event {
+    let found_tools = vec![ToolDefinition { name: "found".into(), description: None, parameters: json!({}) }];
+    let extras = Extras { found_tools, ..Extras::default() };
     let (id, input, config) = (response(1), Vec::new(), ResponseConfig { extras, ..config() });
     Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
 }
