@@ -2,9 +2,12 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::messages::{PATH, ask, tools};
-use crate::support::{Answer, Server};
+use crate::support::{Answer, PATIENCE, Server, Setup};
 
 /// How many tokens the prompt has.
 async fn count(server: &Server, body: Value) -> u64 {
@@ -197,6 +200,30 @@ async fn a_system_message_stands_where_it_is_and_changes_nothing_before_it() {
     let server = Server::start().await;
     let rendered = async |messages: Value| count(&server, with(messages)).await;
     let user = json!({"role": "user", "content": "hi"});
+#[tokio::test]
+async fn counts_and_generations_take_no_room_from_each_other() {
+    let server = Server::start_with(Setup { requests_in_flight_max: 1, ..Setup::default() }).await;
+    let mut body = ask("endless");
+    body["stream"] = true.into();
+    let mut running = server.post_stream(PATH, body).await;
+    running.until("content_block_delta").await;
+    assert_eq!(server.post(PATH, ask("hi")).await.status, 529, "else nothing is proven");
+    for path in ["/v1/messages/count_tokens", "/v1/tokenize", "/v1/chat/render"] {
+        let answer = server.post(path, ask("hi")).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    }
+    drop(running);
+    server.running.idle().await;
+    // The body of a count is announced, and never comes: it holds all the room that counts have.
+    let mut socket = TcpStream::connect(&server.address).await.unwrap();
+    let head = "POST /v1/messages/count_tokens HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{";
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let full = async { while server.post("/v1/messages/count_tokens", ask("hi")).await.status == 200 {} };
+    timeout(PATIENCE, full).await.expect("one more is turned away");
+    let free = async { while server.post(PATH, ask("hi")).await.status != 200 {} };
+    timeout(PATIENCE, free).await.expect("what generates has its own");
+}
+
     let plain = rendered(json!([user])).await;
     let told = rendered(json!([user, {"role": "system", "content": "Be brief."}])).await;
     assert!(told > plain);
