@@ -107,7 +107,8 @@ pub struct Config {
     pub responses_ws_life_ms: u64,
     /// Most bytes of a body that steers, cancels or answers what runs: such a request is never turned away for load.
     pub control_body_bytes_max: usize,
-    /// Most requests that generate at once; more get 503 `overloaded` before their body is read.
+    /// Most requests that generate at once, and besides them as many that ask what a prompt would be; more get 503
+    /// `overloaded` before their body is read.
     pub requests_in_flight_max: usize,
     /// Most streams and sockets that only read; more get 503 `overloaded`.
     pub readers_max: usize,

@@ -152,6 +152,8 @@ fn requests_and_tokens_of_a_minute_have_their_bounds() {
     assert_eq!((take(&who, 5), take(&who, 10)), (Ok(()), Ok(())));
     assert_eq!(take(&who, 11), Err(Over::Requests { limit: 2, wait_s: 54 }));
     assert!(usage.take_at(&who, Room::Reading, 10, 11).is_ok(), "readers are no requests");
+    let over = Err(Over::Requests { limit: 2, wait_s: 54 });
+    assert_eq!(usage.take_at(&who, Room::Counting, 10, 11).map(drop), over, "those who count are");
     assert_eq!(take(&who, 65), Ok(()), "a refused request counts for nothing");
     assert_eq!(take(&Identity { principal: "bob".to_owned(), ..who.clone() }, 11), Ok(()));
 
@@ -174,6 +176,7 @@ fn responses_count_while_they_are_asked_for_and_while_they_run() {
     let running = (usage.run("ann"), usage.run("ann"));
     let over = Err(Over::Responses { limit: 2 });
     assert_eq!(usage.take(&who, Room::Work, 10).map(drop), over);
+    assert!(usage.take(&who, Room::Counting, 10).is_ok(), "a count has no response");
     drop(running);
     assert_eq!(usage.take_more(&who, &mut first, 10), Ok(()), "a second choice is a response, too");
     assert_eq!(usage.take_more(&who, &mut first, 10), Err(Over::Responses { limit: 2 }));

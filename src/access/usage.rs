@@ -19,6 +19,8 @@ const SHARE: usize = 3;
 pub enum Room {
     /// For requests that use a model.
     Work,
+    /// For requests that ask what a prompt would be, and have no answer generated.
+    Counting,
     /// For streams and sockets that only read.
     Reading,
 }
@@ -74,8 +76,9 @@ struct Used {
     tokens: Window,
     /// Responses that are generated.
     running: usize,
-    /// Room for work, and for reading.
+    /// Room for work, for counting, and for reading.
     work: usize,
+    counting: usize,
     reading: usize,
 }
 
@@ -86,7 +89,8 @@ impl Default for Usage {
 }
 
 impl Usage {
-    /// Takes room of which this much is free for all; it is given back when it is dropped. A request for work counts.
+    /// Takes room of which this much is free for all; it is given back when it is dropped. All but readers
+    /// are requests.
     pub fn take(&self, who: &Identity, room: Room, free: usize) -> Result<Held, Over> {
         self.take_at(who, room, free, self.now_s())
     }
@@ -94,11 +98,11 @@ impl Usage {
     pub(super) fn take_at(&self, who: &Identity, room: Room, free: usize, now_s: u64) -> Result<Held, Over> {
         let mut used = self.used();
         let used = used.entry(who.principal.clone()).or_default();
-        if room == Room::Work {
+        if room != Room::Reading {
             used.check_minute(who, now_s)?;
         }
         used.check_room(who, room, free)?;
-        if room == Room::Work {
+        if room != Room::Reading {
             used.requests.add(now_s, 1);
         }
         *used.held(room) += 1;
@@ -148,6 +152,7 @@ impl Used {
     fn held(&mut self, room: Room) -> &mut usize {
         match room {
             Room::Work => &mut self.work,
+            Room::Counting => &mut self.counting,
             Room::Reading => &mut self.reading,
         }
     }

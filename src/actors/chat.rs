@@ -91,7 +91,7 @@ pub(super) fn chat(config: &ResponseConfig, model: &ModelInfo, begun: usize) -> 
     }
     Arc::new(Chat {
         begun,
-        tools: config.tools.clone(),
+        tools: config.known_tools().into_owned(),
         stop: config.stop.clone(),
         constraint: config.constraint.clone(),
         effort: config.thinking.as_ref().and_then(|thinking| thinking.effort.clone()),

@@ -29,14 +29,15 @@ impl Parsed {
     /// The parser as it stood behind the durable tokens: they are read again, and what they say was shown already.
     pub(super) fn behind(model: &ModelInfo, config: &ResponseConfig, rendered: &Rendered, resumed: &[u32]) -> Self {
         let Reading { tool_format, reasoning, bare_calls } = Reading::of(config, model);
+        let tools = config.known_tools();
         let pipeline = Pipeline::new(PipelineConfig {
             tool_format,
             reasoning,
             starts_in_reasoning: rendered.starts_in_reasoning,
             stop: config.stop.clone(),
-            tools: config.tools.iter().map(declared).collect(),
+            tools: tools.iter().map(declared).collect(),
             // Without tools nothing is a call that does not say so.
-            bare_calls: bare_calls && !config.tools.is_empty(),
+            bare_calls: bare_calls && !tools.is_empty(),
             control: control_markers(tool_format, reasoning, model.tokenizer.control_texts()),
         });
         let closing = closes_reasoning(reasoning).map(|text| model.tokenizer.encode(text, true));

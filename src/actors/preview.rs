@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::chat::BYTES_PER_TOKEN;
 use super::directory::DirectoryHandle;
 use super::offload::offload;
-use super::prompt::{PromptSettings, Unrendered, explain, preview};
+use super::prompt::{Asked, PromptSettings, Unrendered, explain, preview};
 use super::standing::salt;
 use crate::config::Config;
 use crate::conversation::{Create, Reject, ResponseConfig, State};
@@ -25,7 +25,7 @@ pub fn preview_prompt(
     config: &Config,
 ) -> Result<(Vec<Message>, Built), Reject> {
     let alone = State { template_ms: now_ms, ..State::default() };
-    preview(alone, create, true, now_ms, model, config.into()).map_err(refusal)
+    preview(alone, Asked { create, begins: None }, now_ms, model, config.into()).map_err(refusal)
 }
 
 impl DirectoryHandle {
@@ -36,28 +36,31 @@ impl DirectoryHandle {
         create: Create,
         engine: &Arc<dyn Engine>,
     ) -> Result<Built, Reject> {
-        self.render(behind, create, true, engine).await
-    }
-
-    /// How the prompt begins of a conversation that begins with this request's input.
-    pub async fn preview_beginning(&self, create: Create, engine: &Arc<dyn Engine>) -> Result<Built, Reject> {
-        self.render(None, create, false, engine).await
-    }
-
-    async fn render(
-        &self,
-        behind: Option<State>,
-        create: Create,
-        whole: bool,
-        engine: &Arc<dyn Engine>,
-    ) -> Result<Built, Reject> {
         let (engine, settings) = (engine.clone(), self.settings());
         let now_ms = self.parts.clock.unix_ms();
         let state = behind.unwrap_or_else(|| State { template_ms: now_ms, ..State::default() });
-        self.compute(move || preview(state, create, whole, now_ms, engine.model(), settings))
+        let asked = Asked { create, begins: None };
+        self.compute(move || preview(state, asked, now_ms, engine.model(), settings))
             .await?
             .map(|(_, built)| built)
             .map_err(refusal)
+    }
+
+    /// How many of a prompt's first tokens, which are these, spell what a conversation that begins with this request's
+    /// input begins with.
+    pub async fn begins_with(
+        &self,
+        create: Create,
+        prompt: Arc<[u32]>,
+        engine: &Arc<dyn Engine>,
+    ) -> Result<usize, Reject> {
+        let (engine, settings) = (engine.clone(), self.settings());
+        let now_ms = self.parts.clock.unix_ms();
+        let state = State { template_ms: now_ms, ..State::default() };
+        let asked = Asked { create, begins: Some(Arc::clone(&prompt)) };
+        let built = self.compute(move || preview(state, asked, now_ms, engine.model(), settings)).await?;
+        let common = |built: &Built| built.tokens.iter().zip(&*prompt).take_while(|(one, other)| one == other).count();
+        built.map(|(_, built)| common(&built)).map_err(refusal)
     }
 
     /// Has the KV of a tenant's prompt's first tokens kept for so long once it is computed: see [`Engine::keep_kv`].

@@ -4,7 +4,7 @@
 //! before, gives the same tokens in a running process and after a restart. What was built last is kept, and what was
 //! run is recorded: only the new turn is rendered. Turns of older journals, and of other models, are rendered again.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::chat::{BYTES_PER_TOKEN, as_messages, estimated_tokens};
 use super::reading::Reading;
@@ -337,22 +337,28 @@ fn build_messages(
     Ok(Prompt { messages, left_out, built })
 }
 
-/// The messages and the prompt that a request would be given behind this state's last turn, by a generation's way. Of
-/// one that is not `whole`, something may follow.
+/// A request whose prompt is asked for.
+pub(super) struct Asked {
+    pub(super) create: Create,
+    /// The tokens of the prompt that this one is the beginning of, where something follows.
+    pub(super) begins: Option<Arc<[u32]>>,
+}
+
+/// The messages and the prompt that a request would be given behind this state's last turn, by a generation's way.
 pub(super) fn preview(
     state: State,
-    create: Create,
-    whole: bool,
+    Asked { create, begins }: Asked,
     now_ms: u64,
     model: &ModelInfo,
     settings: PromptSettings,
 ) -> Result<(Vec<Message>, Built), Unrendered> {
     let id = create.response_id;
+    let whole = begins.is_none();
     let state = conversation::imagined(state, create, whole, Now { unix_ms: now_ms, fresh: FreshIds::random() });
     let turn = state.response(id).ok_or_else(|| Unrendered::Template(format!("no response {id}")))?;
     let messages = messages_within(&state, turn, settings.reasoning_cleared_after_ms);
     let runs = known_runs(&state, turn, &model.fingerprint);
-    let known = Known { held: None, runs: &runs };
+    let known = Known { held: begins.as_deref(), runs: &runs };
     let Prompt { messages, built, .. } = build_messages(&state, turn, model, settings, messages, &known)?;
     Ok((messages, built))
 }

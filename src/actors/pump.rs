@@ -260,7 +260,7 @@ fn compiled(config: &ResponseConfig, model: &ModelInfo) -> Result<Option<Compile
     let constraint = config.constraint.as_ref().filter(|_| model.medium == Medium::Tokens);
     let Some(constraint) = constraint else { return Ok(None) };
     let Reading { tool_format, reasoning, .. } = Reading::of(config, model);
-    let surroundings = Surroundings { tools: &config.tools, tool_format, reasoning };
+    let surroundings = Surroundings { tools: &config.known_tools(), tool_format, reasoning };
     let grammars = model.grammars.as_ref();
     let grammars = grammars.ok_or_else(|| Unrendered::Constraint(format!("{} takes no constraint now", model.id)))?;
     let compiled = grammars.compile(constraint, &surroundings);

@@ -37,6 +37,13 @@ impl App {
         self.directory.usage().take_more(who, &mut permit.held, free).map_err(over)
     }
 
+    /// Takes room for a request that asks what a prompt would be: generations that fill the server are not in its way,
+    /// nor is it in theirs.
+    pub(crate) fn admit_count(&self, who: &Identity) -> Result<Permit, Reject> {
+        let text = "the server looks at as many prompts as it may; try again soon";
+        self.take(who, Room::Counting, &self.counting, text)
+    }
+
     /// Takes room for a stream or a socket that only reads.
     pub(crate) fn seat(&self, who: &Identity) -> Result<Permit, Reject> {
         let text = "as many streams and sockets are open as may be; try again soon";

@@ -27,6 +27,17 @@ impl FromRequestParts<App> for Admitted {
     }
 }
 
+/// Room for a request that asks what a prompt would be, taken before its body is read.
+pub(crate) struct Counting(pub(crate) Permit);
+
+impl FromRequestParts<App> for Counting {
+    type Rejection = OpenAiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, OpenAiError> {
+        Ok(app.admit_count(auth::identity(parts)?).map(Self)?)
+    }
+}
+
 /// Room for one more reader.
 pub(crate) struct Seated(pub(crate) Permit);
 

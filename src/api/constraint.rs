@@ -66,8 +66,8 @@ pub(crate) fn constraint(
 /// Takes a core: not for async threads.
 pub(crate) fn check(model: &ModelInfo, config: &ResponseConfig, params: &GenerationParams) -> Result<(), Reject> {
     let (Some(constraint), Some(grammars)) = (&config.constraint, &model.grammars) else { return Ok(()) };
-    let surroundings =
-        Surroundings { tools: &config.tools, tool_format: model.tool_format, reasoning: model.reasoning };
+    let tools = &config.known_tools();
+    let surroundings = Surroundings { tools, tool_format: model.tool_format, reasoning: model.reasoning };
     grammars.compile_soon(constraint, &surroundings).map(|_| ()).map_err(|error| match error {
         Refused::Uncompilable(error) => refused(params, constraint, &error),
         Refused::Busy => Reject::new(Code::Overloaded, error.to_string()),
@@ -274,7 +274,8 @@ fn calls(params: &GenerationParams, toolbox: &Toolbox, is_bound: bool) -> Result
             format!("tool_choice names {unknown:?}, but no tool is called so; declare it in tools"),
         ));
     }
-    if names.is_empty() {
+    // Where none must be called, there may be none that can be.
+    if names.is_empty() && must {
         return Err(invalid("tool_choice", "tool_choice asks for a call, but there are no tools; declare one"));
     }
     let tools = names.iter().map(|name| toolbox.callable(name, must)).collect();

@@ -125,6 +125,70 @@ async fn a_mark_for_an_hour_keeps_for_an_hour_and_asking_with_it_again_for_anoth
 }
 
 #[tokio::test]
+async fn a_stream_begins_with_what_its_prompt_found_in_the_cache() {
+    let served = Served::start(LoadOptions::default()).await;
+    let first = served.ask("kept", Value::Null).await;
+    let again = served.ask("kept", Value::Null).await;
+    let read = again["cache_read_input_tokens"].as_u64().unwrap();
+    assert!(read > 100, "else nothing is proven: {again}");
+    let text = json!({"type": "text", "text": "kept ".repeat(26)});
+    let messages = json!([{"role": "user", "content": [text]}]);
+    let body = json!({"max_tokens": 2, "stream": true, "messages": messages});
+    let post = served.client.post(format!("{}/v1/messages", served.address)).json(&body);
+    let stream = post.send().await.unwrap().text().await.unwrap();
+    let begun =
+        stream.lines().filter_map(|line| line.strip_prefix("data: ")).find(|data| data.contains("message_start"));
+    let begun: Value = serde_json::from_str(begun.unwrap()).unwrap();
+    let usage = &begun["message"]["usage"];
+    let rest = first["input_tokens"].as_u64().unwrap() - read;
+    assert_eq!((&usage["cache_read_input_tokens"], &usage["input_tokens"]), (&json!(read), &json!(rest)));
+}
+
+#[tokio::test]
+async fn a_tool_that_was_found_is_called_as_one_that_is_shown_and_one_that_was_removed_is_not() {
+    let template = builtin_template("hermes").map(str::to_owned);
+    let served = Served::start(LoadOptions { template, ..LoadOptions::default() }).await;
+    let properties = json!({"at": {"enum": ["sea"]}});
+    let schema = json!({"type": "object", "properties": properties, "required": ["at"], "additionalProperties": false});
+    let put_off = |name: &str| json!({"name": name, "input_schema": schema, "strict": true, "defer_loading": true});
+    let tools = json!([{"name": "search", "input_schema": schema, "strict": true}, put_off("look"), put_off("other")]);
+    let call = json!({"type": "tool_use", "id": "a", "name": "search", "input": {"at": "sea"}});
+    let found = json!([{"type": "tool_reference", "tool_name": "look"}]);
+    let result = json!({"type": "tool_result", "tool_use_id": "a", "content": found});
+    let removed = |name: &str| {
+        let tool = json!({"type": "tool_reference", "name": name});
+        json!({"role": "system", "content": [{"type": "tool_removal", "tool": tool}]})
+    };
+    let ask = async |gone: Option<&str>, choice: Value| {
+        let mut messages = vec![
+            json!({"role": "user", "content": "hi"}),
+            json!({"role": "assistant", "content": [call]}),
+            json!({"role": "user", "content": [result]}),
+        ];
+        messages.extend(gone.map(removed));
+        let body = json!({"max_tokens": 400, "messages": messages, "tools": tools, "tool_choice": choice});
+        served.post(&body).await
+    };
+    let any = json!({"type": "any", "disable_parallel_tool_use": true});
+    let forced = json!({"type": "tool", "name": "look", "disable_parallel_tool_use": true});
+    for (gone, choice, name) in
+        [(None, &forced, "look"), (Some("search"), &any, "look"), (Some("look"), &any, "search")]
+    {
+        let message = ask(gone, choice.clone()).await;
+        let called = &message["content"][0];
+        assert_eq!((&called["name"], &called["input"]), (&json!(name), &json!({"at": "sea"})), "{message}");
+    }
+    // Which of them must be called is not said in the prompt, so that it stays what it was.
+    let prompt = |message: &Value| {
+        let usage = &message["usage"];
+        ["input_tokens", "cache_read_input_tokens"].map(|name| usage[name].as_u64().unwrap()).iter().sum::<u64>()
+    };
+    let free = served.post(&json!({"max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]})).await;
+    assert!(prompt(&ask(None, any).await) > prompt(&free));
+    assert_eq!(prompt(&ask(None, forced).await), prompt(&ask(None, json!({"type": "auto"})).await));
+}
+
+#[tokio::test]
 async fn where_too_much_is_marked_the_oldest_makes_way() {
     let served = Served::small().await;
     for name in ["first", "second"] {

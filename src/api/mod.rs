@@ -163,6 +163,8 @@ pub struct App {
     name: HeaderValue,
     /// Room for requests that generate.
     admission: Arc<Semaphore>,
+    /// Room for requests that ask what a prompt would be: as much, so that neither kind takes any of the other's.
+    counting: Arc<Semaphore>,
     /// Room for streams and sockets that only read.
     seats: Arc<Semaphore>,
 }
@@ -190,6 +192,7 @@ impl App {
             name: HeaderValue::from_str(&ItemId::draw(&mut FreshIds::random()).wire("srv"))
                 .unwrap_or(HeaderValue::from_static("srv")),
             admission: Arc::new(Semaphore::new(limits.requests_in_flight_max)),
+            counting: Arc::new(Semaphore::new(limits.requests_in_flight_max)),
             seats: Arc::new(Semaphore::new(limits.readers_max)),
         }
     }

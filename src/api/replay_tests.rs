@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::conversation::{Create, Response, Toolbox};
 use crate::engine::tiny::Tiny;
 use crate::engine::{Catalog, Engine, LoadOptions, LocalEngine};
+use crate::prompt::builtin_template;
 use crate::store::{Journal, MemoryJournal, Writer};
 
 /// Tokens of a KV block.
@@ -175,8 +176,8 @@ async fn keys_and_values_are_shared_by_those_who_name_one_cache_only() {
     let app = app(&folder, LoadOptions::default()).await;
     let text = "the quick brown fox jumps over the lazy dog ".repeat(8);
     let cached = async |salt: serde_json::Value| {
-        let messages = serde_json::json!([{"role": "user", "content": text}]);
-        let body = serde_json::json!({"messages": messages, "cache_salt": salt});
+        let messages = json!([{"role": "user", "content": text}]);
+        let body = json!({"messages": messages, "cache_salt": salt});
         answered(&app, "/v1/chat/completions", &body).await.1.usage.cached_tokens as usize
     };
     for salt in ["one".into(), Value::Null, "other".into()] {
@@ -184,6 +185,42 @@ async fn keys_and_values_are_shared_by_those_who_name_one_cache_only() {
     }
     for salt in ["one".into(), Value::Null, "other".into()] {
         assert!(cached(salt).await >= BLOCK);
+    }
+}
+
+#[tokio::test]
+async fn what_changes_in_the_middle_of_messages_leaves_the_tokens_in_front_of_it() {
+    let folder = TempDir::new().unwrap();
+    let template = builtin_template("hermes").map(str::to_owned);
+    let app = app(&folder, LoadOptions { template, ..LoadOptions::default() }).await;
+    let tool = |name: &str, is_put_off: bool| {
+        let schema = json!({"type": "object"});
+        json!({"name": name, "input_schema": schema, "defer_loading": is_put_off})
+    };
+    let said = |role: &str, text: &str| json!({"role": role, "content": text});
+    let begin = [said("user", "one"), said("assistant", "two"), said("user", "three")];
+    let body = |more: &[Value]| {
+        let messages = [&begin, more].concat();
+        json!({"tools": [tool("look", false), tool("weather", true)], "messages": messages})
+    };
+    let (before, _) = answered(&app, "/v1/messages", &body(&[])).await;
+    // A byte is a token. Behind what was said last there is the head of the answer.
+    let head: Vec<u32> = "assistant".bytes().map(u32::from).collect();
+    let front = &before[..before.windows(head.len()).rposition(|tokens| tokens == head).unwrap()];
+    let change = |kind: &str, name: &str| {
+        let tool = json!({"type": "tool_reference", "name": name});
+        json!({"role": "system", "content": [{"type": kind, "tool": tool}]})
+    };
+    for more in [
+        said("system", "Be brief."),
+        json!({"role": "system", "content": "Be brief.", "clear_at": "next_user_message"}),
+        json!({"role": "system", "content": [], "output_config": {"effort": "high"}}),
+        change("tool_addition", "weather"),
+        change("tool_removal", "look"),
+    ] {
+        let (changed, response) = answered(&app, "/v1/messages", &body(std::slice::from_ref(&more))).await;
+        assert!(changed.starts_with(front) && changed.len() > before.len(), "{more}");
+        assert!(response.usage.cached_tokens as usize >= front.len() / BLOCK * BLOCK, "{more}");
     }
 }
 

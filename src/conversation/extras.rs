@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::prompt::ToolDefinition;
+
 /// What few requests ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extras {
@@ -25,6 +27,9 @@ pub struct Extras {
     /// Among whose kept chats the answer is, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_of: Option<String>,
+    /// Tools that were found: they can be called as others can, but a result shows them, and not the prompt's head.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub found_tools: Vec<ToolDefinition>,
 }
 
 impl Extras {

@@ -146,7 +146,7 @@ fn rendered_with(config: &ResponseConfig, own: &ResponseConfig) -> ResponseConfi
         strip_preamble: config.strip_preamble,
         prompt_end: config.prompt_end,
         purpose: config.purpose,
-        extras: Extras { truncates: config.extras.truncates, ..own.extras.clone() },
+        extras: Extras { truncates: config.extras.truncates, found_tools: Vec::new(), ..own.extras.clone() },
         ..own.clone()
     }
 }

@@ -1,5 +1,6 @@
 //! Tools of other kinds than functions: the model sees a function in any case, and the client what it declared.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
@@ -159,13 +160,21 @@ pub(super) fn shape_of(shapes: &ToolShapes, name: String) -> ToolShape {
 }
 
 impl ResponseConfig {
+    /// The tools that calls are read and held by: those of the prompt's head, and those that were found.
+    pub fn known_tools(&self) -> Cow<'_, [ToolDefinition]> {
+        match &self.extras.found_tools[..] {
+            [] => Cow::Borrowed(&self.tools),
+            found => Cow::Owned([&self.tools, found].concat()),
+        }
+    }
+
     /// Adds the tools that items of the transcript brought, unless the request wants none. A tool that has the name of
     /// an earlier one is that one.
     pub fn take_tools<'a>(&mut self, items: impl Iterator<Item = &'a Item>) {
         if self.tools_allowed == ToolsAllowed::None {
             return;
         }
-        let mut known: HashSet<String> = self.tools.iter().map(|tool| tool.name.clone()).collect();
+        let mut known: HashSet<String> = self.known_tools().iter().map(|tool| tool.name.clone()).collect();
         let mut calls = self.constraint.as_mut().and_then(|constraint| constraint.calls.as_mut());
         // Those of the request's own items are held to what they were declared with.
         let held: HashSet<String> = calls.iter().flat_map(|calls| &calls.tools).map(|tool| tool.name.clone()).collect();
@@ -177,10 +186,9 @@ impl ResponseConfig {
                     continue;
                 }
                 let is_held = held.contains(&tool.name);
-                // What was found is shown by its result; but calls are held to tools that are declared.
-                if !found || is_held || calls.is_some() {
-                    self.tools.push(tool.clone());
-                }
+                // The head of the prompt stays when something is found.
+                let list = if *found { &mut self.extras.found_tools } else { &mut self.tools };
+                list.push(tool.clone());
                 if let Some(calls) = calls.as_mut().filter(|_| !is_held) {
                     calls.tools.push(toolbox.callable(&tool.name, false));
                 }

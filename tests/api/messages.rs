@@ -74,7 +74,9 @@ fn gathered(events: &[Value]) -> Value {
     assert!(!is_open);
     let whole = |(mut block, text): (Value, String)| {
         match block["type"].as_str().unwrap().to_owned().as_str() {
-            "tool_use" => block["input"] = serde_json::from_str(&text).unwrap(),
+            "tool_use" => {
+                block["input"] = serde_json::from_str(&text).unwrap_or_else(|_| json!({"INVALID_JSON": text}));
+            }
             kind => block[kind] = text.into(),
         }
         block
@@ -166,6 +168,25 @@ async fn thinking_stands_in_its_place_and_comes_back_by_its_signature() {
     assert_eq!(count(&forged).await, shown);
     let foreign = json!({"type": "redacted_thinking", "data": "EqQBCkYIBxgCKkA"});
     assert!(count(&foreign).await < shown);
+}
+
+#[tokio::test]
+async fn what_is_thought_behind_a_call_stands_where_it_was_thought() {
+    let call = r#"<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>"#;
+    let thought = |text: &str| ["<think>".to_owned(), text.to_owned(), "</think>".to_owned()].concat();
+    let script = json!([{"deltas": [thought("hm"), call, thought("well"), call]}]);
+    let server = Server::start_with(Setup { script: Some(script), ..Setup::default() }).await;
+    let mut body = thinking("hi", "summarized");
+    body["tools"] = tools();
+    let message = both(&server, body.clone()).await;
+    let expected = ["thinking", "tool_use", "thinking", "tool_use"];
+    assert_eq!(kinds(&message), expected, "{message}");
+    assert_eq!(
+        (&message["content"][0]["thinking"], &message["content"][2]["thinking"]),
+        (&json!("hm"), &json!("well"))
+    );
+    body["thinking"]["display"] = "omitted".into();
+    assert_eq!(kinds(&both(&server, body).await), expected);
 }
 
 #[tokio::test]
@@ -396,27 +417,35 @@ async fn whoever_greets_is_answered() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_cut_off_is_none_and_one_that_is_no_json_says_so() {
+async fn a_call_that_was_cut_off_and_one_that_is_no_json_say_so_in_whole_answers_and_streams_alike() {
     let cut = "hi <tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Os";
     let broken = "hi <tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": Oslo}}</tool_call>";
     let script = json!([
         {"match": "cut", "deltas": [cut], "finish": "length"},
         {"match": "broken", "deltas": [broken]},
+        {"deltas": ["so"]},
     ]);
     let server = Server::start_with(Setup { script: Some(script), ..Setup::default() }).await;
-    let whole = |text: &str| {
+    let asked = |text: &str| {
         let mut body = ask(text);
         body["tools"] = tools();
-        server.post(PATH, body)
+        body
     };
-    let cut = whole("cut").await.body;
-    let kinds: Vec<_> = cut["content"].as_array().unwrap().iter().map(|block| block["type"].clone()).collect();
-    assert_eq!(kinds, ["text"], "{cut}");
-    let broken = whole("broken").await.body;
+    let cut = both(&server, asked("cut")).await;
+    assert_eq!(kinds(&cut), ["text", "tool_use"], "{cut}");
+    let input = json!({"INVALID_JSON": "{\"city\": \"Os"});
+    assert_eq!((&cut["content"][1]["name"], &cut["content"][1]["input"]), (&json!("weather"), &input));
+    assert_ne!(cut["stop_reason"], "tool_use", "nobody may run it");
+    let broken = both(&server, asked("broken")).await;
     let calls = broken["content"].as_array().unwrap().iter().filter(|block| block["type"] == "tool_use");
     for call in calls {
         assert!(call["input"]["INVALID_JSON"].as_str().is_some_and(|said| said.contains("Oslo")), "{broken}");
     }
+    // A client that was cut off goes on with what it has.
+    let mut again = asked("cut");
+    again["messages"].as_array_mut().unwrap().push(json!({"role": "assistant", "content": cut["content"]}));
+    again["messages"].as_array_mut().unwrap().push(json!({"role": "user", "content": "hi"}));
+    assert_eq!(server.post(PATH, again).await.status, 200);
 }
 
 #[tokio::test]

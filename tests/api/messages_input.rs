@@ -2,9 +2,12 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::messages::{PATH, ask, tools};
-use crate::support::{Answer, Server};
+use crate::support::{Answer, PATIENCE, Server, Setup};
 
 /// How many tokens the prompt has.
 async fn count(server: &Server, body: Value) -> u64 {
@@ -120,6 +123,60 @@ async fn marks_of_both_times_are_told_apart_and_one_on_a_tool_is_one_on_the_syst
 }
 
 #[tokio::test]
+async fn a_mark_counts_to_the_end_of_its_block() {
+    let server = Server::start().await;
+    let (hour, minutes) = (json!({"type": "ephemeral", "ttl": "1h"}), json!({"type": "ephemeral"}));
+    let text = |text: &str, mark: &Value| json!({"type": "text", "text": text, "cache_control": mark});
+    let created = async |body: &Value| {
+        let created = server.post(PATH, body.clone()).await.body["usage"]["cache_creation"].clone();
+        ["ephemeral_1h_input_tokens", "ephemeral_5m_input_tokens"].map(|name| created[name].as_u64().unwrap())
+    };
+    // A byte is a token; a message has a control token at either end, and the head of an answer one.
+    let (answer, end) = (1 + "assistant\n".len() as u64, 1 + 1);
+    let said = |text: &str| text.len() as u64;
+    let hi = count(&server, ask("hi")).await - answer - end;
+    let both = |first: &Value, second: &Value| {
+        with(json!([{"role": "user", "content": [text("hi", first), text("rain", second)]}]))
+    };
+    let rest = said("\n\nrain") + end;
+    for (first, second, expected) in [
+        (&minutes, &Value::Null, [0, hi]),
+        (&hour, &Value::Null, [hi, 0]),
+        (&hour, &minutes, [hi, rest]),
+        (&minutes, &hour, [hi + rest, 0]),
+        (&hour, &hour, [hi + rest, 0]),
+        (&minutes, &minutes, [0, hi + rest]),
+    ] {
+        assert_eq!(created(&both(first, second)).await, expected, "{first} {second}");
+    }
+
+    // Of the system text, of an answer, and inside of what a tool gave.
+    let mut body = ask("hi");
+    body["system"] = json!([text("Be kind.", &hour), text("Be brief.", &minutes)]);
+    let [kind, brief] = created(&body).await;
+    assert_eq!((kind, brief), (1 + said("system\nBe kind."), said("\n\nBe brief.") + end));
+    let mut turn = with(json!([{"role": "user", "content": "hi"}, call("toolu1")]));
+    let none = Value::Null;
+    turn["messages"][1]["content"][0]["cache_control"] = hour.clone();
+    let spoken = hi + end + 1 + said("assistant\nLet me see.");
+    assert_eq!(created(&turn).await, [spoken, 0]);
+    let given = json!([text("rain", &hour), text("wind", &none)]);
+    turn["messages"].as_array_mut().unwrap().push(json!({"role": "user", "content": [result("toolu1", &given)]}));
+    let [inside, nothing] = created(&turn).await;
+    turn["messages"][2]["content"][0]["cache_control"] = minutes;
+    let [same, behind] = created(&turn).await;
+    assert_eq!((nothing, same, inside > spoken), (0, inside, true));
+    assert_eq!(behind, count(&server, turn).await - answer - inside, "that is all of it");
+
+    // On a tool, where there is no system text.
+    let mut tooled = ask("hi");
+    tooled["tools"] = tools();
+    tooled["tools"][0]["cache_control"] = hour;
+    let whole = count(&server, tooled.clone()).await;
+    assert_eq!(created(&tooled).await, [whole - answer - end - said("hi"), 0]);
+}
+
+#[tokio::test]
 async fn fifty_counts_at_once_are_the_tokens_that_answers_would_have() {
     let server = Server::start().await;
     let asked = json!({"role": "user", "content": "weather"});
@@ -141,6 +198,30 @@ async fn fifty_counts_at_once_are_the_tokens_that_answers_would_have() {
         let answer = server.post(PATH, body(number)).await.body;
         assert_eq!(answer["usage"]["input_tokens"], counted, "{number}: {answer}");
     }
+}
+
+#[tokio::test]
+async fn counts_and_generations_take_no_room_from_each_other() {
+    let server = Server::start_with(Setup { requests_in_flight_max: 1, ..Setup::default() }).await;
+    let mut body = ask("endless");
+    body["stream"] = true.into();
+    let mut running = server.post_stream(PATH, body).await;
+    running.until("content_block_delta").await;
+    assert_eq!(server.post(PATH, ask("hi")).await.status, 529, "else nothing is proven");
+    for path in ["/v1/messages/count_tokens", "/v1/tokenize", "/v1/chat/render"] {
+        let answer = server.post(path, ask("hi")).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    }
+    drop(running);
+    server.running.idle().await;
+    // The body of a count is announced, and never comes: it holds all the room that counts have.
+    let mut socket = TcpStream::connect(&server.address).await.unwrap();
+    let head = "POST /v1/messages/count_tokens HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{";
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let full = async { while server.post("/v1/messages/count_tokens", ask("hi")).await.status == 200 {} };
+    timeout(PATIENCE, full).await.expect("one more is turned away");
+    let free = async { while server.post(PATH, ask("hi")).await.status != 200 {} };
+    timeout(PATIENCE, free).await.expect("what generates has its own");
 }
 
 #[tokio::test]

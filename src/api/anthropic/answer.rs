@@ -65,8 +65,7 @@ fn block(response: &Response, output: &OutputItem, shown: &Shown) -> Option<Bloc
             let thinking = if shown.omits_thinking { String::new() } else { text };
             Some(Block::Thinking { thinking, signature })
         }
-        // One that was cut off is no call: nobody may run it.
-        ItemBody::FunctionCall { .. } if output.item.status != ItemStatus::Completed => None,
+        // One that was cut off is here too, as streams show it: why the message stopped says that nobody may run it.
         ItemBody::FunctionCall { .. } => call(&output.item, input(&text)),
         _ => (!text.is_empty()).then_some(Block::Text { text, citations: None }),
     }

@@ -10,7 +10,7 @@ use super::messages::version;
 use super::request::{self, Prepared};
 use crate::api::App;
 use crate::api::auth::Principal;
-use crate::api::body::{Admitted, JsonBody, decode};
+use crate::api::body::{Counting, JsonBody, decode};
 use crate::api::errors::OpenAiError;
 use crate::protocol::messages::{MessagesRequest, TokenCount, UneditedCount};
 
@@ -18,7 +18,7 @@ use crate::protocol::messages::{MessagesRequest, TokenCount, UneditedCount};
 pub(crate) async fn count_tokens(
     State(app): State<App>,
     Principal(principal): Principal,
-    Admitted(_permit): Admitted,
+    Counting(_permit): Counting,
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Result<Json<TokenCount>, OpenAiError> {

@@ -97,9 +97,15 @@ impl Encoder<'_> {
                 }
             }
             Fact::OutputDelta { item_id, text, .. } if !text.is_empty() => self.grow(response, *item_id, text, out),
-            Fact::OutputItemDone { item_id, .. } | Fact::OutputItemDiscarded { item_id, .. } => {
+            Fact::OutputItemDone { item_id, .. } => {
+                // What was thought may say nothing, and is sealed all the same.
+                let thought = response.output_item(*item_id).map(|(_, output)| &output.item);
+                if let Some(item) = thought.filter(|item| matches!(item.body, ItemBody::Reasoning { .. })) {
+                    self.open_block(response, item, out);
+                }
                 self.close_block(response, *item_id, out);
             }
+            Fact::OutputItemDiscarded { item_id, .. } => self.close_block(response, *item_id, out),
             Fact::ResponseEnded { .. } => {
                 self.open(response, out);
                 let (delta, usage) = (answer::end(response), answer::usage(response, self.shown));

@@ -1,28 +1,47 @@
 //! The text of content that is given as blocks: what the model reads of each kind.
 
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::errors::dotted;
+use super::marks;
 use crate::api::body::decode;
 use crate::api::errors::invalid;
 use crate::conversation::Reject;
 use crate::protocol::TextOr;
-use crate::protocol::messages::InputBlock;
+use crate::protocol::messages::{CacheControl, InputBlock};
 
 /// What stands between two blocks that become one text.
 const BETWEEN: &str = "\n\n";
 
 /// Several texts as one. A single one stays as it is: a text is the same as one block of it.
 pub(super) fn joined(texts: &[String]) -> String {
-    let mut whole = String::new();
-    for text in texts.iter().filter(|text| !text.is_empty()) {
-        if !whole.is_empty() && !whole.ends_with('\n') {
-            whole.push_str(BETWEEN);
-        }
-        whole.push_str(text);
+    let mut whole = Joined::default();
+    for text in texts {
+        whole.add(text, None);
     }
-    whole
+    whole.text
+}
+
+/// Texts that become one, and the marks behind them.
+#[derive(Debug, Default)]
+pub(super) struct Joined {
+    pub(super) text: String,
+    /// How many bytes stand in front of each mark, and how long it keeps them.
+    pub(super) marks: Vec<(usize, Duration)>,
+}
+
+impl Joined {
+    /// Adds one with the mark behind it, if there is one.
+    pub(super) fn add(&mut self, text: &str, mark: Option<&CacheControl>) {
+        if !text.is_empty() && !self.text.is_empty() && !self.text.ends_with('\n') {
+            self.text.push_str(BETWEEN);
+        }
+        self.text.push_str(text);
+        self.marks.extend(marks::time(mark).map(|time| (self.text.len(), time)));
+    }
 }
 
 /// The text of a `text` block.

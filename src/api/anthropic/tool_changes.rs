@@ -8,33 +8,55 @@ use serde_json::Value;
 use super::text::{decode_at, missing};
 use super::tools::{self, Declared};
 use crate::api::errors::invalid;
-use crate::conversation::{CallKind, Reject, Toolbox};
+use crate::conversation::{CallKind, Hold, Reject, Toolbox};
 use crate::prompt::ToolDefinition;
-use crate::protocol::messages::InputBlock;
+use crate::protocol::messages::{InputBlock, ToolDeclaration};
 
 /// What has changed so far.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     /// Tools that cannot be used now.
-    pub(super) removed: HashSet<String>,
+    removed: HashSet<String>,
     /// Tools that a message defined.
     defined: BTreeMap<String, ToolDefinition>,
-    /// Tools that the model was told of behind the head of the prompt.
-    told: HashSet<String>,
-    /// Those of them that are new.
-    fresh: Vec<String>,
+    /// The names of those whose input is held to their schema.
+    strict: HashSet<String>,
+    /// Tools that the model was told of behind the head of the prompt, in their order.
+    told: Vec<String>,
+    /// How many of them are not new.
+    taken: usize,
 }
 
 impl Changes {
     /// The tools that became callable since this was asked last.
     pub(super) fn found(&mut self, declared: &Declared) -> Option<Toolbox> {
-        let mut toolbox = Toolbox::default();
-        for name in std::mem::take(&mut self.fresh) {
-            if let Some(tool) = self.find(&name, declared) {
-                toolbox.add(tool.clone(), None, CallKind::Function);
-            }
-        }
+        let new = self.told.iter().skip(self.taken).filter_map(|name| self.find(name, declared));
+        let toolbox = self.toolbox(new, declared);
+        self.taken = self.told.len();
         (!toolbox.tools.is_empty()).then_some(toolbox)
+    }
+
+    /// The tools that can be called by now: those of the head and those that came, but for those that went.
+    pub(super) fn callable(&self, declared: &Declared) -> Toolbox {
+        let told = self.told.iter().filter_map(|name| self.find(name, declared));
+        let here = declared.shown.iter().chain(told).filter(|tool| !self.removed.contains(&tool.name));
+        self.toolbox(here, declared)
+    }
+
+    /// Whether none went of those that the model was told of.
+    pub(super) fn is_all(&self) -> bool {
+        self.removed.is_empty()
+    }
+
+    fn toolbox<'a>(&self, tools: impl Iterator<Item = &'a ToolDefinition>, declared: &Declared) -> Toolbox {
+        let mut toolbox = Toolbox::default();
+        for tool in tools {
+            if declared.is_strict(&tool.name) || self.strict.contains(&tool.name) {
+                toolbox.holds.insert(tool.name.clone(), Hold::Schema);
+            }
+            toolbox.add(tool.clone(), None, CallKind::Function);
+        }
+        toolbox
     }
 
     fn find<'a>(&'a self, name: &str, declared: &'a Declared) -> Option<&'a ToolDefinition> {
@@ -56,8 +78,12 @@ impl Changes {
         if change["type"] == "tool_definition" {
             let definition = change.get("definition").ok_or_else(|| missing(&at, "definition"))?;
             let at = format!("{at}.definition");
-            let tool = tools::definition(&decode_at(definition, &at)?, &at)?;
+            let definition: ToolDeclaration = decode_at(definition, &at)?;
+            let tool = tools::definition(&definition, &at)?;
             let name = tool.name.clone();
+            if definition.strict == Some(true) {
+                self.strict.insert(name.clone());
+            }
             self.defined.insert(name.clone(), tool);
             return self.added(&name, declared, &at);
         }
@@ -67,7 +93,7 @@ impl Changes {
     fn added(&mut self, name: &str, declared: &Declared, at: &str) -> Result<String, Reject> {
         let again = self.removed.remove(name);
         let tool = self.find(name, declared).ok_or_else(|| nobody(name, at))?;
-        let known = self.told.contains(name) || declared.shown.iter().any(|shown| shown.name == name);
+        let known = self.told.iter().any(|told| told == name) || declared.shown.iter().any(|shown| shown.name == name);
         let text = match (known, again) {
             (false, _) => format!("This tool can be used from here on:\n{}", tools::told(tool)),
             (true, true) => format!("The tool {name} can be used again."),
@@ -87,9 +113,9 @@ impl Changes {
     }
 
     fn tell(&mut self, name: &str, declared: &Declared) {
-        let shown = declared.shown.iter().any(|tool| tool.name == name);
-        if !shown && self.told.insert(name.to_owned()) {
-            self.fresh.push(name.to_owned());
+        let is_known = |known: &String| known == name;
+        if !declared.shown.iter().map(|tool| &tool.name).chain(&self.told).any(is_known) {
+            self.told.push(name.to_owned());
         }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::text::missing;
 use crate::api::errors::invalid;
-use crate::conversation::Reject;
+use crate::conversation::{Reject, Toolbox};
 use crate::prompt::ToolDefinition;
 use crate::protocol::messages::{ToolChoice, ToolDeclaration};
 
@@ -96,16 +96,20 @@ impl Declared {
         self.deferred.get(name).or_else(|| self.shown.iter().find(|tool| tool.name == name))
     }
 
-    /// The shown tools that are not `removed`, as the rules for an answer's form read them.
-    pub(super) fn wire(&self, removed: &HashSet<String>) -> Vec<Value> {
-        let names = self.shown.iter().map(|tool| &tool.name).filter(|name| !removed.contains(*name));
-        names.map(|name| json!({"type": "function", "name": name, "strict": self.strict.contains(name)})).collect()
+    /// Whether the input of the tool with this name is held to its schema.
+    pub(super) fn is_strict(&self, name: &str) -> bool {
+        self.strict.contains(name)
     }
 }
 
-/// The choice of tools as the rules for an answer's form read it.
-pub(super) fn choice(choice: Option<&ToolChoice>) -> Result<Value, Reject> {
-    let Some(choice) = choice else { return Ok(Value::Null) };
+/// The choice of tools as the rules for an answer's form read it, of those that are `callable`. Where that is not all
+/// that the model was told of, they are named: what was removed is not called, whoever asks for nothing.
+pub(super) fn choice(choice: Option<&ToolChoice>, callable: &Toolbox, is_all: bool) -> Result<Value, Reject> {
+    let Some(choice) = choice.filter(|choice| is_all || choice.kind != "auto") else {
+        let named = |tool: &ToolDefinition| json!({"type": "function", "name": tool.name});
+        let tools: Vec<Value> = callable.tools.iter().map(named).collect();
+        return Ok(if is_all { Value::Null } else { json!({"type": "allowed_tools", "mode": "auto", "tools": tools}) });
+    };
     match choice.kind.as_str() {
         "auto" => Ok("auto".into()),
         "none" => Ok("none".into()),
@@ -149,8 +153,7 @@ mod tests {
         let declared = read(&tools).unwrap();
         assert_eq!((names(&declared), declared.deferred.len()), (vec!["look", "say"], 1));
         assert_eq!(declared.shown[1].description.as_deref(), Some("Says.\n\nExamples of its input:\n{\"a\":1}"));
-        let wire = declared.wire(&HashSet::from(["say".to_owned()]));
-        assert_eq!(wire, [json!({"type": "function", "name": "look", "strict": true})]);
+        assert!(declared.is_strict("look") && !declared.is_strict("say"));
         let mut searched = tools.clone();
         searched[4] = json!({"type": "tool_search_tool_bm25_20251119", "name": "search"});
         assert_eq!(names(&read(&searched).unwrap()), ["look", "say", "later"]);
@@ -169,6 +172,7 @@ mod tests {
             assert_eq!(read(&tools).unwrap_err().param.as_deref(), Some(param), "{tools}");
         }
         let wrong: ToolChoice = decode(&json!({"type": "some"})).unwrap();
-        assert_eq!(choice(Some(&wrong)).unwrap_err().param.as_deref(), Some("tool_choice.type"));
+        let refused = choice(Some(&wrong), &Toolbox::default(), true).unwrap_err();
+        assert_eq!(refused.param.as_deref(), Some("tool_choice.type"));
     }
 }

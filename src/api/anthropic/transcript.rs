@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::marks::{self, Marks};
-use super::text::{self, joined, missing, reading};
+use super::text::{self, Joined, joined, missing, reading};
 use super::thinking::checked;
 use super::tool_changes::Changes;
 use super::tools::Declared;
@@ -29,8 +29,8 @@ pub(super) struct Transcript {
     pub(super) items: Vec<Item>,
     /// The last effort that a message said.
     pub(super) effort: Option<String>,
-    /// The tools that cannot be used at its end.
-    pub(super) removed: HashSet<String>,
+    /// How the tools changed.
+    pub(super) changes: Changes,
     /// Up to where the prompt is to be kept in the cache.
     pub(super) marks: Marks,
 }
@@ -59,15 +59,13 @@ pub(super) fn transcript(
     let (items, open, closed, changes) = (Vec::new(), Vec::new(), HashSet::new(), Changes::default());
     let mut reader = Reader { setting, fresh, items, head: 0, open, closed, effort, changes, marks: Marks::default() };
     if let Some(system) = &request.system {
-        let text = self::system(system)?;
-        if !text.is_empty() {
-            reader.say(Role::System, text);
-        }
-        reader.mark(marks::last(Some(system)));
+        reader.say_marked(Role::System, self::system(system)?);
         reader.head = reader.items.len();
     }
     // Templates show tools and the system text as one.
-    reader.mark(request.tools.iter().flatten().rev().find_map(|tool| tool.cache_control.as_ref()));
+    for tool in request.tools.iter().flatten() {
+        reader.mark(tool.cache_control.as_ref());
+    }
     let last_user = messages.iter().rposition(|message| message.role == "user");
     let mut effort = None;
     for (position, message) in messages.iter().enumerate() {
@@ -84,21 +82,23 @@ pub(super) fn transcript(
                 return Err(invalid(at.clone(), format!("{at}: {role:?} is none of user, assistant, system")));
             }
         }
-        reader.mark(marks::last(message.content.as_ref()));
     }
     reader.mark(request.cache_control.as_ref());
-    Ok(Transcript { items: reader.items, effort, removed: reader.changes.removed, marks: reader.marks })
+    Ok(Transcript { items: reader.items, effort, changes: reader.changes, marks: reader.marks })
 }
 
 /// The system text as one.
-fn system(content: &TextOr<InputBlock>) -> Result<String, Reject> {
+fn system(content: &TextOr<InputBlock>) -> Result<Joined, Reject> {
+    let mut said = Joined::default();
     match content {
-        TextOr::Text(text) => Ok(text.clone()),
+        TextOr::Text(text) => said.add(text, None),
         TextOr::List(blocks) => {
-            let texts = blocks.iter().enumerate().map(|(place, block)| text::text(block, &format!("system.{place}")));
-            Ok(joined(&texts.collect::<Result<Vec<_>, _>>()?))
+            for (place, block) in blocks.iter().enumerate() {
+                said.add(&text::text(block, &format!("system.{place}"))?, block.cache_control.as_ref());
+            }
         }
     }
+    Ok(said)
 }
 
 struct Reader<'a> {
@@ -120,8 +120,18 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// What was read so far is marked, if there is a mark.
     fn mark(&mut self, mark: Option<&CacheControl>) {
-        if let Some((mark, last)) = mark.zip(self.items.last()) {
-            self.marks.add(last.id, mark);
+        self.marks.add(self.items.last().map(|last| last.id), marks::ALL, marks::time(mark));
+    }
+
+    /// Says what several blocks say together, unless that is nothing, and marks what is marked of it.
+    fn say_marked(&mut self, role: Role, Joined { text, marks }: Joined) {
+        let says = !text.is_empty();
+        if says {
+            self.say(role, text);
+        }
+        let item = self.items.last().map(|last| last.id);
+        for (bytes, time) in marks {
+            self.marks.add(item, if says { bytes } else { marks::ALL }, Some(time));
         }
     }
 
@@ -139,23 +149,22 @@ impl Reader<'_> {
     }
 
     fn user(&mut self, message: &InputMessage, path: &str) -> Result<(), Reject> {
-        let (mut said, mut results) = (Vec::new(), Vec::new());
+        let (mut said, mut results) = (Joined::default(), Vec::new());
         match &message.content {
             None => return Err(missing(path, "content")),
-            Some(TextOr::Text(text)) => said.push(text.clone()),
+            Some(TextOr::Text(text)) => said.add(text, None),
             Some(TextOr::List(blocks)) => {
                 for (place, block) in blocks.iter().enumerate() {
-                    let at = format!("{path}.content.{place}");
+                    let (at, mark) = (format!("{path}.content.{place}"), block.cache_control.as_ref());
                     match block.kind.as_str() {
                         "tool_result" => results.push(self.result(block, &at)?),
-                        "compaction" => said.extend(self.compaction(block, &at)?),
-                        _ => said.push(self.said(block, &at)?),
+                        "compaction" => said.add(&self.compaction(block, &at)?.unwrap_or_default(), mark),
+                        _ => said.add(&self.said(block, &at)?, mark),
                     }
                 }
             }
         }
-        let text = joined(&said);
-        if text.is_empty() && results.is_empty() {
+        if said.text.is_empty() && results.is_empty() {
             return Err(invalid(path, format!("{path}: all messages must have non-empty content")));
         }
         // A result stands behind its call, whatever came in between.
@@ -164,10 +173,10 @@ impl Reader<'_> {
         let place = self.items.iter().rposition(|item| !is_system(item)).map_or(0, |place| place + 1);
         self.items.splice(place..place, results);
         // Results may come in several messages, one behind the other. Behind a text the calls are closed.
-        if !text.is_empty() {
-            self.say(Role::User, text);
+        if !said.text.is_empty() {
             self.open.clear();
         }
+        self.say_marked(Role::User, said);
         Ok(())
     }
 
@@ -213,20 +222,23 @@ impl Reader<'_> {
         };
         self.open.remove(place);
         self.closed.insert(id.clone());
-        let at = format!("{path}.content");
-        let output = match text::blocks(block.content.as_ref(), &at)? {
-            TextOr::Text(text) => text,
+        let (at, mut shown) = (format!("{path}.content"), Joined::default());
+        match text::blocks(block.content.as_ref(), &at)? {
+            TextOr::Text(text) => shown.add(&text, None),
             TextOr::List(blocks) => {
-                let mut shown = Vec::with_capacity(blocks.len());
                 for (place, block) in blocks.iter().enumerate() {
-                    shown.push(self.shown(block, &format!("{at}.{place}"))?);
+                    shown.add(&self.shown(block, &format!("{at}.{place}"))?, block.cache_control.as_ref());
                 }
-                joined(&shown)
             }
-        };
-        let (call_id, is_error) = (CallId(id), block.is_error == Some(true));
-        let call_kind = CallKind::Function;
-        Ok(self.item(ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error, call_kind }))
+        }
+        let (call_id, is_error, call_kind) = (CallId(id), block.is_error == Some(true), CallKind::Function);
+        let Joined { text: output, marks } = shown;
+        let item = self.item(ItemBody::FunctionCallOutput { call_id, output, synthetic: false, is_error, call_kind });
+        let marks = marks.into_iter().map(|(bytes, time)| (bytes, Some(time)));
+        for (bytes, time) in marks.chain([(marks::ALL, marks::time(block.cache_control.as_ref()))]) {
+            self.marks.add(Some(item.id), bytes, time);
+        }
+        Ok(item)
     }
 
     /// The text of a block of a result.
@@ -280,6 +292,7 @@ impl Reader<'_> {
             Some(TextOr::List(blocks)) => {
                 for (place, block) in blocks.iter().enumerate() {
                     self.answered(block, &format!("{path}.content.{place}"))?;
+                    self.mark(block.cache_control.as_ref());
                 }
             }
         }
@@ -349,38 +362,36 @@ impl Reader<'_> {
     fn system(&mut self, message: &InputMessage, is_over: bool, path: &str) -> Result<Option<String>, Reject> {
         let effort = message.output_config.as_ref().and_then(|config| config.effort.as_deref());
         let effort = checked(effort, &format!("{path}.output_config.effort"))?.map(str::to_owned);
-        let mut said = match &message.content {
-            None => String::new(),
-            Some(TextOr::Text(text)) => text.clone(),
+        let mut said = Joined::default();
+        match &message.content {
+            None => {}
+            Some(TextOr::Text(text)) => said.add(text, None),
             Some(TextOr::List(blocks)) => {
-                let mut told = Vec::with_capacity(blocks.len());
                 for (place, block) in blocks.iter().enumerate() {
                     let at = format!("{path}.content.{place}");
-                    told.push(match block.kind.as_str() {
+                    let told = match block.kind.as_str() {
                         "text" => text::text(block, &at)?,
                         _ => self.change(block, &at)?,
-                    });
+                    };
+                    said.add(&told, block.cache_control.as_ref());
                 }
-                joined(&told)
             }
-        };
+        }
         let found = self.found();
         self.items.extend(found);
         let changes_tools = matches!(&message.content, Some(TextOr::List(blocks)) if !blocks.is_empty());
-        if said.is_empty() && !changes_tools && message.output_config.is_none() {
+        if said.text.is_empty() && !changes_tools && message.output_config.is_none() {
             return Err(invalid(path, format!("{path}: a system message has content, or an output_config")));
         }
         if is_over {
-            said.clear();
+            said.text.clear();
         }
         if effort.is_some() && effort != self.effort {
             let word = effort.clone().unwrap_or_default();
-            said = joined(&[said, format!("From here on, the effort is {word}.")]);
+            said.add(&format!("From here on, the effort is {word}."), None);
             self.effort.clone_from(&effort);
         }
-        if !said.is_empty() {
-            self.say(Role::System, said);
-        }
+        self.say_marked(Role::System, said);
         Ok(effort)
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::chat::of_messages;
 use crate::api::App;
 use crate::api::auth::Principal;
-use crate::api::body::{Admitted, JsonBody, decode};
+use crate::api::body::{Counting, JsonBody, decode};
 use crate::api::create;
 use crate::api::errors::{OpenAiError, invalid};
 use crate::api::input::{self, Known};
@@ -28,7 +28,7 @@ use crate::protocol::tokenize::{Detokenize, Detokenized, RenderedChat, Tokenize,
 pub(crate) async fn tokenize(
     State(app): State<App>,
     Principal(principal): Principal,
-    Admitted(_permit): Admitted,
+    Counting(_permit): Counting,
     JsonBody(body): JsonBody,
 ) -> Result<Json<Tokenized>, OpenAiError> {
     let request: Tokenize = decode(&body)?;
@@ -56,7 +56,7 @@ pub(crate) async fn tokenize(
 pub(crate) async fn input_tokens(
     State(app): State<App>,
     Principal(principal): Principal,
-    Admitted(_permit): Admitted,
+    Counting(_permit): Counting,
     JsonBody(body): JsonBody,
 ) -> Result<Json<Value>, OpenAiError> {
     let request: CreateResponse = input::decode_with_items(&body, "input")?;
@@ -79,7 +79,7 @@ pub(crate) async fn input_tokens(
 pub(crate) async fn render_chat(
     State(app): State<App>,
     Principal(principal): Principal,
-    Admitted(_permit): Admitted,
+    Counting(_permit): Counting,
     JsonBody(body): JsonBody,
 ) -> Result<Json<RenderedChat>, OpenAiError> {
     let request: Tokenize = decode(&body)?;
@@ -104,7 +104,7 @@ pub(crate) async fn render_chat(
 /// `POST /v1/detokenize`
 pub(crate) async fn detokenize(
     State(app): State<App>,
-    Admitted(_permit): Admitted,
+    Counting(_permit): Counting,
     JsonBody(body): JsonBody,
 ) -> Result<Json<Detokenized>, OpenAiError> {
     let request: Detokenize = decode(&body)?;

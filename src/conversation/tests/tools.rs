@@ -370,17 +370,14 @@ fn brought_tools_can_be_called_where_all_tools_can_and_have_their_shapes_with_th
             let constraint = Some(Constraint { text: TextRule::Any, calls, at: None });
             let mut config = ResponseConfig { tools: vec![plain("own")], tools_allowed, constraint, ..config() };
             config.take_tools([with_tools(fresh, &toolbox, found)].iter());
-            let rule = config.constraint.and_then(|constraint| constraint.calls).unwrap();
+            let rule = config.constraint.clone().and_then(|constraint| constraint.calls).unwrap();
             assert_eq!(rule.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), names);
             let shaped = if tools_allowed == ToolsAllowed::None { vec![] } else { vec!["a__new"] };
             assert_eq!(config.tool_shapes.keys().collect::<Vec<_>>(), shaped, "a plain function stays one");
-            let shown = config.tools.iter().any(|tool| tool.name == "a__new");
-            let is_shown = match tools_allowed {
-                ToolsAllowed::All => true,
-                ToolsAllowed::Named => !found,
-                ToolsAllowed::None => false,
-            };
-            assert_eq!(shown, is_shown, "{tools_allowed:?}, found: {found}");
+            let has = |tools: &[ToolDefinition]| tools.iter().any(|tool| tool.name == "a__new");
+            let is_brought = tools_allowed != ToolsAllowed::None;
+            assert_eq!(has(&config.tools), is_brought && !found, "{tools_allowed:?}, found: {found}: the head stays");
+            assert_eq!(has(&config.known_tools()), is_brought, "{tools_allowed:?}, found: {found}");
         }
     }
 }

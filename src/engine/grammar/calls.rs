@@ -59,9 +59,6 @@ impl Rules<'_> {
         tools: &[ToolDefinition],
     ) -> Result<&'static Writing, Uncompilable> {
         let tools: Vec<Tool<'_>> = rule.tools.iter().map(|callable| tool(callable, tools)).collect::<Result<_, _>>()?;
-        if tools.is_empty() {
-            return Err(Uncompilable("there is no tool that may be called".to_owned()));
-        }
         for tool in &tools {
             // As a whole: an argument by itself would have another place.
             if let Wants::Schema(parameters) = tool.wants {
@@ -212,6 +209,11 @@ impl Rules<'_> {
         }
         let more = if several { format!("(until_next {rest} behind)*") } else { String::new() };
         format!("{first}? | until_first {rest} behind {more} {later}?")
+    }
+
+    /// The start of an answer of any text without calls in it.
+    pub(super) fn prose_alone(&mut self, format: ToolFormat) -> String {
+        format!("{}?", self.prose(format).0)
     }
 
     /// Adds the texts that may be said in front of the first call, and behind one.

@@ -29,7 +29,9 @@ pub(super) fn grammar(
         return Ok(TopLevelGrammar::from_grammar(text));
     }
     let mut rules = Rules { lark: String::new(), parts: Vec::new(), tokenizer };
-    let writing = match &constraint.calls {
+    // Of no tools there are no calls.
+    let calls = constraint.calls.as_ref().filter(|calls| !calls.tools.is_empty());
+    let writing = match calls {
         Some(calls) => rules.calls(surroundings.tool_format.writing(), calls, surroundings.tools)?,
         None => &BARE_CALL,
     };
@@ -42,12 +44,14 @@ pub(super) fn grammar(
         rules.lark.push_str(FREE);
         let says = says.map(|says| format!("{} {says}", rules.literal(FINAL)));
         let analysis = format!("{} free {}", rules.literal(ANALYSIS[0]), rules.literal(ANALYSIS[1]));
-        format!("({analysis})? ({})", either(says, constraint.calls.as_ref().map(|_| "calls".to_owned())))
+        format!("({analysis})? ({})", either(says, calls.map(|_| "calls".to_owned())))
     } else if constraint.text == TextRule::Any {
-        let several = constraint.calls.as_ref().is_some_and(|calls| calls.several);
-        rules.calls_in_prose(writing, surroundings.tool_format, several)
+        match calls {
+            Some(calls) => rules.calls_in_prose(writing, surroundings.tool_format, calls.several),
+            None => rules.prose_alone(surroundings.tool_format),
+        }
     } else {
-        either(says, Some("calls".to_owned()))
+        either(says, calls.map(|_| "calls".to_owned()))
     };
     let main = GrammarWithLexer {
         name: Some("answer".to_owned()),

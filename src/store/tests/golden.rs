@@ -19,7 +19,7 @@ use crate::ids::{CallId, ConversationId, InterventionId, ItemId, ResponseId};
 use crate::prompt::{PromptEnd, Role, ToolDefinition};
 use samples::{
     beginnings, bounded, copies, counted, endings, going_on, kept, kinds, native_ids, of_a_tenant, outputs, priced,
-    prompts, shaped, shortened, signed, stopped, with_extras, with_formats, with_standing,
+    prompts, shaped, shortened, signed, stopped, with_extras, with_formats, with_found_tools, with_standing,
 };
 
 /// The variant's name as it is stored. A new variant does not compile until it has one, and then the golden file
@@ -244,5 +244,6 @@ fn samples() -> Vec<Event> {
     events.push(signed());
     events.push(priced());
     events.push(kept());
+    events.push(with_found_tools());
     events
 }

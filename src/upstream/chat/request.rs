@@ -119,7 +119,8 @@ fn form(
     manners: &Manners,
     body: &mut Map<String, Value>,
 ) -> Result<(), FinishReason> {
-    if let Some(calls) = &constraint.calls {
+    // An empty list of tools is refused.
+    if let Some(calls) = constraint.calls.as_ref().filter(|calls| !calls.tools.is_empty()) {
         let must = constraint.text == TextRule::Nothing;
         let rule = |tool: &ToolDefinition| calls.tools.iter().find(|callable| callable.name == tool.name);
         let callable = tools.iter().filter_map(|it| Some(tool(it, rule(it)?.by_schema && !must)));

@@ -176,6 +176,19 @@ fn a_call_begins_behind_the_reasoning_also_where_its_reader_takes_one_inside_of_
 }
 
 #[test]
+fn where_no_tool_can_be_called_there_is_text_and_no_call() {
+    let none = |text: TextRule| Constraint { text, calls: Some(call_rule(&[], true)), at: None };
+    for format in families().filter(|format| !["inkling", "harmony"].contains(&format.name())) {
+        let scene = scene(format, vec![weather()]);
+        let call = say(format, &mut scene.guide(&must(&["weather"], false), None), &[]);
+        assert!(scene.takes(&none(TextRule::Any), "So it is.") && scene.takes(&none(TextRule::Any), ""), "{format}");
+        assert!(!scene.takes(&none(TextRule::Any), &call), "{format}: {call:?}");
+        let form = none(TextRule::Choice { texts: vec!["yes".to_owned()] });
+        assert!(scene.takes(&form, "yes") && !scene.takes(&form, &call), "{format}");
+    }
+}
+
+#[test]
 fn families_write_their_own_forms() {
     for (family, begins) in [
         ("qwen3_coder", "<tool_call>\n<function=weather>\n<parameter=city>\n"),

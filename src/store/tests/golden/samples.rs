@@ -59,6 +59,14 @@ pub(super) fn kept() -> Event {
     Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
 }
 
+/// A response that can call a tool which was found.
+pub(super) fn with_found_tools() -> Event {
+    let found_tools = vec![ToolDefinition { name: "found".into(), description: None, parameters: json!({}) }];
+    let extras = Extras { found_tools, ..Extras::default() };
+    let (id, input, config) = (response(1), Vec::new(), ResponseConfig { extras, ..config() });
+    Event::ResponseCreated(Box::new(NewResponse { id, previous: None, input, config, enqueued: false }))
+}
+
 /// A response whose prompt leaves out what is too old, and the prompt.
 pub(super) fn shortened() -> Vec<Event> {
     let extras = Extras { truncates: true, ..Extras::default() };
