@@ -450,7 +450,7 @@ mod tests {
         let created = |model: &ModelInfo, grammar: &str| {
             let body = json!({"input": "go", "tools": [custom(grammar)]});
             let request = serde_json::from_value(body.clone()).unwrap();
-            let create = create::create(model, None, &request, &body, &Toolbox::default()).unwrap();
+            let create = create::create(model, Known::default(), &request, &body, &Toolbox::default()).unwrap();
             let params = serde_json::from_value(body).unwrap();
             check(model, &create.config, &params).map(|()| create.config.metadata)
         };

@@ -19,14 +19,14 @@ use crate::api::input;
 use crate::api::object;
 use crate::api::tools;
 use crate::api::unserved;
-use crate::api::{constraint, custom_tools, sampling};
+use crate::api::{constraint, sampling};
 use crate::config::ReasoningField;
 use crate::conversation::ResponseStatus;
 use crate::conversation::{
     self, CallKind, Create, Ending, Item, ItemBody, ItemStatus, Reject, ResponseConfig, Toolbox, custom_input,
 };
 use crate::engine::ModelInfo;
-use crate::engine::settings::{Constraint, units};
+use crate::engine::settings::units;
 use crate::error::Code;
 use crate::ids::{FreshIds, ResponseId};
 use crate::protocol::chat::{
