@@ -18,6 +18,7 @@ mod order;
 mod points;
 mod retention;
 mod secrets;
+mod start;
 mod stop;
 mod support;
 mod upstream;

@@ -20,7 +20,8 @@ const ANY: &[&str] = &["*"];
 pub(crate) const LAYERS: &[Layer] = &[
     Layer { path: "src/lib.rs", modules: ANY, crates: &[], pure: true },
     Layer { path: "src/main.rs", modules: &[], crates: &[], pure: false },
-    Layer { path: "src/app.rs", modules: ANY, crates: ANY, pure: false },
+    Layer { path: "src/app", modules: ANY, crates: ANY, pure: false },
+    Layer { path: "src/log.rs", modules: &["config"], crates: &["thiserror", "tracing_subscriber"], pure: false },
     Layer { path: "src/cli/", modules: ANY, crates: ANY, pure: false },
     Layer {
         path: "src/config", modules: &["engine::settings", "parse", "prompt"],
@@ -118,8 +119,8 @@ pub(crate) const LAYERS: &[Layer] = &[
         ],
         crates: &[
             "axum", "base64", "chacha20poly1305", "flate2", "futures_util", "hyper", "hyper_util", "rustls", "schemars",
-            "serde", "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio", "tokio_rustls", "tracing",
-            "zstd",
+            "serde", "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio", "tokio_rustls",
+            "tokio_tungstenite", "tracing", "zstd",
         ],
         pure: false,
     },
