@@ -19,6 +19,8 @@ const SHARE: usize = 3;
 pub enum Room {
     /// For requests that use a model.
     Work,
+    /// For requests that change what is stored and use no model.
+    Writing,
     /// For streams and sockets that only read.
     Reading,
 }
@@ -74,8 +76,9 @@ struct Used {
     tokens: Window,
     /// Responses that are generated.
     running: usize,
-    /// Room for work, and for reading.
+    /// Room for work, for writing, and for reading.
     work: usize,
+    writing: usize,
     reading: usize,
 }
 
@@ -148,6 +151,7 @@ impl Used {
     fn held(&mut self, room: Room) -> &mut usize {
         match room {
             Room::Work => &mut self.work,
+            Room::Writing => &mut self.writing,
             Room::Reading => &mut self.reading,
         }
     }
