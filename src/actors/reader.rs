@@ -274,7 +274,7 @@ pub(super) fn expired(oldest_seq: u64) -> Reject {
     Reject::new(Code::CursorExpired, text).param("after").detail("oldest_seq", oldest_seq)
 }
 
-fn interrupted() -> Reject {
+pub(super) fn interrupted() -> Reject {
     Reject::new(Code::Internal, "reading the journal was interrupted; try again")
 }
 

@@ -1,4 +1,4 @@
-//! Lists of items, page by page.
+//! Lists, page by page: how much of one a query asks for, and pages of items.
 
 use std::collections::HashMap;
 
@@ -24,16 +24,28 @@ pub(crate) fn whole(items: &[Item]) -> ItemList {
     }
 }
 
-/// One page of them, newest first unless asked otherwise.
-pub(crate) fn page(mut items: Vec<Item>, query: &HashMap<String, String>) -> Result<ItemList, Reject> {
+/// Whether the oldest comes first; the newest does unless asked otherwise.
+pub(crate) fn ascends(query: &HashMap<String, String>) -> Result<bool, Reject> {
     match query.get("order").map(String::as_str) {
-        None | Some("desc") => items.reverse(),
-        Some("asc") => {}
-        Some(_) => return Err(invalid("order", "order must be asc or desc")),
+        None | Some("desc") => Ok(false),
+        Some("asc") => Ok(true),
+        Some(_) => Err(invalid("order", "order must be asc or desc")),
     }
+}
+
+/// Most entries of the page.
+pub(crate) fn limit(query: &HashMap<String, String>) -> Result<usize, Reject> {
     let limit = query.get("limit").map_or(Ok(PAGE_ITEMS), |text| text.parse());
     let limit = limit.ok().filter(|limit| (1..=PAGE_ITEMS_MAX).contains(limit));
-    let limit = limit.ok_or_else(|| invalid("limit", format!("limit must be between 1 and {PAGE_ITEMS_MAX}")))?;
+    limit.ok_or_else(|| invalid("limit", format!("limit must be between 1 and {PAGE_ITEMS_MAX}")))
+}
+
+/// One page of them, newest first unless asked otherwise.
+pub(crate) fn page(mut items: Vec<Item>, query: &HashMap<String, String>) -> Result<ItemList, Reject> {
+    if !ascends(query)? {
+        items.reverse();
+    }
+    let limit = limit(query)?;
     if let Some(after) = query.get("after") {
         let place = items.iter().position(|item| item.wire_id() == *after);
         let no_item = || Reject::new(Code::NotFound, format!("there is no item {after:?} here")).param("after");
