@@ -1,14 +1,14 @@
 //! Wiring and the order of shutting down: which parts exist, who is handed which, and who stops first.
 //!
-//! Start: listener, engines and beside them the journal, actors, recovery, then ready. Stop: no new requests, running
-//! responses get their time, then the conversations (what still runs stays in the journal), the sockets, and last the
-//! journal.
+//! Start: listener and probes, engines and beside them the journal, actors, routes, recovery, then ready. Stop: no new
+//! requests, running responses get their time, then the conversations (what still runs stays in the journal), the
+//! sockets, and last the journal. Told to stop before it is ready, the process ends as if it were killed.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+mod engines;
+mod stored;
+
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,20 +20,19 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::access::Gate;
-use crate::actors::{self, Foresight, Keys, KvKeeper, Parts, RootHandle, Running, Unstored};
-use crate::api::{self, App, Doors, Limits, Phase, Seal, Tls};
+use crate::actors::{self, Foresight, Keys, Parts, RootHandle, Running, Unstored};
+use crate::api::{self, App, Doors, Entrance, Limits, Phase, StartProgress, Tls};
 use crate::cli::Prepared;
 use crate::clock::{Clock, monotonic};
-use crate::config::{Config, KvType};
-use crate::crash;
-use crate::engine::{Catalog, Engine, KvFormat, LoadOptions, LocalEngine, ModelInfo, ScriptedEngine};
-use crate::prompt::{ChatTemplate, builtin_template, builtin_template_names, missing_marks};
-use crate::store::{Journal, KvFiles, SledJournal, Writer, WriterHandle, WriterStatus};
+use crate::config::Config;
+use crate::engine::{Catalog, Engine};
+use crate::log;
+use crate::models::ModelFile;
+use crate::store::{WriterHandle, WriterStatus};
 use crate::telemetry;
-use crate::upstream::UpstreamEngine;
-
-/// The file of the key that seals what clients keep, in the data folder.
-const SEAL_FILE: &str = "seal.key";
+use engines::load_engines;
+pub(crate) use engines::{doubts, load_options, template_text, upstream_engines};
+use stored::Stored;
 
 /// Milliseconds that open sockets get to take their last bytes once everything else has stopped.
 const SOCKETS_CLOSE_MS: u64 = 2_000;
@@ -47,7 +46,7 @@ const LISTEN_PAUSE_MS: u64 = 50;
 
 /// Serves until the process is told to stop.
 pub fn run(prepared: Prepared) -> anyhow::Result<()> {
-    start_log();
+    log::start(prepared.config.log_format)?;
     let files_max = raise_open_files();
     telemetry::install();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
@@ -82,15 +81,6 @@ fn doors(config: &Config, tls: Option<Tls>, files_max: u64) -> Doors {
     Doors { connections_max: config.connections_max.min(room), tls, ..Doors::new(config) }
 }
 
-/// Logs to standard error, as `MIDSTREAM_LOG` says.
-pub(crate) fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("MIDSTREAM_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("midstream=info,warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // A second start in one process keeps the first log.
-    let _ = log.with_ansi(false).try_init();
-}
-
 /// Binds the address. A process that was killed a moment ago may hold it a little longer.
 async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let until = monotonic() + Duration::from_millis(LISTEN_PATIENCE_MS);
@@ -104,34 +94,40 @@ async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
+/// Why nothing can be served there, and what to do.
+fn not_listening(address: SocketAddr, error: io::Error) -> anyhow::Error {
+    let what_to_do = match error.kind() {
+        io::ErrorKind::AddrInUse => "another server has that port; end it, or choose another with --listen",
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address; choose another with --listen",
+        io::ErrorKind::PermissionDenied => "this port is not for everybody; choose one from 1024 on with --listen",
+        _ => "choose another address with --listen",
+    };
+    anyhow::Error::new(error).context(format!("cannot listen on {address}: {what_to_do}"))
+}
+
 async fn serve(Prepared { config, models, tls }: Prepared, files_max: u64) -> anyhow::Result<()> {
     let (mut stops, mut hangups) = (Stops::new()?, signal(SignalKind::hangup())?);
     let doors = doors(&config, tls.clone(), files_max);
-    let listener = listen(config.listen)
-        .await
-        .with_context(|| format!("listening on {}; is another server running there?", config.listen))?;
-    // Beside the journal: each of both may take a while.
-    let engines = tokio::task::spawn_blocking({
-        let config = config.clone();
-        move || load_engines(&config, &models)
-    });
-    let (journal, writer) = open_journal(&config)?;
-    crash::point("journal_opened");
-    let catalog = tokio::select! {
-        engines = engines => Arc::new(Catalog::new(engines.context("loading the models")??)),
+    let listener = listen(config.listen).await.map_err(|error| not_listening(config.listen, error))?;
+    let entrance = Entrance::new(StartProgress::of(models.iter().map(|model| model.id.as_str())));
+    let front = Front::open(listener, doors, entrance)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let url = format!("{scheme}://{}", front.address);
+    tracing::info!(%url, "the port is open; loading models, opening the journal");
+    let works = tokio::select! {
+        works = load(config, models, &front.entrance) => works?,
         signal = stops.told() => {
-            tracing::info!(signal, "stopped while loading");
+            tracing::info!(signal, "stopped while starting");
+            front.close().await;
             return Ok(());
         }
     };
-    let server = Server::start(config, (listener, doors), (journal, writer), catalog).await?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    let url = format!("{scheme}://{}", server.address);
-    greet(&url, &server.parts.catalog, server.recovered, server.gate.is_locked());
+    let server = Server { front, works };
+    greet(&url, &server.works.parts.catalog, server.works.recovered, server.works.gate.is_locked());
 
     let failure = tokio::select! {
-        failure = stops.stop_or_failure(&server.root, &server.parts.writer) => failure,
-        () = reread(&mut hangups, &server.gate, tls.as_ref()) => None,
+        failure = stops.stop_or_failure(&server.works.root, &server.works.parts.writer) => failure,
+        () = reread(&mut hangups, &server.works.gate, tls.as_ref()) => None,
     };
     // Everything acknowledged is on disk: nothing is lost by not waiting.
     let hurry = async {
@@ -142,39 +138,80 @@ async fn serve(Prepared { config, models, tls }: Prepared, files_max: u64) -> an
     failure.map_or(Ok(()), |why| Err(anyhow::anyhow!(why)))
 }
 
-/// Everything between an open port and an open journal, running.
-pub(crate) struct Server {
+/// Loads the models and opens the journal beside that, since each of both may take a while; then has requests served.
+async fn load(config: Config, models: Vec<ModelFile>, entrance: &Entrance) -> anyhow::Result<Works> {
+    let engines = tokio::task::spawn_blocking({
+        let (config, progress) = (config.clone(), entrance.progress().clone());
+        move || load_engines(&config, &models, &progress)
+    });
+    let engines = async { engines.await.context("loading the models")? };
+    let (engines, stored) = tokio::try_join!(engines, Stored::open(&config, entrance.progress()))?;
+    let catalog = Catalog::new(engines);
+    for oversight in oversights(&config, &catalog, &stored.gate) {
+        tracing::warn!("{oversight}");
+    }
+    Works::start(config, entrance, stored, Arc::new(catalog)).await
+}
+
+/// What stands in no way of a start, and is hardly meant.
+fn oversights(config: &Config, catalog: &Catalog, gate: &Gate) -> Vec<String> {
+    let mut oversights = Vec::new();
+    let served = || catalog.list().map(|engine| engine.model().id.as_str());
+    for id in config.model.keys().filter(|id| served().all(|served| served != **id)) {
+        let served = served().collect::<Vec<_>>().join(", ");
+        oversights.push(format!("the settings of the model {id:?} have no effect: served are {served}"));
+    }
+    if gate.is_shut() {
+        oversights.push("every API key is revoked, so nobody is let in; create one: midstream keys create NAME".into());
+    }
+    oversights
+}
+
+/// An open port. What is asked there is the entrance's to answer.
+struct Front {
     address: SocketAddr,
+    entrance: Entrance,
+    close: watch::Sender<bool>,
+    sockets: JoinHandle<io::Result<()>>,
+}
+
+impl Front {
+    fn open(listener: TcpListener, doors: Doors, entrance: Entrance) -> anyhow::Result<Self> {
+        let address = listener.local_addr()?;
+        let (close, closed) = watch::channel(false);
+        let sockets = tokio::spawn(api::serve(listener, entrance.router(), doors, wait_for(closed)));
+        Ok(Self { address, entrance, close, sockets })
+    }
+
+    /// Closes the port before anything was served.
+    async fn close(self) {
+        self.entrance.close();
+        self.close_behind(std::future::ready(())).await;
+    }
+
+    /// Takes no connection any more, and waits for those that are open and for this. Sockets that never read would
+    /// hold the process for ever.
+    async fn close_behind(self, deserted: impl Future<Output = ()>) {
+        self.close.send_replace(true);
+        let closed = async { tokio::join!(self.sockets, deserted) };
+        let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), closed).await;
+    }
+}
+
+/// Everything that serves, between an open port and an open journal.
+struct Works {
     parts: Parts,
     root: RootHandle,
     api: App,
     gate: Gate,
     phase: watch::Sender<Phase>,
-    close: watch::Sender<bool>,
-    sockets: JoinHandle<io::Result<()>>,
     /// Conversations that were running when the last process ended.
     recovered: usize,
 }
 
-impl Server {
-    /// Serves one engine on a free port of this machine, for a client in this process.
-    pub(crate) async fn start_here(config: Config, engine: Arc<dyn Engine>) -> anyhow::Result<Self> {
-        let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.context("opening a port")?;
-        let (journal, doors) = (open_journal(&config)?, Doors::new(&config));
-        Self::start(config, (listener, doors), journal, Arc::new(Catalog::new(vec![engine]))).await
-    }
-
-    async fn start(
-        config: Config,
-        (listener, doors): (TcpListener, Doors),
-        (journal, writer): (Arc<dyn Journal>, WriterHandle),
-        catalog: Arc<Catalog>,
-    ) -> anyhow::Result<Self> {
-        let address = listener.local_addr()?;
-        let kv = keep_kv(&config, &*journal)?;
-        let gate = Gate::open(&config.data_dir)?;
-        config.check_reach(gate.is_locked())?;
-        let seal = keep_seal(&config.data_dir).context("the key that seals what clients keep")?;
+impl Works {
+    async fn start(config: Config, entrance: &Entrance, stored: Stored, catalog: Arc<Catalog>) -> anyhow::Result<Self> {
+        let Stored { journal, writer, kv, gate, seal } = stored;
         let config = Arc::new(config);
         let parts = Parts {
             journal: journal.clone(),
@@ -198,31 +235,45 @@ impl Server {
             phases,
         )
         .guarded(gate.clone(), &config.allowed_origins);
-        let (close, closed) = watch::channel(false);
         tokio::spawn(telemetry::keep_up());
-        let sockets = tokio::spawn(api::serve(listener, api::router(app.clone()), doors, wait_for(closed)));
+        entrance.open(api::router(app.clone()));
         let recovered = root.recover().await.map_err(|reject| anyhow::anyhow!(reject.message))?;
         phase.send_replace(Phase::Ready);
-        Ok(Self { address, parts, root, api: app, gate, phase, close, sockets, recovered })
+        Ok(Self { parts, root, api: app, gate, phase, recovered })
+    }
+}
+
+/// A server that serves.
+pub(crate) struct Server {
+    front: Front,
+    works: Works,
+}
+
+impl Server {
+    /// Serves one engine on a free port of this machine, for a client in this process.
+    pub(crate) async fn start_here(config: Config, engine: Arc<dyn Engine>) -> anyhow::Result<Self> {
+        let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.context("opening a port")?;
+        let front = Front::open(listener, Doors::new(&config), Entrance::new(StartProgress::default()))?;
+        let stored = Stored::open(&config, front.entrance.progress()).await?;
+        let works = Works::start(config, &front.entrance, stored, Arc::new(Catalog::new(vec![engine]))).await?;
+        Ok(Self { front, works })
     }
 
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.front.address
     }
 
     /// Stops in good order; what runs is not waited for once `hurry` is over.
     pub(crate) async fn stop(self, hurry: impl Future<Output = ()>) {
-        self.phase.send_replace(Phase::Draining);
+        let Self { front, works } = self;
+        works.phase.send_replace(Phase::Draining);
         tokio::select! {
-            () = drain(&self.parts, &self.root) => {}
+            () = drain(&works.parts, &works.root) => {}
             () = hurry => {}
         }
-        self.close.send_replace(true);
-        // Sockets that never read would hold the process for ever.
-        let closed = async { tokio::join!(self.sockets, self.api.deserted()) };
-        let _ = tokio::time::timeout(Duration::from_millis(SOCKETS_CLOSE_MS), closed).await;
-        self.parts.writer.stop().await;
+        front.close_behind(works.api.deserted()).await;
+        works.parts.writer.stop().await;
     }
 }
 
@@ -254,150 +305,6 @@ async fn drain(parts: &Parts, root: &RootHandle) {
     root.stop().await;
     // What takes longer is not written, and the next start does without it.
     let _ = tokio::time::timeout(Duration::from_millis(config.shutdown_kv_ms), parts.kv.settled()).await;
-}
-
-/// The key in the data folder; a new one where there is none. The journal has locked the folder.
-fn keep_seal(data_dir: &Path) -> io::Result<Seal> {
-    let path = data_dir.join(SEAL_FILE);
-    match std::fs::read(&path) {
-        Ok(bytes) => {
-            let key = bytes.try_into();
-            let damaged =
-                format!("{} is no key of 32 bytes; restore it, or remove it to get a new one", path.display());
-            return key.map(Seal::new).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, damaged));
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
-    let mut key = [0; 32];
-    File::open("/dev/urandom")?.read_exact(&mut key)?;
-    // Whole under its name, or not there.
-    let fresh = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(&key)?;
-    file.sync_all()?;
-    crash::point("seal_written");
-    std::fs::rename(&fresh, &path)?;
-    File::open(data_dir)?.sync_all()?;
-    Ok(Seal::new(key))
-}
-
-/// Opens the KV files; the journal has locked their folder.
-fn keep_kv(config: &Config, journal: &dyn Journal) -> anyhow::Result<KvKeeper> {
-    let files = KvFiles::open(&config.data_dir, config.kv_files_bytes_max)?;
-    if config.kv_files_bytes_max == 0 {
-        return Ok(KvKeeper::default());
-    }
-    let kv = KvKeeper::new(files, Duration::from_millis(config.kv_file_idle_ms), Clock::System);
-    kv.sweep(journal);
-    Ok(kv)
-}
-
-fn open_journal(config: &Config) -> anyhow::Result<(Arc<dyn Journal>, WriterHandle)> {
-    let journal: Arc<dyn Journal> =
-        Arc::new(SledJournal::open_keeping(&config.data_dir, config.journal_kept_bytes_max)?);
-    let writer = Writer::start(journal.clone(), config.journal_queue_batches)?;
-    Ok((journal, writer))
-}
-
-fn load_engines(config: &Config, models: &[crate::models::ModelFile]) -> anyhow::Result<Vec<Arc<dyn Engine>>> {
-    let mut engines: Vec<Arc<dyn Engine>> = Vec::new();
-    let mut promised_bytes = 0;
-    for model in models {
-        let engine = load_model(config, &model.id, &model.path, promised_bytes)?;
-        promised_bytes += engine.promised_bytes();
-        engines.push(Arc::new(engine));
-    }
-    if let Some(path) = &config.scripted {
-        let engine = ScriptedEngine::from_file(path)?.with_bare_calls(config.bare_calls);
-        let efforts = config.efforts_of(&engine.model().id);
-        let aliases = config.aliases_of(&engine.model().id);
-        let price = config.price_of(&engine.model().id);
-        engines.push(Arc::new(engine.with_efforts(&efforts).with_aliases(aliases).with_price(price)));
-    }
-    engines.extend(upstream_engines(config)?);
-    Ok(engines)
-}
-
-/// The engines of all models of all upstreams.
-pub(crate) fn upstream_engines(config: &Config) -> anyhow::Result<Vec<Arc<dyn Engine>>> {
-    let engines = UpstreamEngine::open(&config.upstream, |variable| std::env::var(variable).ok())?;
-    let named = |engine: UpstreamEngine| -> Arc<dyn Engine> {
-        let id = engine.model().id.clone();
-        let engine = engine.with_efforts(&config.efforts_of(&id)).with_aliases(config.aliases_of(&id));
-        Arc::new(engine.with_price(config.price_of(&id)).with_capabilities(config.capabilities_of(&id)))
-    };
-    Ok(engines.into_iter().map(named).collect())
-}
-
-fn load_model(config: &Config, id: &str, path: &Path, promised_bytes: u64) -> anyhow::Result<LocalEngine> {
-    let options = LoadOptions { promised_bytes, ..load_options(config, id)? };
-    tracing::info!(model = id, "loading");
-    let engine = LocalEngine::load(path, &options).map_err(|error| {
-        let doing = format!("loading {} ({})", path.display(), error.code());
-        anyhow::Error::new(error).context(doing)
-    })?;
-    for doubt in doubts(engine.model(), config) {
-        tracing::warn!(model = id, "{doubt}");
-    }
-    Ok(engine)
-}
-
-/// What an operator should know about a model and its settings.
-pub(crate) fn doubts(model: &ModelInfo, config: &Config) -> Vec<String> {
-    let mut doubts = model.tokenizer.warnings().to_vec();
-    // A model's own template is what it was trained with, whatever it looks like.
-    if let Some(name) = config.chat_template_of(&model.id) {
-        let missing = missing_marks(&model.template, &model.tokenizer);
-        if !missing.is_empty() {
-            doubts.push(format!(
-                "the chat template {name} marks messages with {}, which are no tokens of this model: it was trained \
-                 with others; choose the template of its family, or leave chat_template out",
-                missing.join(", ")
-            ));
-        }
-    }
-    doubts
-}
-
-/// How a model is loaded.
-pub(crate) fn load_options(config: &Config, id: &str) -> anyhow::Result<LoadOptions> {
-    let threads = (config.threads > 0).then_some(config.threads);
-    Ok(LoadOptions {
-        id: Some(id.to_owned()),
-        threads,
-        kv_bytes: config.kv_bytes,
-        kv_pinned_bytes_max: config.kv_pinned_bytes_max,
-        kv_format: match config.kv_type {
-            KvType::F16 => KvFormat::F16,
-            KvType::Q8 => KvFormat::Q8,
-        },
-        token_gap_ms: config.token_gap_ms,
-        guessed_tokens: config.guessed_tokens,
-        sequences_max: config.engine_inbox_requests,
-        tool_format: config.tool_format_of(id)?,
-        reasoning: config.reasoning_of(id)?,
-        bare_calls: config.bare_calls,
-        efforts: config.efforts_of(id),
-        price: config.price_of(id),
-        aliases: config.aliases_of(id),
-        template: config.chat_template_of(id).map(template_text).transpose()?,
-        ..LoadOptions::default()
-    })
-}
-
-/// The text of a chat template: a built-in one by its name, or a file's.
-pub(crate) fn template_text(name: &str) -> anyhow::Result<String> {
-    if let Some(source) = builtin_template(name) {
-        return Ok(source.to_owned());
-    }
-    let source = std::fs::read_to_string(name).with_context(|| {
-        let known: Vec<_> = builtin_template_names().collect();
-        format!("reading the chat template {name}, which is a file or one of {}", known.join(", "))
-    })?;
-    // Else loading would blame the model's file.
-    ChatTemplate::new(&source, "", "").with_context(|| format!("the chat template {name} cannot be used"))?;
-    Ok(source)
 }
 
 fn limits(config: &Config) -> Limits {
@@ -494,5 +401,32 @@ mod tests {
         tokio::task::yield_now().await;
         drop(held);
         assert_eq!(waiting.await.unwrap().unwrap().local_addr().unwrap(), address);
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_had_is_answered_with_what_to_write() {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
+        for kind in [io::ErrorKind::AddrInUse, io::ErrorKind::AddrNotAvailable, io::ErrorKind::PermissionDenied] {
+            let said = not_listening(address, kind.into()).to_string();
+            assert!(said.contains("127.0.0.1:8080") && said.contains("--listen"), "{said}");
+        }
+    }
+
+    #[test]
+    fn settings_of_models_that_are_not_served_and_keys_that_are_all_revoked_are_told() {
+        let (folder, file) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        let script = crate::engine::ScriptedEngine::from_json(r#"[{"deltas": ["a"]}]"#).unwrap();
+        let catalog = Catalog::new(vec![Arc::new(script) as Arc<dyn Engine>]);
+        std::fs::write(file.path(), "model.scripted.aliases = ['a']\nmodel.smollm.aliases = ['b']\n").unwrap();
+        let config = Config::load(Some(file.path()), [], crate::config::Flags::default()).unwrap();
+        let told = |config: &Config| oversights(config, &catalog, &Gate::open(folder.path()).unwrap());
+        let of_model = told(&config);
+        assert!(
+            matches!(&of_model[..], [one] if one.contains("\"smollm\"") && one.contains("scripted")),
+            "{of_model:?}"
+        );
+        assert_eq!(told(&Config::default()), [""; 0], "a server without keys asks for none");
+        crate::access::KeyFile::of(folder.path()).change(|_| Ok(())).unwrap();
+        assert!(matches!(&told(&Config::default())[..], [one] if one.contains("midstream keys create")));
     }
 }

@@ -168,10 +168,24 @@ pub struct Config {
     /// Milliseconds after the end of a response at which its conversation's KV file is written, if nothing follows.
     pub kv_file_idle_ms: u64,
 
+    /// How the log is written.
+    pub log_format: LogFormat,
+
     /// Milliseconds that a stopping server waits for running requests.
     pub shutdown_drain_ms: u64,
     /// Milliseconds that it then takes at most to write KV files.
     pub shutdown_kv_ms: u64,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
 }
 
 /// How keys and values are stored.
@@ -242,6 +256,7 @@ impl Default for Config {
             guessed_tokens: 7,
             kv_files_bytes_max: 4 << 30,
             kv_file_idle_ms: 5_000,
+            log_format: LogFormat::Text,
             shutdown_drain_ms: 10_000,
             shutdown_kv_ms: 10_000,
         }

@@ -101,6 +101,8 @@ codes! {
     TooManyPendingSteers = "too_many_pending_steers", 429;
     /// A fault of the server itself.
     Internal = "internal_error", 500;
+    /// The engine or provider that has the model cannot be reached.
+    UpstreamUnreachable = "upstream_unreachable", 502;
     /// A queue is full.
     Overloaded = "overloaded", 503;
     /// The server is starting.

@@ -37,6 +37,8 @@ pub mod error;
 #[cfg(feature = "server")]
 pub mod ids;
 #[cfg(feature = "server")]
+pub mod log;
+#[cfg(feature = "server")]
 pub mod models;
 #[cfg(feature = "server")]
 pub mod store;

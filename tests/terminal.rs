@@ -352,3 +352,57 @@ fn settings_are_checked_as_a_start_would_and_nothing_is_started() {
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert_eq!(left, ["midstream.toml"], "nothing was made");
 }
+
+#[test]
+fn whether_a_server_lives_and_is_ready_is_told_by_word_and_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start_with(folder.path(), "127.0.0.1:0", &[]);
+    let url = format!("http://{}", server.address);
+    let ask = |arguments: &[&str]| Command::new(PROGRAM).arg("health").args(arguments).output().unwrap();
+    for (arguments, word) in [(&["--url", &url][..], "ok\n"), (&["--ready", "--url", &url], "ready\n")] {
+        assert_eq!(outcome(&ask(arguments)), (0, word, ""));
+    }
+    let output = ask(&["--url", "http://127.0.0.1:1"]);
+    let (code, _, error) = outcome(&output);
+    assert!(code == 1 && error.contains("cannot reach http://127.0.0.1:1"), "{error}");
+}
+
+#[test]
+fn a_log_level_that_is_none_is_refused_before_anything_is_started() {
+    for command in ["serve", "doctor"] {
+        let output = Command::new(PROGRAM).arg(command).env("MIDSTREAM_LOG", "bogus").output().unwrap();
+        let (code, out, error) = outcome(&output);
+        assert_eq!((code, out, error.lines().count()), (1, "", 1), "{error}");
+        assert!(error.contains("MIDSTREAM_LOG: \"bogus\" is no level"), "{error}");
+    }
+}
+
+#[test]
+fn an_archive_has_the_program_its_pages_and_everybodys_licences() {
+    let folder = tempfile::tempdir().unwrap();
+    let packed = Command::new("scripts/archive").args(["--program", PROGRAM, "--out"]).arg(folder.path()).output();
+    let packed = packed.unwrap();
+    if packed.status.code() == Some(3) {
+        eprintln!("skipped: Cargo does not know the licences of all crates here");
+        return;
+    }
+    let archive = String::from_utf8(packed.stdout).unwrap();
+    assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
+    let listed = Command::new("tar").arg("--list").arg("--file").arg(archive.trim()).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    for file in [
+        "midstream",
+        "LICENSE",
+        "THIRD-PARTY-LICENCES.txt",
+        "midstream.example.toml",
+        "man/man1/midstream-conversations-repair.1",
+        "completions/midstream.bash",
+        "deploy/midstream.service",
+        "docs/operations.md",
+    ] {
+        assert!(
+            listed.lines().any(|line| line.split_once('/').is_some_and(|(_, name)| name == file)),
+            "{file}: {listed}"
+        );
+    }
+}

@@ -77,6 +77,12 @@ impl Gate {
         self.ring.borrow().is_some()
     }
 
+    /// Whether clients are asked for a key, and there is none.
+    pub fn is_shut(&self) -> bool {
+        self.refresh();
+        self.ring.borrow().as_ref().is_some_and(|keys| keys.is_empty())
+    }
+
     /// Who shows these: the owner of the first that is a key. Without keys everybody is let in.
     pub fn identify<'a>(&self, shown: impl IntoIterator<Item = &'a str>) -> Option<Identity> {
         self.refresh();

@@ -21,6 +21,8 @@ pub enum Room {
     Work,
     /// For requests that ask what a prompt would be, and have no answer generated.
     Counting,
+    /// For requests that change what is stored and use no model.
+    Writing,
     /// For streams and sockets that only read.
     Reading,
 }
@@ -76,9 +78,10 @@ struct Used {
     tokens: Window,
     /// Responses that are generated.
     running: usize,
-    /// Room for work, for counting, and for reading.
+    /// Room for work, for counting, for writing, and for reading.
     work: usize,
     counting: usize,
+    writing: usize,
     reading: usize,
 }
 
@@ -153,6 +156,7 @@ impl Used {
         match room {
             Room::Work => &mut self.work,
             Room::Counting => &mut self.counting,
+            Room::Writing => &mut self.writing,
             Room::Reading => &mut self.reading,
         }
     }

@@ -546,6 +546,7 @@ impl Pump {
                     Refusal::Input => Code::InvalidInput,
                     Refusal::ContextLength => Code::ContextLengthExceeded,
                     Refusal::Overloaded => Code::Overloaded,
+                    Refusal::Unreachable => Code::UpstreamUnreachable,
                 };
                 GenerationEnd::Failed { code, message }
             }

@@ -278,7 +278,7 @@ pub(super) fn expired(oldest_seq: u64) -> Reject {
     Reject::new(Code::CursorExpired, text).param("after").detail("oldest_seq", oldest_seq)
 }
 
-fn interrupted() -> Reject {
+pub(super) fn interrupted() -> Reject {
     Reject::new(Code::Internal, "reading the journal was interrupted; try again")
 }
 
@@ -294,8 +294,8 @@ pub(super) fn store_reject(error: &crate::store::Error) -> Reject {
     match error {
         crate::store::Error::Damaged { .. } => Reject::new(
             Code::ConversationDamaged,
-            "the conversation's journal is damaged and set aside, others are not affected; the operator can mend it with \
-             `midstream conversations repair`",
+            "the conversation's journal is damaged and set aside, others are not affected; the operator can mend it \
+             with `midstream conversations repair`",
         ),
         _ => Reject::new(Code::StorageUnavailable, "the journal cannot be used; nothing was changed, retry later"),
     }

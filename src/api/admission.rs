@@ -14,6 +14,9 @@ use crate::error::Code;
 /// The field of a refusal that says in how many seconds there is room again.
 pub(crate) const RETRY_AFTER: &str = "retry_after";
 
+/// What is told where there is no room for another request.
+const FULL: &str = "the server works on as many requests as it may; try again soon";
+
 /// Room that is given back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
@@ -24,8 +27,13 @@ pub(crate) struct Permit {
 impl App {
     /// Takes room for a request that uses a model, until the end of its answer.
     pub(crate) fn admit(&self, who: &Identity) -> Result<Permit, Reject> {
-        let text = "the server works on as many requests as it may; try again soon";
-        self.take(who, Room::Work, &self.admission, text)
+        self.take(who, Room::Work, &self.admission, FULL)
+    }
+
+    /// Takes room for a request that changes what is stored: its body takes the memory that those of others do, so the
+    /// bound is the same.
+    pub(crate) fn admit_write(&self, who: &Identity) -> Result<Permit, Reject> {
+        self.take(who, Room::Writing, &self.admission, FULL)
     }
 
     /// Takes room for one more response of the same request.

@@ -6,6 +6,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
 
 use super::App;
 use super::admission::Permit;
@@ -38,6 +39,17 @@ impl FromRequestParts<App> for Counting {
     }
 }
 
+/// Room for a request that changes what is stored, taken before its body is read as well.
+pub(crate) struct AdmittedToWrite(pub(crate) Permit);
+
+impl FromRequestParts<App> for AdmittedToWrite {
+    type Rejection = OpenAiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, OpenAiError> {
+        Ok(app.admit_write(auth::identity(parts)?).map(Self)?)
+    }
+}
+
 /// Room for one more reader.
 pub(crate) struct Seated(pub(crate) Permit);
 
@@ -63,7 +75,7 @@ impl FromRequest<App> for JsonBody {
         let (parts, body) = request.into_parts();
         let bytes_max = parts.extensions.get().map_or(app.limits.body_bytes_max, |BodyBytesMax(bytes)| *bytes);
         let bytes = coding::read(&parts.headers, body, bytes_max, app.limits.body_timeout).await?;
-        object(&bytes).map(Self).map_err(OpenAiError)
+        parsed(bytes).await.map(Self).map_err(OpenAiError)
     }
 }
 
@@ -122,8 +134,33 @@ fn has_too_many_values(bytes: &[u8]) -> bool {
     values > JSON_VALUES_MAX
 }
 
+/// Most bytes of a text that is parsed where it came: that takes less time than handing it to another thread.
+const PARSED_AT_ONCE_BYTES_MAX: usize = 64 << 10;
+
+/// Most longer texts that are parsed at once. Each takes a thread, and the memory of its values.
+const PARSED_BESIDE_MAX: usize = 4;
+
+/// Room to parse longer texts.
+static PARSERS: Semaphore = Semaphore::const_new(PARSED_BESIDE_MAX);
+
+/// Parses a JSON object; a long one on a thread that nobody else waits for.
+pub(crate) async fn parsed(text: impl AsRef<[u8]> + Send + 'static) -> Result<Value, Reject> {
+    if text.as_ref().len() <= PARSED_AT_ONCE_BYTES_MAX {
+        return object(text.as_ref());
+    }
+    let failed = |_| Reject::new(Code::Internal, "the request could not be read; send it again");
+    // Held by the thread, which goes on when its client has gone.
+    let place = PARSERS.acquire().await.map_err(|_| Reject::new(Code::Internal, "no request is read any more"))?;
+    let parse = move || {
+        let parsed = object(text.as_ref());
+        drop(place);
+        parsed
+    };
+    tokio::task::spawn_blocking(parse).await.map_err(failed)?
+}
+
 /// Parses a JSON object.
-pub(crate) fn object(bytes: &[u8]) -> Result<Value, Reject> {
+fn object(bytes: &[u8]) -> Result<Value, Reject> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(Value::Object(Map::new()));
     }
@@ -199,6 +236,11 @@ pub(crate) fn flag(text: &str, param: &str) -> Result<bool, Reject> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::thread::ThreadId;
+
+    use futures_util::FutureExt;
+
     use super::*;
     use crate::protocol::responses::CreateResponse;
 
@@ -258,6 +300,31 @@ mod tests {
         let text = r#"{[,\"\\"#.repeat(JSON_VALUES_MAX);
         let body = format!("{{\"input\": {}}}", Value::from(text.as_str()));
         assert_eq!(object(body.as_bytes()).unwrap()["input"], *text);
+    }
+
+    /// A text that notes the thread on which it is looked at last.
+    struct Seen(Vec<u8>, Arc<Mutex<Option<ThreadId>>>);
+
+    impl AsRef<[u8]> for Seen {
+        fn as_ref(&self) -> &[u8] {
+            *self.1.lock().unwrap() = Some(std::thread::current().id());
+            &self.0
+        }
+    }
+
+    #[tokio::test]
+    async fn long_texts_are_parsed_on_threads_of_their_own_and_only_so_many_at_once() {
+        let text = |bytes: usize| Seen(format!("{{\"a\": \"{}\"}}", "x".repeat(bytes)).into_bytes(), Arc::default());
+        let (short, long) = (text(100), text(PARSED_AT_ONCE_BYTES_MAX));
+        let (by_short, by_long, own) = (short.1.clone(), long.1.clone(), std::thread::current().id());
+        let all = PARSERS.acquire_many(PARSED_BESIDE_MAX as u32).await.unwrap();
+        let mut waiting = Box::pin(parsed(long));
+        assert!((&mut waiting).now_or_never().is_none(), "there is no room for it");
+        assert!(parsed(short).await.is_ok(), "short ones need none");
+        drop(all);
+        assert!(waiting.await.unwrap()["a"].is_string());
+        assert_eq!(*by_short.lock().unwrap(), Some(own));
+        assert_ne!(*by_long.lock().unwrap(), Some(own));
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod conversations;
 mod create;
 mod custom_tools;
 mod dialect;
+mod entrance;
 mod errors;
 mod frame;
 mod hints;
@@ -71,6 +72,7 @@ use crate::engine::{Catalog, Engine, ModelInfo};
 use crate::error::Code;
 use crate::ids::{FreshIds, ItemId};
 pub use connections::{Doors, serve};
+pub use entrance::{Entrance, StartProgress};
 use errors::OpenAiError;
 use pages::Pages;
 pub use seal::Seal;
@@ -277,7 +279,7 @@ pub fn router(app: App) -> Router {
         .route("/v1/detokenize", post(openai::tokenize::detokenize))
         .route("/v1/chat/render", post(openai::tokenize::render_chat))
         .route("/v1/interventions/{id}", get(interventions::get).delete(interventions::withdraw))
-        .route("/v1/conversations", post(http::create))
+        .route("/v1/conversations", post(http::create).get(http::list))
         .route("/v1/conversations/{id}", get(http::get).post(http::update).delete(http::delete))
         .route("/v1/conversations/{id}/items", get(http::items).post(http::add_items))
         .route("/v1/conversations/{id}/items/{item_id}", get(http::item).delete(http::delete_item))

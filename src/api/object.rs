@@ -4,7 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::seal::{Kept, sealed};
 use super::tools;
-use crate::conversation::{CallKind, CallStatus, Made, Toolbox, custom_input};
+use crate::actors::Listed;
+use crate::conversation::{CallKind, CallStatus, Made, Toolbox, custom_input, title};
 use crate::conversation::{
     Content, Ending, Intervention, InterventionStatus, Item, ItemBody, ItemStatus, Response, State, Usage,
 };
@@ -261,6 +262,24 @@ pub(crate) fn conversation(state: &State) -> wire_conversation::Conversation {
         object: "conversation",
         created_at: state.created_ms / 1000,
         metadata: state.metadata.clone(),
+    }
+}
+
+/// A page of conversations.
+pub(crate) fn conversations(listed: &[Listed], has_more: bool) -> wire_conversation::ConversationList {
+    let entry = |listed: &Listed| wire_conversation::ListedConversation {
+        title: title(&listed.state),
+        updated_at: listed.last_ms / 1000,
+        conversation: conversation(&listed.state),
+    };
+    let data: Vec<_> = listed.iter().map(entry).collect();
+    let id = |entry: Option<&wire_conversation::ListedConversation>| Some(entry?.conversation.id.clone());
+    wire_conversation::ConversationList {
+        object: "list",
+        first_id: id(data.first()),
+        last_id: id(data.last()),
+        data,
+        has_more,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Lists of items, page by page.
+//! Lists, page by page: how much of one a query asks for, and pages of items.
 
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ pub(crate) fn is_newest_first(query: &HashMap<String, String>, unless_said: bool
     }
 }
 
-/// How many a page has at most.
+/// Most entries of the page.
 pub(crate) fn limit(query: &HashMap<String, String>) -> Result<usize, Reject> {
     let limit = query.get("limit").map_or(Ok(PAGE_ITEMS), |text| text.parse());
     let limit = limit.ok().filter(|limit| (1..=PAGE_ITEMS_MAX).contains(limit));

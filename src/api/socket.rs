@@ -5,21 +5,24 @@
 //! not known here: that is the [`Speaker`]'s.
 
 use std::collections::VecDeque;
-use std::future::Future;
+use std::error::Error as _;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::response::Response;
+use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, FuturesUnordered, SplitSink, SplitStream};
-use futures_util::{SinkExt, Stream, StreamExt};
+use futures_util::{FutureExt, SinkExt, Stream, StreamExt};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use super::body::object;
+use super::body::parsed;
 use super::{App, Phase, auth, errors, idempotency};
 use crate::access::Identity;
 use crate::conversation::Reject;
@@ -202,30 +205,57 @@ async fn serve<S: Speaker>(
     }
 }
 
-/// Reads frames and works on their requests, until the client is gone.
+/// A frame that is being parsed, or why there is none.
+type Parsing = BoxFuture<'static, Result<Value, Reject>>;
+
+/// Reads frames and works on their requests, until the client is gone. One frame is parsed at a time, so that they
+/// begin in their order; meanwhile what has begun goes on.
 async fn read<S: Speaker>(mut stream: SplitStream<WebSocket>, speaker: &Arc<S>, outbox: Outbox) {
     let mut requests = FuturesUnordered::new();
+    let mut parsing: Option<Parsing> = None;
     loop {
         tokio::select! {
-            message = stream.next(), if requests.len() < REQUESTS_MAX => {
-                let frame = match message {
-                    Some(Ok(Message::Text(text))) => object(text.as_bytes()),
+            message = stream.next(), if parsing.is_none() && requests.len() < REQUESTS_MAX => {
+                parsing = match message {
+                    Some(Ok(Message::Text(text))) => Some(parsed(Bytes::from(text)).boxed()),
                     Some(Ok(Message::Binary(_))) => {
                         let text = "binary frames are not understood; send JSON in text frames";
-                        Err(Reject::new(Code::InvalidInput, text))
+                        Some(ready(Err(Reject::new(Code::InvalidInput, text))).boxed())
                     }
-                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => None,
                     Some(Ok(Message::Close(_))) | None => return,
-                    // Too large, or no WebSocket any more: either way the stream cannot be read on.
-                    Some(Err(_)) => {
-                        outbox.send(Out::Close(close_code::SIZE)).await;
+                    Some(Err(error)) => {
+                        outbox.send(Out::Close(why_closed(&error))).await;
                         return tokio::time::sleep(CLOSE_TIMEOUT).await;
                     }
                 };
+            }
+            frame = whole(&mut parsing) => {
+                parsing = None;
                 requests.push(Begun::new(&**speaker, frame).answer(Arc::clone(speaker), outbox.clone()));
             }
             Some(()) = requests.next() => {}
         }
+    }
+}
+
+/// The frame that is being parsed; never, where there is none.
+async fn whole(parsing: &mut Option<Parsing>) -> Result<Value, Reject> {
+    match parsing {
+        Some(parsing) => parsing.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The code that says why a socket cannot be read on.
+fn why_closed(error: &axum::Error) -> u16 {
+    use tokio_tungstenite::tungstenite::Error;
+    let cause = error.source().and_then(|cause| cause.downcast_ref());
+    match cause {
+        Some(Error::Capacity(_)) => close_code::SIZE,
+        // A text frame whose bytes are no text.
+        Some(Error::Utf8(_)) => close_code::INVALID,
+        _ => close_code::PROTOCOL,
     }
 }
 
@@ -261,7 +291,7 @@ async fn write(
                 Out::cut()
             }
             () = tokio::time::sleep(app.limits.silence) => {
-                if sink.send(Message::Ping(axum::body::Bytes::new())).await.is_err() {
+                if sink.send(Message::Ping(Bytes::new())).await.is_err() {
                     return;
                 }
                 continue;

@@ -12,6 +12,7 @@ use super::serve::{self, open_tls, variables};
 use crate::access::Gate;
 use crate::app::{template_text, upstream_engines};
 use crate::config::{Config, Origins};
+use crate::log;
 
 /// What else there is to know.
 const ABOUT: &str = "\
@@ -91,6 +92,7 @@ fn told(json: bool, checked: anyhow::Result<Origins>, out: &mut impl Write) -> a
 
 /// What a start would look at, but for models and the journal.
 fn check(config: &Config) -> anyhow::Result<()> {
+    log::check()?;
     config.check_reach(Gate::open(&config.data_dir)?.is_locked())?;
     open_tls(config)?;
     serve::check_script(config)?;

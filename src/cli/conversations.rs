@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::config::{Config, Flags};
-use crate::conversation::{Recorded, State, Usage};
+use crate::clock::rfc3339;
+use crate::config::{Config, Flags, LogFormat};
+use crate::conversation::{Recorded, State, Usage, title};
 use crate::engine::settings::units;
 use crate::ids::ConversationId;
+use crate::log;
 use crate::store::{
     Batch, DamageReport, Error, Journal, KvFiles, SledJournal, compact, dump, find_damage, holds_journal, inspect,
     load, mend,
@@ -21,8 +23,22 @@ use crate::store::{
 /// Conversations or events read at a time.
 const PAGE: usize = 512;
 
+/// How it is used.
+const EXAMPLES: &str = "\
+Examples:
+  midstream conversations list --data-dir /var/lib/midstream
+  midstream conversations show conv_018f0000000070008000000000000000
+  midstream conversations delete conv_018f0000000070008000000000000000
+  midstream conversations dump > conversations.jsonl
+  midstream conversations load --data-dir new < conversations.jsonl
+  midstream conversations compact
+  midstream conversations repair            # says what a repair would lose; with --apply, does it
+
+They work on a data folder that no server uses. Without --data-dir it is the one that a server would use here.";
+
 /// What is set on the command line.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -102,7 +118,7 @@ impl Folder {
 
 /// Does what is asked.
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<()> {
-    crate::app::start_log();
+    log::start(LogFormat::Text)?;
     match arguments.action {
         Action::List(folder) => folder.look(list),
         Action::Show(One { id, folder }) => folder.look(|journal| show(journal, id)),
@@ -160,7 +176,19 @@ fn list(journal: &SledJournal) -> anyhow::Result<()> {
         let page = journal.conversations(after, PAGE)?;
         for id in &page {
             let mut line = about(journal, *id, active.contains(id)).unwrap_or_else(|_| json!({"conversation": id}));
-            if let Err(damage) = visit(journal, *id, &mut |_, _| Ok(())) {
+            let mut state = State::default();
+            let seen = visit(journal, *id, &mut |_, recorded| {
+                state.apply(recorded);
+                Ok(())
+            });
+            if state.id.is_some() {
+                line["title"] = title(&state).into();
+                line["created_at"] = rfc3339(state.created_ms / 1000).into();
+            }
+            if let Some(ms) = line["last_at_ms"].as_u64() {
+                line["last_at"] = rfc3339(ms / 1000).into();
+            }
+            if let Err(damage) = seen {
                 line["damaged"] = damage.to_string().into();
             }
             writeln!(out, "{line}")?;

@@ -25,6 +25,7 @@ They are kept in the server's data folder: run this where the server was started
   midstream keys create laptop
   midstream keys create ci --tenant builds --requests-per-minute 60 --tokens-per-minute 200000
   midstream keys create me --principal local     # owns what was there before the first key
+  midstream keys list
   midstream keys revoke ci";
 
 /// What is set on the command line.

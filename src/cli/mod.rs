@@ -5,11 +5,15 @@
 
 mod bench;
 mod chat;
+mod client;
 mod codex_catalog;
 mod config;
 mod conversations;
 mod doctor;
+mod findings;
+mod health;
 mod keys;
+mod machine;
 mod manual;
 mod parse;
 mod pull;
@@ -30,6 +34,24 @@ const SETTINGS: &str = "\
 A variable MIDSTREAM_NAME sets what --name sets; MIDSTREAM_CACHE_DIR, _ISA and _LOG: models, instruction set, log.
 The file midstream.toml (or --config) sets these and more; midstream.example.toml shows every setting.";
 
+/// How it is served, and where else settings come from.
+const SERVE: &str = "\
+Examples:
+  midstream serve                                    # a small model, on 127.0.0.1:8080
+  midstream serve --model ./my.gguf --threads 4 --data-dir /var/lib/midstream
+  midstream serve --listen 0.0.0.0:8443 --tls-cert-file cert.pem --tls-key-file key.pem
+
+A variable MIDSTREAM_NAME sets what --name sets; MIDSTREAM_CACHE_DIR, _ISA and _LOG: models, instruction set, log.
+The file midstream.toml (or --config) sets these and more; midstream.example.toml shows every setting.";
+
+/// What is done with the catalogue.
+const CATALOG: &str = "\
+Examples:
+  midstream codex-catalog --model ./my.gguf > ~/.codex/midstream.json
+
+It takes the flags of `midstream serve`. The file is named in ~/.codex/config.toml, with its whole path:
+  model_catalog_json = \"/home/me/.codex/midstream.json\"";
+
 /// Serves language models to agents; conversations are durable and can be steered and cancelled in mid-answer.
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true, after_help = SETTINGS)]
@@ -43,7 +65,7 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve models over HTTP and WebSocket (the default)
-    #[command(after_help = SETTINGS)]
+    #[command(after_help = SERVE)]
     Serve(serve::Arguments),
     /// Fetch a model into the cache
     Pull(pull::Arguments),
@@ -53,9 +75,12 @@ enum Command {
     Render(render::Arguments),
     /// Read a model's output from standard input and print reasoning, text and calls as JSON lines
     Parse(parse::Arguments),
-    /// Say what is damaged of conversations, and what is known of models: architecture, tokenizer, template, formats
-    Doctor(serve::Arguments),
+    /// Look at the machine, the conversations and the models, and say what is wrong and what to do
+    Doctor(doctor::Doctor),
+    /// Say whether a server lives, or is ready
+    Health(health::Arguments),
     /// Write what Codex must know of the models: the file for its setting `model_catalog_json`
+    #[command(after_help = CATALOG)]
     CodexCatalog(serve::Arguments),
     /// Measure how fast a model runs here, beside what the machine can do at most
     Bench(bench::Arguments),
@@ -69,8 +94,8 @@ enum Command {
     Config(config::Arguments),
     /// Write what a shell reads to complete a line that begins with midstream
     Completions(manual::Arguments),
-    /// Write the manual page: `midstream man | man -l -`
-    Man,
+    /// Write the manual page of midstream, or of one of its commands
+    Man(manual::Page),
 }
 
 /// Runs the program with the process's own arguments.
@@ -87,6 +112,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Render(arguments) => render::run(&arguments),
             Command::Parse(arguments) => parse::run(&arguments),
             Command::Doctor(arguments) => doctor::run(arguments),
+            Command::Health(arguments) => health::run(&arguments),
             Command::CodexCatalog(arguments) => codex_catalog::run(arguments),
             Command::Bench(arguments) => bench::run(&arguments),
             Command::Tokenize(arguments) => tokenize::run(&arguments),
@@ -94,7 +120,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Command::Keys(arguments) => keys::run(arguments),
             Command::Config(arguments) => config::run(arguments),
             Command::Completions(arguments) => manual::completions(&arguments, CommandLine::command()),
-            Command::Man => manual::page(CommandLine::command()),
+            Command::Man(page) => manual::page(&page, CommandLine::command()),
         },
         Err(refusal) => {
             // Help and version come this way too; clap knows where each belongs and with which exit code.
@@ -170,6 +196,22 @@ mod tests {
         let refused = |line: &str| CommandLine::try_parse_from(line.split_whitespace()).unwrap_err().to_string();
         assert!(refused("midstream --listen 8081").contains("write ADDRESS:PORT, such as 127.0.0.1:8081"));
         parse("midstream --listen localhost:8091 --threads 0");
+    }
+
+    #[test]
+    fn the_help_of_every_command_has_an_example() {
+        fn check(command: &clap::Command, path: &str) {
+            let groups = command.get_subcommands().filter(|sub| sub.get_name() != "help");
+            for sub in groups {
+                let path = format!("{path} {}", sub.get_name());
+                let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+                // Those of a group may stand with the group.
+                let above = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains(&format!("  {path}")) || above.contains(&format!("  {path}")), "{path}: {help}");
+                check(sub, &path);
+            }
+        }
+        check(&CommandLine::command(), "midstream");
     }
 
     #[test]

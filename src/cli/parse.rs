@@ -11,9 +11,16 @@ use serde_json::{Value, json};
 
 use crate::parse::{DeclaredTool, Piece, Pipeline, PipelineConfig, ReasoningFormat, ToolFormat};
 
+/// How it is used.
+const EXAMPLES: &str = "\
+Examples:
+  echo '<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>' | midstream parse --tool-format hermes
+  midstream parse --tool-format hermes --reasoning think --tools tools.json < output.txt";
+
 /// What is set on the command line.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools)] // independent switches
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// How the model writes tool calls; without it they are not looked for
     #[arg(long, value_name = "NAME")]

@@ -4,11 +4,11 @@ use std::io::Write;
 
 use clap::Args;
 
-use crate::models::{self, Fetcher, KNOWN_MODELS};
+use crate::models::{self, DEFAULT_MODEL, Fetcher, KNOWN_MODELS};
 
 /// What is set on the command line.
 #[derive(Args, Debug)]
-#[command(after_help = known_models())]
+#[command(after_help = about())]
 pub(super) struct Arguments {
     /// The model's name; without it the known models are listed
     name: Option<String>,
@@ -24,6 +24,14 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let path = Fetcher::for_user()?.fetch(model)?;
     writeln!(std::io::stdout(), "{}", path.display())?;
     Ok(())
+}
+
+/// How it is used, and what there is.
+fn about() -> String {
+    format!(
+        "Examples:\n  midstream pull {DEFAULT_MODEL}\n  midstream pull     # lists the known models\n\n{}",
+        known_models()
+    )
 }
 
 pub(super) fn known_models() -> String {

@@ -17,8 +17,16 @@ use crate::config::Config;
 use crate::engine::ModelInfo;
 use crate::prompt::{Message, PromptEnd, Side, ToolDefinition, compare};
 
+/// How it is used.
+const EXAMPLES: &str = "\
+Examples:
+  midstream render request.json
+  midstream render second.json --after first.json     # what of the first one's prompt the second keeps
+  midstream render --tokens --model ./my.gguf < request.json";
+
 /// What is set on the command line.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// The body of a chat completion or of a response, as JSON [default: standard input]
     #[arg(value_name = "REQUEST.json")]

@@ -12,6 +12,7 @@ use crate::access::Gate;
 use crate::api::Tls;
 use crate::config::{self, Config, Flags};
 use crate::crash;
+use crate::log;
 use crate::models::{self, DEFAULT_MODEL, Fetcher, ModelFile};
 
 /// What is set on the command line.
@@ -76,6 +77,7 @@ pub struct Prepared {
 /// Reads the settings and sees to the models' files.
 pub(super) fn prepare(arguments: Arguments) -> anyhow::Result<Prepared> {
     crash::check().map_err(anyhow::Error::msg)?;
+    log::check()?;
     let (file, flags) = arguments.into_flags();
     let config = Config::load(file.as_deref(), variables(), flags)?;
     config.check_reach(Gate::open(&config.data_dir)?.is_locked())?;

@@ -50,8 +50,15 @@ impl WhichModel {
     }
 }
 
+/// How it is used.
+const EXAMPLES: &str = "\
+Examples:
+  midstream tokenize 'How many tokens are this?'
+  midstream tokenize --model ./my.gguf < text.txt";
+
 /// What is set on the command line.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// The text, its words joined by a space [default: standard input]
     #[arg(value_name = "TEXT")]

@@ -32,6 +32,7 @@ mod seal_key;
 mod state;
 mod steer;
 mod terminal;
+mod title;
 mod tool_calls;
 mod tools;
 mod transcript;
@@ -61,6 +62,7 @@ pub use seal_key::SealKey;
 pub use state::{
     Call, CallStatus, Intervention, InterventionStatus, OutputItem, Response, ResponseStatus, State, Unattended,
 };
+pub use title::title;
 pub use tools::{
     CUSTOM_ARGUMENT, CallKind, Hold, ToolShape, ToolShapes, Toolbox, brought, custom_arguments, custom_input,
     custom_input_behind, visible_name,

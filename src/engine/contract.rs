@@ -157,6 +157,8 @@ pub enum Refusal {
     ContextLength,
     /// There is no room now.
     Overloaded,
+    /// Whoever would answer cannot be reached.
+    Unreachable,
 }
 
 /// Why a sequence ended.

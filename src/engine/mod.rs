@@ -49,8 +49,8 @@ pub use grammar::{
 pub(crate) use kv::BLOCK_TOKENS;
 #[cfg(feature = "server")]
 pub use local::{
-    Bound, EngineStats, FileFacts, LoadError, LoadOptions, LocalEngine, Needs, Room, Shortage, read_file_facts,
-    read_model_info,
+    Bound, EngineStats, FileFacts, LoadError, LoadOptions, LoadProgress, LocalEngine, Needs, Room, Shortage,
+    read_file_facts, read_model_info,
 };
 #[cfg(feature = "server")]
 pub use midstream_kernels::KvFormat;

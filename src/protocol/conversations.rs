@@ -78,6 +78,33 @@ pub struct Conversation {
     pub metadata: Map<String, Value>,
 }
 
+/// A conversation as a list shows it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct ListedConversation {
+    /// What it is called: its label `title`, else its first user's first words.
+    pub title: Option<String>,
+    /// When something happened in it last, in seconds since the Unix epoch.
+    pub updated_at: u64,
+    /// The conversation.
+    #[serde(flatten)]
+    pub conversation: Conversation,
+}
+
+/// A page of conversations.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct ConversationList {
+    /// Always `list`.
+    pub object: &'static str,
+    /// The conversations.
+    pub data: Vec<ListedConversation>,
+    /// The first conversation's id.
+    pub first_id: Option<String>,
+    /// The last conversation's id.
+    pub last_id: Option<String>,
+    /// Whether there are more behind the last.
+    pub has_more: bool,
+}
+
 /// A page of items.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ItemList {

@@ -11,7 +11,7 @@ use super::refusal::{Trouble, broken, refused};
 use super::run::{Answer, Rest, Upstream};
 use super::sse::SseReader;
 use super::wire::{Asked, Decode, Finish};
-use crate::engine::{Counted, EngineEvent, FinishReason};
+use crate::engine::{Counted, EngineEvent, FinishReason, Refusal};
 use crate::parse::Piece;
 
 /// How long an upstream that has ended its answer may take to tell its usage.
@@ -46,7 +46,15 @@ pub(super) async fn attempt(
     };
     let body = upstream.wire.body(&asked).map_err(Trouble::unsent)?;
     let said_before = answer.said;
-    let failed = |error: Error| broke(upstream, &error);
+    let failed = |error: Error| {
+        let trouble = broke(upstream, &error);
+        match (&error, trouble.end) {
+            (Error::Unreachable(_), FinishReason::Failed(text)) => {
+                Trouble { end: FinishReason::Refused(Refusal::Unreachable, text), ..trouble }
+            }
+            (_, end) => Trouble { end, ..trouble },
+        }
+    };
     let mut exchange = upstream.client.post(upstream.wire.path(), &body.to_string()).await.map_err(failed)?;
     if !exchange.status.is_success() {
         let text = upstream.redact(&String::from_utf8_lossy(&exchange.whole().await.unwrap_or_default()));
@@ -68,7 +76,7 @@ pub(super) async fn attempt(
         read_stream(upstream, &mut exchange, &mut *decoder, answer).await
     } else {
         let text = format!("the upstream {} answered {kind:?} in the place of a stream; check base_url", upstream.name);
-        Err(Trouble::lasting(FinishReason::Failed(text)))
+        Err(Trouble::lasting(FinishReason::Failed(text)).logged("it answered no stream; check base_url"))
     };
     let mut pieces = Vec::new();
     if read.is_ok() && !answer.is_full {
@@ -88,9 +96,14 @@ pub(super) async fn attempt(
     Ok(Done { finish, rest: Some(Rest { client, exchange }) })
 }
 
-/// A failure that may pass.
+/// A failure that may pass, in words from here.
 fn broke(upstream: &Upstream, why: &dyn Display) -> Trouble {
-    Trouble::passing(format!("the upstream {} failed: {why}", upstream.name))
+    Trouble::passing(format!("the upstream {} failed: {why}", upstream.name)).logged(why.to_string())
+}
+
+/// The upstream ended its answer with a reason that is no end.
+fn ended_badly(upstream: &Upstream, reason: &str) -> Trouble {
+    broke(upstream, &reason).logged("it ended its answer with a reason that is none")
 }
 
 /// The end that the upstream told, with its count.
@@ -127,7 +140,7 @@ async fn read_whole(
     let (mut read, mut pieces) = (std::mem::replace(decoder, upstream.wire.decoder("")), Vec::new());
     read.read(&whole, &mut pieces);
     match read.finish() {
-        Some(Finish::Broken(reason)) => return Err(broke(upstream, reason)),
+        Some(Finish::Broken(reason)) => return Err(ended_badly(upstream, reason)),
         Some(_) => {}
         None if pieces.is_empty() => return Err(broke(upstream, &"its answer says nothing")),
         None => return Err(broke(upstream, &"its answer has no end")),
@@ -193,7 +206,7 @@ async fn read_events(
         }
         answer.say(&mut pieces).await;
         if let Some(Finish::Broken(reason)) = decoder.finish() {
-            return Err(broke(upstream, reason));
+            return Err(ended_badly(upstream, reason));
         }
         if answer.is_full || decoder.is_over() {
             return Ok(true);

@@ -11,6 +11,9 @@ use crate::engine::{FinishReason, Refusal};
 /// Most bytes of an upstream's text that a client is told.
 const TEXT_BYTES_MAX: usize = 1000;
 
+/// Most bytes of an upstream's code that is logged.
+const CODE_BYTES_MAX: usize = 64;
+
 /// Words of refusals that mean: prompt and answer do not fit. Every kind has its own.
 const TOO_LONG: [&str; 7] = [
     "context_length_exceeded",
@@ -35,6 +38,19 @@ pub(super) struct Trouble {
     pub(super) fault: Fault,
     /// What the client is told in the end.
     pub(super) end: FinishReason,
+    /// What is logged: of what the upstream said only its status and code, since its texts may quote the request's.
+    pub(super) log: Log,
+}
+
+/// What is logged of a failure.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Log {
+    /// The HTTP status, where there was one.
+    pub(super) status: Option<u16>,
+    /// The upstream's own name for what went wrong.
+    pub(super) code: String,
+    /// What happened, in words from here.
+    pub(super) what: String,
 }
 
 /// Whose fault it is that there is no answer.
@@ -56,7 +72,13 @@ impl Trouble {
 
     /// It will not answer.
     pub(super) fn lasting(end: FinishReason) -> Self {
-        Self { may_pass: false, retry_after: None, refuses_streams: false, fault: Fault::Upstream, end }
+        let log = Log::default();
+        Self { may_pass: false, retry_after: None, refuses_streams: false, fault: Fault::Upstream, end, log }
+    }
+
+    /// The same, and what is logged of it; none of it may be the upstream's own text.
+    pub(super) fn logged(self, what: impl Into<String>) -> Self {
+        Self { log: Log { what: what.into(), ..self.log }, ..self }
     }
 
     /// The upstream cannot be asked for it.
@@ -110,8 +132,22 @@ fn status_of(kind: &str) -> Option<u16> {
     })
 }
 
+/// What an error means, and what is logged of it.
 fn told(name: &str, status: Option<StatusCode>, body: &Value) -> Trouble {
     let (text, code) = words(body);
+    // A code is one word; whatever else stands in its place may be anybody's.
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    let is_code = code.len() <= CODE_BYTES_MAX && code.bytes().all(is_word);
+    let status_code = status.map(|status| status.as_u16());
+    let log = Log {
+        status: status_code,
+        code: if is_code { code.clone() } else { String::new() },
+        what: "it said so itself".to_owned(),
+    };
+    Trouble { log, ..meaning(name, status, &text, &code) }
+}
+
+fn meaning(name: &str, status: Option<StatusCode>, text: &str, code: &str) -> Trouble {
     let said = if text.is_empty() { String::new() } else { format!(": {text}") };
     let is_too_long = TOO_LONG.iter().any(|words| text.to_lowercase().contains(words) || code == *words);
     let refused = |refusal| FinishReason::Refused(refusal, format!("the upstream {name} refused the request{said}"));
@@ -219,7 +255,8 @@ mod tests {
         let input = refused(400, &[], json!({"error": {"message": "temperature is too hot"}}));
         let text = "the upstream gpu refused the request: temperature is too hot".to_owned();
         assert!(!input.refuses_streams);
-        assert_eq!(input, Trouble::of_request(FinishReason::Refused(Refusal::Input, text)));
+        let log = Log { status: Some(400), code: String::new(), what: input.log.what.clone() };
+        assert_eq!(input, Trouble { log, ..Trouble::of_request(FinishReason::Refused(Refusal::Input, text)) });
         assert_eq!(refused(404, &[], json!(null)).fault, Fault::Upstream, "another may know the model");
         let unpaid = json!({"error": {"message": "Your credit balance is too low to access the API"}});
         for trouble in [refused(402, &[], json!(null)), refused(400, &[], unpaid)] {
@@ -245,6 +282,21 @@ mod tests {
         let response = |code: &str| broken("gpu", &json!({"error": {"code": code, "message": "no"}}));
         assert!(matches!(response("rate_limit_exceeded").end, FinishReason::Refused(Refusal::Overloaded, _)));
         assert!(response("server_error").may_pass && response("invalid_prompt").fault == Fault::Request);
+    }
+
+    #[test]
+    fn of_what_an_upstream_says_only_status_and_code_are_logged() {
+        let logged = |error: Value| broken("gpu", &json!({"error": error})).log;
+        let quoting = "cannot answer 'prompt-of-somebody'";
+        for code in ["server_error", "rate-limit.1"] {
+            let log = logged(json!({"message": quoting, "code": code, "status": 500}));
+            assert_eq!((log.status, log.code.as_str()), (Some(500), code));
+            assert!(!log.what.contains("prompt"), "{log:?}");
+        }
+        let long = "x".repeat(CODE_BYTES_MAX + 1);
+        for code in [quoting, &long] {
+            assert_eq!(logged(json!({"message": quoting, "code": code})).code, "");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::circuit::Circuit;
 use super::http::{Client, Exchange};
 use super::key::ApiKey;
 use super::read::{Done, attempt};
-use super::refusal::Fault;
+use super::refusal::{Fault, Log};
 use super::route::{Rounds, Route};
 use super::wire::Wire;
 use crate::clock::{Clock, monotonic};
@@ -134,8 +134,9 @@ pub(super) async fn answer(
         } else {
             stop.is_out();
         }
-        let shown = answer.said;
-        tracing::warn!(upstream = upstream.name, tries, ?wait, why = ?end_here, shown, "an upstream failed");
+        let (shown, Log { status, code, what }) = (answer.said, trouble.log);
+        let what = upstream.redact(&what);
+        tracing::warn!(upstream = upstream.name, tries, ?wait, status, code, what, shown, "an upstream failed");
         end = end_here;
     }
 }

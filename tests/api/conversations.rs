@@ -42,6 +42,51 @@ async fn a_conversation_is_opened_with_metadata_and_items_and_found_again() {
 }
 
 #[tokio::test]
+async fn conversations_are_listed_newest_first_in_pages_with_titles_and_times() {
+    let server = Server::start().await;
+    let list = async |query: &str| server.get(&format!("/v1/conversations{query}")).await;
+    let none = list("").await.body;
+    assert_eq!((&none["data"], &none["has_more"], &none["first_id"]), (&json!([]), &json!(false), &json!(null)));
+    let mut opened = Vec::new();
+    for title in ["one", "two", "three"] {
+        let body = json!({"metadata": {"title": title}});
+        opened.push(server.post("/v1/conversations", body).await.body);
+    }
+    let spoken = server.post("/v1/responses", json!({"input": "Tell me of trains.\nAll of them."})).await.body;
+    let id = spoken["conversation"]["id"].as_str().unwrap();
+    let all = list("").await.body;
+    let titles =
+        |page: &Value| page["data"].as_array().unwrap().iter().map(|it| it["title"].clone()).collect::<Vec<_>>();
+    // Those that were opened in one millisecond are in any order.
+    let mut sorted = titles(&all);
+    sorted.sort_by_key(ToString::to_string);
+    assert_eq!(sorted, ["Tell me of trains.", "one", "three", "two"]);
+    let times: Vec<_> = all["data"].as_array().unwrap().iter().map(|it| it["created_at"].as_u64().unwrap()).collect();
+    assert!(times.is_sorted_by(|newer, older| newer >= older), "{times:?}");
+    let of_trains = all["data"].as_array().unwrap().iter().find(|it| it["id"] == id).unwrap();
+    assert!(of_trains["updated_at"].as_u64() >= of_trains["created_at"].as_u64(), "{of_trains}");
+    assert_eq!(of_trains["object"], "conversation");
+
+    let first = list("?limit=3").await.body;
+    assert_eq!((first["data"].as_array().unwrap().len(), &first["has_more"]), (3, &json!(true)));
+    let rest = list(&format!("?limit=3&after={}", first["last_id"].as_str().unwrap())).await.body;
+    assert_eq!((rest["data"].as_array().unwrap().len(), &rest["has_more"]), (1, &json!(false)));
+    assert_eq!(titles(&all), [titles(&first), titles(&rest)].concat());
+    let mut ascending = titles(&list("?order=asc").await.body);
+    ascending.reverse();
+    assert_eq!(ascending, titles(&all));
+
+    server.post(&format!("/v1/conversations/{id}"), json!({"metadata": {"title": "Trains"}})).await;
+    assert!(titles(&list("").await.body).contains(&json!("Trains")), "a title that changes is shown");
+    server.delete(&format!("/v1/conversations/{id}")).await;
+    assert_eq!(list("").await.body["data"].as_array().unwrap().len(), 3);
+    list("?limit=0").await.assert_error(400, "invalid_input");
+    list("?order=up").await.assert_error(400, "invalid_input");
+    list(&format!("?after={id}")).await.assert_error(404, "conversation_not_found");
+    list("?after=nonsense").await.assert_error(404, "conversation_not_found");
+}
+
+#[tokio::test]
 async fn items_come_in_pages() {
     let server = Server::start().await;
     let items: Vec<_> = (0..5).map(|number| json!({"role": "user", "content": number.to_string()})).collect();

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::{SinkExt, StreamExt};
 use midstream::api::Doors;
 use midstream::config::Config;
 use reqwest::Method;
@@ -10,6 +11,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use crate::support::{Answer, PATIENCE, Server, Setup};
 
@@ -304,5 +308,25 @@ async fn bytes_that_are_no_text_are_refused_wherever_they_stand() {
         let answer = said(stream).await;
         let status = answer.split(' ').nth(1).unwrap_or_default();
         assert!(statuses.contains(&status), "{}: {answer}", String::from_utf8_lossy(&ask));
+    }
+}
+
+#[tokio::test]
+async fn a_text_frame_that_is_no_text_closes_its_socket_with_the_code_for_that() {
+    let server = Server::start().await;
+    let id = server.conversation().await;
+    for mut socket in [server.socket(&id).await, server.responses_socket().await] {
+        let bytes = b"{\"type\": \"\xff\xfe\"}".to_vec();
+        let frame = Frame::message(bytes, OpCode::Data(Data::Text), true);
+        socket.0.send(Message::Frame(frame)).await.unwrap();
+        let closed = async {
+            while let Some(Ok(message)) = socket.0.next().await {
+                if let Message::Close(Some(frame)) = message {
+                    return u16::from(frame.code);
+                }
+            }
+            panic!("it is closed without a word");
+        };
+        assert_eq!(timeout(PATIENCE, closed).await.expect("it is closed"), 1007);
     }
 }

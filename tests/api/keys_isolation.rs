@@ -69,6 +69,7 @@ impl Things {
 
 /// Method, path and body of every request that names something.
 const REQUESTS: &[(&str, &str, &str)] = &[
+    ("GET", "/v1/conversations?after=CONV", ""),
     ("GET", "/v1/conversations/CONV", ""),
     ("POST", "/v1/conversations/CONV", r#"{"metadata": {}}"#),
     ("DELETE", "/v1/conversations/CONV", ""),
@@ -239,4 +240,17 @@ async fn reasoning_that_was_sealed_for_another_principal_says_nothing() {
     let bare = json!({"type": "reasoning", "summary": [], "encrypted_content": sealed["encrypted_content"]});
     assert_eq!(count(&bob, &bare).await, count(&bob, &foreign).await, "as what another server sealed");
     assert!(count(&ann, &bare).await >= count(&bob, &bare).await);
+}
+
+#[tokio::test]
+async fn a_list_of_conversations_has_ones_own_and_no_other() {
+    let guarded = Guarded::start().await;
+    let (ann, bob) = (guarded.named("ann"), guarded.named("bob"));
+    let open = async |key: &str| guarded.post(key, "/v1/conversations", json!({})).await.id();
+    let (hers, his) = (open(&ann).await, open(&bob).await);
+    for (key, own) in [(&ann, hers), (&bob, his)] {
+        let listed = guarded.get(key, "/v1/conversations").await.body;
+        let ids: Vec<_> = listed["data"].as_array().unwrap().iter().map(|it| it["id"].clone()).collect();
+        assert_eq!(ids, [json!(own)], "{listed}");
+    }
 }

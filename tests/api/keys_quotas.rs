@@ -78,6 +78,8 @@ async fn as_many_responses_run_at_once_as_a_key_may_have_in_the_background_too()
     let refused = guarded.post(&key, "/v1/responses", json!({"input": "hi"})).await;
     refused.assert_error(429, "rate_limit_exceeded");
     assert_eq!(refused.header("retry-after"), Some("1"));
+    let opened = guarded.post(&key, "/v1/conversations", json!({})).await;
+    assert_eq!(opened.status, 200, "what opens a conversation is no response");
     let steer = format!("/v1/responses/{}/interventions", background.id());
     let steer = guarded.request(&key, Method::POST, &steer).header("idempotency-key", "k");
     assert_eq!(steer.json(&json!({"input": "hi"})).send().await.unwrap().status(), 202, "what steers is let in");

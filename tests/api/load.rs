@@ -9,16 +9,18 @@ use crate::support::{Server, Setup};
 #[tokio::test]
 async fn a_request_without_room_is_turned_away_before_its_body_is_read() {
     let server = Server::start_with(Setup { requests_in_flight_max: 1, ..Setup::default() }).await;
+    let one = format!("/v1/conversations/{}", server.conversation().await);
+    let items = format!("{one}/items");
     let mut stream = server.post_stream("/v1/responses", json!({"input": "endless", "stream": true})).await;
     stream.until("response.output_text.delta").await;
-    for path in ["/v1/responses", "/v1/chat/completions"] {
+    for path in ["/v1/responses", "/v1/chat/completions", "/v1/conversations", &one, &items] {
         let mut socket = TcpStream::connect(&server.address).await.unwrap();
         // The body is announced, and never comes.
         let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n");
         socket.write_all(head.as_bytes()).await.unwrap();
         let mut answer = [0; 12];
         socket.read_exact(&mut answer).await.unwrap();
-        assert_eq!(&answer, b"HTTP/1.1 503");
+        assert_eq!(&answer, b"HTTP/1.1 503", "{path}");
     }
 }
 

@@ -149,6 +149,21 @@ async fn what_the_upstream_refuses_or_fails_at_is_told_with_our_codes() {
 }
 
 #[tokio::test]
+async fn an_upstream_that_cannot_be_reached_is_a_bad_gateway_over_every_api() {
+    let nowhere = behind("127.0.0.1:1", UpstreamKind::Midstream);
+    let front = Server::start_with(Setup { upstream: vec![nowhere], ..Setup::default() }).await;
+    let refused = front.post("/v1/responses", json!({"input": "hi"})).await;
+    let message = refused.assert_error(502, "upstream_unreachable")["message"].as_str().unwrap();
+    assert!(message.contains("the upstream other") && message.contains("cannot be reached"), "{message}");
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let chat = json!({"model": "scripted", "messages": messages});
+    front.post("/v1/chat/completions", chat).await.assert_error(502, "upstream_unreachable");
+    let body = json!({"model": "scripted", "max_tokens": 4, "messages": messages});
+    let refused = front.post("/v1/messages", body).await;
+    assert_eq!((refused.status, &refused.body["error"]["type"]), (502, &json!("api_error")), "{}", refused.body);
+}
+
+#[tokio::test]
 async fn over_anthropics_messages_it_thinks_calls_and_goes_on_behind_results() {
     let (_behind, front) = pair_of(UpstreamKind::Anthropic).await;
     let thinks = json!({"input": "think", "reasoning": {"effort": "low"}});

@@ -19,6 +19,7 @@ mod order;
 mod points;
 mod retention;
 mod secrets;
+mod start;
 mod stop;
 mod support;
 mod upstream;

@@ -37,6 +37,9 @@ async fn what_an_operator_deletes_is_gone_and_what_stays_survives_a_compaction()
     let listed = lines(&site.run(&["conversations", "list"], b""));
     assert_eq!(listed.len(), 2);
     assert!(listed.iter().all(|line| line["active"] == false && line["event_bytes"].as_u64() > Some(0)), "{listed:?}");
+    let is_told =
+        |line: &Value| line["title"].is_string() && line["created_at"].is_string() && line["last_at"].is_string();
+    assert!(listed.iter().all(is_told), "{listed:?}");
     let shown = lines(&site.run(&["conversations", "show", &gone_in], b""));
     assert_eq!(shown[0]["event"]["type"], "conversation_created");
     site.run(&["conversations", "delete", &gone_in], b"");

@@ -1,9 +1,12 @@
 //! Secrets are fed in everywhere, as the server is run by default, and looked for in everything that comes out.
 
 use std::fs;
+use std::path::Path;
 
 use reqwest::{Client, Method};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use crate::keys::{ask, create, hang_up, texts};
 use crate::support::{Server, Site};
@@ -31,8 +34,7 @@ impl Sites {
         let provider_key = create(&provider, &["front"]);
         let behind = provider.start().await;
         let log = tempfile::NamedTempFile::new().unwrap();
-        let redirect = format!("exec \"$0\" \"$@\" 2>>{}", log.path().display());
-        let front = Site::upstream_of(&behind).under(&["sh", "-c", &redirect]);
+        let front = logging_to(log.path(), Site::upstream_of(&behind));
         let settings = front.path().join("midstream.toml");
         let text = fs::read_to_string(&settings).unwrap();
         fs::write(&settings, text.replace(" }", ", retries_max = 0, api_key_env = 'PROVIDER_KEY' }")).unwrap();
@@ -40,6 +42,11 @@ impl Sites {
         let server = front.try_start(&[("PROVIDER_KEY", &provider_key)]).await.unwrap();
         (Self { provider, front, log, provider_key, client_key }, server, behind)
     }
+}
+
+/// The site, whose log is added to this file.
+fn logging_to(log: &Path, site: Site) -> Site {
+    site.under(&["sh", "-c", &format!("exec \"$0\" \"$@\" 2>>{}", log.display())])
 }
 
 /// Asks in every way that says too much, and gives what is answered where that is a refusal.
@@ -133,6 +140,53 @@ async fn nothing_that_is_secret_comes_out_in_logs_errors_or_metrics() {
             assert!(!text.contains(secret), "{secret} is written to {file}");
         }
     }
+}
+
+/// An upstream that fails at everything, and quotes what it was asked.
+async fn quoting() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let (mut head, end) = (Vec::new(), b"\r\n\r\n");
+            while !head.ends_with(end) {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            let head = String::from_utf8(head).unwrap();
+            let length = head.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap();
+            let mut asked = vec![0; length.parse().unwrap()];
+            stream.read_exact(&mut asked).await.unwrap();
+            let quoted = String::from_utf8(asked).unwrap();
+            let error = json!({"error": {"message": format!("cannot answer {quoted}"), "code": "upstream_is_ill"}});
+            let (status, body) = ("500 Internal Server Error\r\nconnection: close", error.to_string());
+            let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
+            let _ = stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await;
+        }
+    });
+    format!("http://{address}/v1")
+}
+
+#[tokio::test]
+async fn what_an_upstream_says_of_a_prompt_is_not_logged_but_its_status_and_code_are() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let site = Site::scripted(&json!([]));
+    let settings = site.path().join("settings.toml");
+    let upstream = format!("base_url = '{}', models = ['m'], kind = 'compatible', retries_max = 0", quoting().await);
+    fs::write(&settings, format!("upstream.ill = {{ {upstream} }}\n")).unwrap();
+    let settings = settings.display().to_string();
+    let site = logging_to(log.path(), site.with(&["--config", &settings]));
+    let server = site.try_start(&[("MIDSTREAM_LOG_FORMAT", "json")]).await.unwrap();
+    let (status, answer) = server.post("/v1/responses", "one", &json!({"model": "m", "input": PROMPT})).await;
+    assert_eq!((status, &answer["error"]["code"]), (500, &json!("engine_failed")), "{answer}");
+    assert!(answer.to_string().contains(PROMPT), "whoever asked is told all of it");
+    assert_eq!(server.terminate().await, Some(0));
+    let log = fs::read_to_string(log.path()).unwrap();
+    assert!(!log.contains(PROMPT), "{log}");
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let failed = lines.iter().find(|line| line["upstream"] == "ill").unwrap_or_else(|| panic!("{log}"));
+    let told = ["level", "status", "code"].map(|name| failed[name].clone());
+    assert_eq!(told, [json!("WARN"), json!(500), json!("upstream_is_ill")]);
 }
 
 #[tokio::test]

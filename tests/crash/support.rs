@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 use reqwest::{Client, Response};
@@ -131,22 +131,20 @@ impl Site {
     /// Starts the process, and waits until it has said this in its log.
     pub(crate) async fn start_until_logged(&self, wanted: &'static str) -> Server {
         let mut server = self.spawn(&[], Stdio::piped()).await.expect("the server ended before it served");
-        let log = BufReader::new(server.child.stderr.take().unwrap());
-        let (said, heard) = tokio::sync::oneshot::channel();
-        std::thread::spawn(move || {
-            let mut said = Some(said);
-            // To its end, so that the process never waits for a reader.
-            for line in log.lines().map_while(Result::ok) {
-                if line.contains(wanted) {
-                    said.take().map(|said| said.send(()));
-                }
-            }
-        });
-        tokio::time::timeout(PATIENCE, heard).await.expect("it is never logged").expect("the server has ended");
+        let is_wanted = move |line: &str| line.contains(wanted).then(String::new);
+        logged(server.child.stderr.take().unwrap(), is_wanted).await;
         server
     }
 
-    async fn spawn(&self, variables: &[(&str, &str)], stderr: Stdio) -> Option<Server> {
+    /// Starts the process, and waits until its port is open, whether it serves there or not.
+    pub(crate) async fn open_port(&self) -> Server {
+        let mut child = self.command(&[]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let url = |line: &str| Some(line.split_once(" url=")?.1.split_whitespace().next()?.to_owned());
+        let base = logged(child.stderr.take().unwrap(), url).await;
+        Server { child, base, client: Client::builder().no_proxy().build().unwrap() }
+    }
+
+    fn command(&self, variables: &[(&str, &str)]) -> Command {
         let binary = PathBuf::from(env!("CARGO_BIN_EXE_midstream"));
         let mut words = self.wrapper.clone();
         words.push(binary.display().to_string());
@@ -154,7 +152,11 @@ impl Site {
         command.args(&words[1..]).args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
         command.arg(self.folder.path().join("data")).args(&self.arguments);
         command.envs(variables.iter().copied());
-        let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
+        command
+    }
+
+    async fn spawn(&self, variables: &[(&str, &str)], stderr: Stdio) -> Option<Server> {
+        let mut child = self.command(variables).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         // Its first line says where it listens, and comes when it is ready.
         let first = tokio::task::spawn_blocking(move || lines.next()).await.unwrap();
@@ -166,6 +168,21 @@ impl Site {
         let client = Client::builder().no_proxy().build().unwrap();
         Some(Server { child, base, client })
     }
+}
+
+/// The first that is found in a line of a process's log.
+async fn logged(log: ChildStderr, find: impl Fn(&str) -> Option<String> + Send + 'static) -> String {
+    let (said, heard) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut said = Some(said);
+        // To its end, so that the process never waits for a reader.
+        for line in BufReader::new(log).lines().map_while(Result::ok) {
+            if let Some(found) = find(&line) {
+                said.take().map(|said| said.send(found));
+            }
+        }
+    });
+    tokio::time::timeout(PATIENCE, heard).await.expect("it is never logged").expect("the server has ended")
 }
 
 impl Server {

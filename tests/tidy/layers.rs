@@ -20,7 +20,8 @@ const ANY: &[&str] = &["*"];
 pub(crate) const LAYERS: &[Layer] = &[
     Layer { path: "src/lib.rs", modules: ANY, crates: &[], pure: true },
     Layer { path: "src/main.rs", modules: &[], crates: &[], pure: false },
-    Layer { path: "src/app.rs", modules: ANY, crates: ANY, pure: false },
+    Layer { path: "src/app", modules: ANY, crates: ANY, pure: false },
+    Layer { path: "src/log.rs", modules: &["config"], crates: &["thiserror", "tracing_subscriber"], pure: false },
     Layer { path: "src/cli/", modules: ANY, crates: ANY, pure: false },
     Layer {
         path: "src/config", modules: &["engine::settings", "parse", "prompt"],
@@ -76,9 +77,13 @@ pub(crate) const LAYERS: &[Layer] = &[
         path: "src/upstream/", modules: &["clock", "config", "engine", "ids", "parse", "prompt"],
         crates: &[
             "futures_util", "httpdate", "hyper", "hyper_util", "rustls", "rustls_native_certs", "serde", "serde_json",
-            "thiserror", "tokio", "tokio_rustls", "tracing",
+            "sha2", "thiserror", "tokio", "tokio_rustls", "tracing",
         ],
         pure: false,
+    },
+    Layer {
+        path: "src/upstream/responses", modules: &["engine", "parse", "prompt", "upstream"],
+        crates: &["serde", "serde_json"], pure: true,
     },
     Layer {
         path: "src/upstream/chat", modules: &["config", "engine", "parse", "prompt", "upstream"],
@@ -118,8 +123,8 @@ pub(crate) const LAYERS: &[Layer] = &[
         ],
         crates: &[
             "axum", "base64", "chacha20poly1305", "flate2", "futures_util", "hyper", "hyper_util", "rustls", "schemars",
-            "serde", "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio", "tokio_rustls", "tracing",
-            "zstd",
+            "serde", "serde_json", "serde_path_to_error", "sha2", "thiserror", "tokio", "tokio_rustls",
+            "tokio_tungstenite", "tracing", "zstd",
         ],
         pure: false,
     },

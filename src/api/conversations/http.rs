@@ -1,4 +1,4 @@
-//! `/v1/conversations`: open, get, label, delete; items listed, added, deleted.
+//! `/v1/conversations`: list, open, get, label, delete; items listed, added, deleted.
 
 use std::collections::HashMap;
 
@@ -9,19 +9,21 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::access::Identity;
-use crate::actors::{ConversationHandle, Open};
+use crate::actors::{ConversationHandle, Open, Part};
 use crate::api::App;
 use crate::api::auth::Principal;
-use crate::api::body::{JsonBody, PathId, PathIds, decode};
+use crate::api::body::{AdmittedToWrite, JsonBody, PathId, PathIds, Seated, decode};
 use crate::api::create::{self, Claimed, Key};
 use crate::api::errors::{OpenAiError, invalid, wrong_operation};
 use crate::api::input::{self, Known};
-use crate::api::page::{page, whole};
+use crate::api::page::{is_newest_first, limit, page, whole};
 use crate::api::{idempotency, object, references, unserved};
 use crate::conversation::{self, Input, Item, Reject};
 use crate::error::Code;
 use crate::ids::{FreshIds, ItemId};
-use crate::protocol::conversations::{AddItems, Conversation, CreateConversation, ItemList, UpdateConversation};
+use crate::protocol::conversations::{
+    AddItems, Conversation, ConversationList, CreateConversation, ItemList, UpdateConversation,
+};
 use crate::protocol::items::InputItem;
 use crate::store::{KeyedAnswer, Operation};
 
@@ -29,6 +31,7 @@ use crate::store::{KeyedAnswer, Operation};
 pub(crate) async fn create(
     State(app): State<App>,
     Principal(principal): Principal,
+    AdmittedToWrite(_permit): AdmittedToWrite,
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Result<Response, OpenAiError> {
@@ -61,6 +64,19 @@ pub(crate) async fn create(
     }
 }
 
+/// `GET /v1/conversations`: the client's own, newest first.
+pub(crate) async fn list(
+    State(app): State<App>,
+    Principal(principal): Principal,
+    Seated(_seat): Seated,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Json<ConversationList>, OpenAiError> {
+    let after = query.get("after").map(|id| create::conversation_id(id).map_err(|reject| reject.param("after")));
+    let part = Part { after: after.transpose()?, limit: limit(&query)?, ascends: !is_newest_first(&query, true)? };
+    let (listed, has_more) = app.directory.list(&principal, part).await?;
+    Ok(Json(object::conversations(&listed, has_more)))
+}
+
 /// `GET /v1/conversations/{id}`
 pub(crate) async fn get(
     State(app): State<App>,
@@ -87,6 +103,7 @@ pub(crate) async fn items(
 pub(crate) async fn update(
     State(app): State<App>,
     Principal(principal): Principal,
+    AdmittedToWrite(_permit): AdmittedToWrite,
     PathId(id): PathId,
     JsonBody(body): JsonBody,
 ) -> Result<Json<Conversation>, OpenAiError> {
@@ -111,6 +128,7 @@ pub(crate) async fn delete(
 pub(crate) async fn add_items(
     State(app): State<App>,
     Principal(principal): Principal,
+    AdmittedToWrite(_permit): AdmittedToWrite,
     PathId(id): PathId,
     JsonBody(body): JsonBody,
 ) -> Result<Json<ItemList>, OpenAiError> {

@@ -8,8 +8,8 @@ use crate::error::Code;
 use crate::protocol::chat::{ChatRequest, Completion, CompletionList, KeptMessageList, UpdateCompletion};
 use crate::protocol::completions::{CompletionRequest, TextCompletion};
 use crate::protocol::conversations::{
-    AddItems, Cancel, Conversation, CreateConversation, Intervene, Intervention, ItemList, ToolClaim, ToolResult,
-    UpdateConversation,
+    AddItems, Cancel, Conversation, ConversationList, CreateConversation, Intervene, Intervention, ItemList, ToolClaim,
+    ToolResult, UpdateConversation,
 };
 use crate::protocol::items::Item;
 use crate::protocol::messages::{Message, MessagesRequest, TokenCount};
@@ -21,8 +21,13 @@ use crate::protocol::tokenize::{Detokenize, Detokenized, RenderedChat, Tokenize,
 /// Parts of the body of a request that generates, behind its own fields.
 const GENERATION: [SchemaOf; 2] = [of::<GenerationParams>, shapes::policies];
 /// What a request may be refused with because of what it asks a model for.
-const OF_MODELS: [Code; 4] =
-    [Code::ModelNotFound, Code::ContextLengthExceeded, Code::EngineFailed, Code::ServerRestarted];
+const OF_MODELS: [Code; 5] = [
+    Code::ModelNotFound,
+    Code::ContextLengthExceeded,
+    Code::EngineFailed,
+    Code::ServerRestarted,
+    Code::UpstreamUnreachable,
+];
 /// What may stand in the way of a turn of a conversation.
 const OF_TURNS: [Code; 8] = [
     Code::NotFound,
@@ -195,6 +200,10 @@ fn conversations() -> Vec<Operation> {
             .keyed(false)
             .answers(200, of::<Conversation>, "The conversation.")
             .refuses(&[Code::ConversationNotFound, Code::ConversationDamaged]),
+        Operation::new("get", "/v1/conversations", "midstream", "The client's own conversations, by creation.")
+            .query(paging())
+            .answers(200, of::<ConversationList>, "A page of conversations.")
+            .refuses(&[Code::ConversationNotFound]),
         Operation::new("get", id, "OpenAI", "Shows a conversation.")
             .answers(200, of::<Conversation>, "The conversation.")
             .refuses(&OF_CONVERSATIONS),

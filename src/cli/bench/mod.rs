@@ -35,8 +35,16 @@ const SEQUENCES_MAX: usize = 64;
 /// More clients than this measure the machine's sockets.
 const CLIENTS_MAX: usize = 256;
 
+/// How it is used.
+const EXAMPLES: &str = "\
+Examples:
+  midstream bench
+  midstream bench prefill decode --model ./my.gguf --threads 4
+  midstream bench clients --clients 32 --seconds 60 --json > bench.json";
+
 /// What is set on the command line.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// What to measure [default: all]
     #[arg(value_name = "PART")]

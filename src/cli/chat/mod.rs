@@ -2,7 +2,6 @@
 //!
 //! A client of the public API like any other: it shares no state with a server in the same process.
 
-mod client;
 mod screen;
 mod session;
 #[cfg(test)]
@@ -21,9 +20,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::{self, Message};
 
-use crate::config::{Config, Flags};
+use super::client::{Client, Socket, own_server};
 use crate::ids::FreshIds;
-use client::{Client, Socket};
 use screen::Screen;
 use session::{Output, Session};
 
@@ -44,7 +42,12 @@ const HELP: &str = "a line typed during an answer steers it; Ctrl-C cancels the 
                     /quit leaves; /help says this; all else goes to the model";
 
 /// What else there is to know.
-const ABOUT: &str = "Where the server asks for an API key, it is taken from the variable MIDSTREAM_API_KEY.";
+const ABOUT: &str = "\
+Examples:
+  midstream chat 'What is the capital of France?'
+  midstream chat --url http://127.0.0.1:8090 --max-tokens 200
+
+Where the server asks for an API key, it is taken from the variable MIDSTREAM_API_KEY.";
 
 /// What is set on the command line.
 #[derive(Args, Debug)]
@@ -96,18 +99,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         std::thread::spawn(move || read_lines(&inputs));
     }
     let api_key = std::env::var("MIDSTREAM_API_KEY").ok();
-    let url = if let Some(url) = &arguments.url {
-        url.clone()
-    } else {
-        let config = Config::load(None, super::serve::variables(), Flags::default())?;
-        let (listen, ip) = (config.listen, config.listen.ip());
-        match config.tls_cert_file {
-            // Certificates name hosts.
-            Some(_) if ip.is_loopback() || ip.is_unspecified() => format!("https://localhost:{}", listen.port()),
-            Some(_) => format!("https://{listen}"),
-            None => format!("http://{listen}"),
-        }
-    };
+    let url = arguments.url.clone().map_or_else(own_server, Ok)?;
     let client = Client::new(&url, api_key.as_deref())?;
     let screen = Screen::new(std::io::stdout(), std::io::stderr(), is_interactive);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -35,6 +35,7 @@ const OPTIONS: LoadOptions = LoadOptions {
     token_gap_ms: 1000,
     guessed_tokens: 0,
     clock: Clock::System,
+    progress: None,
 };
 
 fn tiny_file(folder: &Path) -> PathBuf {

@@ -18,6 +18,7 @@ use super::super::settings::{Price, SamplingDefaults};
 use super::super::tokenizer::{self, Tokenizer};
 use super::files::{ModelFiles, model_name};
 use super::memory::{Needs, Shortage};
+use super::progress::{LoadProgress, Watched};
 use super::room::Room;
 use super::{LocalEngine, stats};
 use crate::clock::{self, Clock};
@@ -77,6 +78,8 @@ pub struct LoadOptions {
     pub guessed_tokens: usize,
     /// Tells when what is kept for a time is kept no longer.
     pub clock: Clock,
+    /// Where it is told how much of the files has been read, if anybody asks.
+    pub progress: Option<LoadProgress>,
 }
 
 impl Default for LoadOptions {
@@ -102,6 +105,7 @@ impl Default for LoadOptions {
             token_gap_ms: 100,
             guessed_tokens: 7,
             clock: Clock::System,
+            progress: None,
         }
     }
 }
@@ -210,7 +214,9 @@ pub(in crate::engine) fn open(
     options: &LoadOptions,
 ) -> Result<(ModelInfo, Scheduler, CpuBackend), LoadError> {
     let files = ModelFiles::open(path)?;
-    files.unless_changed(prepare(path, &files, options))
+    let progress = options.progress.clone().unwrap_or_default();
+    let opened = prepare(path, &Watched::new(&files, &progress), options);
+    files.unless_changed(opened).inspect(|_| progress.finish())
 }
 
 /// What is read of a file before its weights.

@@ -327,7 +327,8 @@ mod tests {
             "object": "response", "status": "completed", "error": null,
             "output": [
                 {"type": "reasoning", "encrypted_content": "c2VhbGVk", "summary": [{"text": "a"}, {"text": "b"}]},
-                {"type": "message", "content": [{"type": "output_text", "text": "No"}, {"type": "refusal", "refusal": "."}]},
+                {"type": "message",
+                    "content": [{"type": "output_text", "text": "No"}, {"type": "refusal", "refusal": "."}]},
                 {"type": "function_call", "call_id": "call_x", "name": "weather", "arguments": "{}"},
             ],
         });

@@ -151,7 +151,10 @@ fn add(message: &Message, maker: &str, ids: &BTreeMap<&str, &str>, items: &mut V
     if !message.content.is_empty() {
         items.push(said(role, part, &message.content));
     }
-    let call = |call: &ToolCall| json!({"type": "function_call", "call_id": id(&call.id), "name": call.name, "arguments": call.arguments});
+    let call = |call: &ToolCall| {
+        let (name, arguments) = (&call.name, &call.arguments);
+        json!({"type": "function_call", "call_id": id(&call.id), "name": name, "arguments": arguments})
+    };
     items.extend(message.tool_calls.iter().map(call));
 }
 

@@ -1,4 +1,4 @@
-//! The two ways a chat talks to a server: one HTTP exchange, and the conversation's WebSocket.
+//! The two ways a command talks to a server: one HTTP exchange, and a conversation's WebSocket.
 //!
 //! Knows the public API's addresses and nothing of what is said.
 
@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio_tungstenite::tungstenite::{self, client::IntoClientRequest};
 use tokio_tungstenite::{WebSocketStream, client_async};
 
+use crate::config::{Config, Flags};
 use crate::upstream::{Dial, Io, dial};
 
 /// The conversation's connection.
@@ -23,6 +24,18 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// How long one exchange may take.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The address of the server that these settings would start.
+pub(super) fn own_server() -> Result<String> {
+    let config = Config::load(None, super::serve::variables(), Flags::default())?;
+    let (listen, ip) = (config.listen, config.listen.ip());
+    Ok(match config.tls_cert_file {
+        // Certificates name hosts.
+        Some(_) if ip.is_loopback() || ip.is_unspecified() => format!("https://localhost:{}", listen.port()),
+        Some(_) => format!("https://{listen}"),
+        None => format!("http://{listen}"),
+    })
+}
 
 /// A server's address and the key for it.
 #[derive(Clone)]
