@@ -201,7 +201,7 @@ fn conversations() -> Vec<Operation> {
             .answers(200, of::<Conversation>, "The conversation.")
             .refuses(&[Code::ConversationNotFound, Code::ConversationDamaged]),
         Operation::new("get", "/v1/conversations", "midstream", "The client's own conversations, by creation.")
-            .query(paging())
+            .query(paging("desc"))
             .answers(200, of::<ConversationList>, "A page of conversations.")
             .refuses(&[Code::ConversationNotFound]),
         Operation::new("get", id, "OpenAI", "Shows a conversation.")

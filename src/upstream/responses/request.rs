@@ -210,7 +210,10 @@ mod tests {
         let result = Message { tool_call_id: Some("callA".to_owned()), ..Message::text(Role::Tool, "wet") };
         let messages = [Message::text(Role::Developer, "Be brief."), Message::text(Role::User, "Rain?"), calls, result];
         let body = written(Chat::default(), &messages, "It is").unwrap();
-        let text = |role: &str, part: &str, text: &str| json!({"type": "message", "role": role, "content": [{"type": part, "text": text}]});
+        let text = |role: &str, part: &str, text: &str| {
+            let part = json!({"type": part, "text": text});
+            json!({"type": "message", "role": role, "content": [part]})
+        };
         let reasoning =
             |summary: Value| json!({"type": "reasoning", "summary": summary, "encrypted_content": "c2VhbGVk"});
         let expected = json!([
@@ -246,7 +249,10 @@ mod tests {
     #[test]
     fn tools_choices_and_forms_are_passed_on_and_what_it_has_no_words_for_is_refused() {
         let free = Chat { tools: vec![told("a"), told("b")], ..Chat::default() };
-        let wire = |name: &str, strict: bool| json!({"type": "function", "name": name, "parameters": {"type": "object"}, "strict": strict});
+        let wire = |name: &str, strict: bool| {
+            let parameters = json!({"type": "object"});
+            json!({"type": "function", "name": name, "parameters": parameters, "strict": strict})
+        };
         assert_eq!(written(free.clone(), &[], "").unwrap()["tools"], json!([wire("a", false), wire("b", false)]));
         let bound = |text, names: &[&str], several| {
             let callable = |name: &&str| Callable { name: (*name).to_owned(), by_schema: true, input: None };
