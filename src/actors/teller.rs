@@ -69,7 +69,9 @@ impl Engine for Teller {
         let halted = halts.then_some(events);
         let abort = AbortHandle::new(move || {
             // A second abort finds no room, and nobody who reads.
-            halted.iter().for_each(|events| drop(events.try_send(EngineEvent::Finished(FinishReason::Aborted))));
+            for events in &halted {
+                drop(events.try_send(EngineEvent::Finished(FinishReason::Aborted)));
+            }
         });
         Ok(Generation { events: readable, abort })
     }

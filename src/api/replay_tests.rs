@@ -86,6 +86,7 @@ pub(super) async fn answered_within(app: &App, path: &str, body: &Value, most: u
     let mut body = body.clone();
     let limits = ["max_output_tokens", "max_completion_tokens", "max_tokens"];
     let place = ["responses", "completions", "messages"].iter().position(|name| path.ends_with(name)).unwrap();
+    body.as_object_mut().unwrap().retain(|field, _| !limits.contains(&field.as_str()));
     body[limits[place]] = most.into();
     // An answer has more tokens than its thoughts, and these have so many at least.
     if body.pointer("/thinking/budget_tokens").is_some() {

@@ -301,7 +301,7 @@ pub fn only_told<'a>(
 ) -> Vec<(&'a str, &'a str)> {
     let tools: Vec<Tool<'a>> = rule.tools.iter().filter_map(|callable| tool(callable, tools).ok()).collect();
     let (_, ways) = form_for(writing, &tools);
-    let in_json = tools.iter().zip(ways).filter(|(_, way)| is_object(*way));
+    let in_json = tools.iter().zip(ways).filter(|(_, way)| is_object(way));
     let told = in_json.filter_map(|(tool, _)| match tool.wants {
         Wants::Input(InputRule::Lark { grammar }) => Some((tool.name, grammar.as_str())),
         _ => None,

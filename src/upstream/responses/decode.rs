@@ -233,11 +233,11 @@ mod tests {
         (pieces, decoder)
     }
 
-    fn added(item: Value) -> Value {
+    fn added(item: &Value) -> Value {
         json!({"type": "response.output_item.added", "output_index": 0, "item": item})
     }
 
-    fn done(item: Value) -> Value {
+    fn done(item: &Value) -> Value {
         json!({"type": "response.output_item.done", "output_index": 0, "item": item})
     }
 
@@ -285,22 +285,22 @@ mod tests {
         let part = json!({"type": "response.reasoning_summary_part.added", "output_index": 0});
         let (pieces, decoder) = read(&[
             json!({"type": "response.created", "response": {"status": "in_progress"}}),
-            added(json!({"type": "reasoning", "summary": []})),
+            added(&json!({"type": "reasoning", "summary": []})),
             part.clone(),
             delta("reasoning_summary_text", "Rain"),
             part,
             delta("reasoning_summary_text", "or sun?"),
-            done(json!({"type": "reasoning", "encrypted_content": "c2VhbGVk", "summary": [{"text": "Rain"}]})),
-            added(json!({"type": "message", "role": "assistant"})),
+            done(&json!({"type": "reasoning", "encrypted_content": "c2VhbGVk", "summary": [{"text": "Rain"}]})),
+            added(&json!({"type": "message", "role": "assistant"})),
             delta("output_text", "Let me "),
             delta("output_text", "see."),
-            done(json!({"type": "message", "content": [{"type": "output_text", "text": "Let me see."}]})),
-            added(json!({"type": "web_search_call"})),
-            done(json!({"type": "web_search_call"})),
-            added(call()),
+            done(&json!({"type": "message", "content": [{"type": "output_text", "text": "Let me see."}]})),
+            added(&json!({"type": "web_search_call"})),
+            done(&json!({"type": "web_search_call"})),
+            added(&call()),
             delta("function_call_arguments", "{\"city\":"),
             delta("function_call_arguments", "\"Oslo\"}"),
-            done(json!({"type": "function_call", "arguments": "{\"city\":\"Oslo\"}", "status": "completed"})),
+            done(&json!({"type": "function_call", "arguments": "{\"city\":\"Oslo\"}", "status": "completed"})),
             ends("completed", None),
         ]);
         let expected = [
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn what_is_cut_or_broken_is_not_whole() {
         let (mut pieces, mut decoder) = read(&[
-            added(call()),
+            added(&call()),
             delta("function_call_arguments", "{\"c\""),
             ends("incomplete", Some("max_output_tokens")),
         ]);
@@ -355,10 +355,10 @@ mod tests {
         assert_eq!(pieces.last(), Some(&ended(0, "{\"c\"", false)));
         assert_eq!(decoder.finish(), Some(&Finish::Length));
         // Arguments that happen to be whole where the answer was cut may have had more behind them.
-        let (mut pieces, mut decoder) = read(&[added(call()), delta("function_call_arguments", "{}")]);
+        let (mut pieces, mut decoder) = read(&[added(&call()), delta("function_call_arguments", "{}")]);
         decoder.break_off(&mut pieces);
         assert_eq!(pieces.last(), Some(&ended(0, "{}", false)));
-        let (mut pieces, mut decoder) = read(&[added(json!({"type": "reasoning"})), delta("reasoning_text", "hm")]);
+        let (mut pieces, mut decoder) = read(&[added(&json!({"type": "reasoning"})), delta("reasoning_text", "hm")]);
         decoder.break_off(&mut pieces);
         assert_eq!(pieces, [Piece::Reasoning("hm".to_owned())]);
         assert_eq!(read(&[ends("incomplete", Some("content_filter"))]).1.finish(), Some(&Finish::Filtered));
