@@ -69,7 +69,7 @@ impl Engine for Teller {
         let halted = halts.then_some(events);
         let abort = AbortHandle::new(move || {
             // A second abort finds no room, and nobody who reads.
-            for events in &halted {
+            if let Some(events) = &halted {
                 drop(events.try_send(EngineEvent::Finished(FinishReason::Aborted)));
             }
         });
