@@ -15,7 +15,9 @@ use crate::store::{Batch, Durability, ManualWriter, MemoryJournal};
 /// The reader of a response that has shown its first text and says more. From here on nothing is written but by hand.
 async fn begun(durability: FlushPolicy) -> (Reader, ManualWriter) {
     let journal = Arc::new(MemoryJournal::new());
-    let script = json!([{"deltas": ["one ", "two ", "three ", "four"], "delay_ms": 30}]);
+    // Long enough that a process which stands still for a while has more to say behind that.
+    let deltas: Vec<String> = (0..20).map(|number| format!("{number} ")).collect();
+    let script = json!([{"deltas": deltas, "delay_ms": 30}]);
     let mut parts = parts(&journal, &script, Config::default());
     let (handle, mut writer) = ManualWriter::new(journal, 64);
     parts.writer = handle;

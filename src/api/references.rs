@@ -15,6 +15,9 @@ use crate::protocol::items::InputItem;
 /// The kind of an item that names another.
 pub(crate) const ITEM_REFERENCE: &str = "item_reference";
 
+/// References in one request at most: each may wake a conversation.
+const REFERENCES_MAX: usize = 1_024;
+
 /// What the references of a request stand for, by the id that they name; nothing where the request follows it.
 #[derive(Debug, Default)]
 pub(crate) struct Referred(HashMap<String, Option<ItemBody>>);
@@ -47,7 +50,8 @@ pub(crate) async fn of_input(
     }
 }
 
-/// As [`of_input`], for the list of items in this field.
+/// As [`of_input`], for the list of items in this field. What is referred to is bounded as a body is that would have
+/// had it: so many references, each item once, and so many bytes together.
 pub(crate) async fn of_list(
     app: &App,
     principal: &Identity,
@@ -55,14 +59,21 @@ pub(crate) async fn of_list(
     field: &str,
     behind: Option<&State>,
 ) -> Result<Referred, Reject> {
-    let mut referred = Referred::default();
+    let (mut referred, mut bytes) = (Referred::default(), 0);
     for (position, item) in list.iter().enumerate().filter(|(_, item)| is_reference(item)) {
         let id = item.id.as_deref().ok_or_else(|| {
             let at = format!("{field}[{position}].id");
             invalid(at.clone(), format!("{at} is missing; it says which item is meant"))
         })?;
+        let refused =
+            |text: String| Err(invalid(format!("{field}[{position}]"), format!("{field}[{position}]: {text}")));
         if referred.0.contains_key(id) {
-            continue;
+            return refused(format!("the item {id:?} is referred to a second time; refer to it once"));
+        }
+        if referred.0.len() == REFERENCES_MAX {
+            return refused(format!(
+                "at most {REFERENCES_MAX} items are referred to at once; send the others themselves"
+            ));
         }
         let unknown = || {
             let text = format!(
@@ -79,6 +90,11 @@ pub(crate) async fn of_list(
             let handle = app.directory.of_item(item_id, principal).await?.ok_or_else(unknown)?;
             Some(body_of(&*handle.state().await?, item_id).ok_or_else(unknown)?)
         };
+        bytes += body.as_ref().map_or(0, |body| serde_json::to_string(body).map_or(usize::MAX, |text| text.len()));
+        if bytes > app.limits.body_bytes_max {
+            let most = app.limits.body_bytes_max;
+            return refused(format!("what is referred to has more than {most} bytes together; refer to less"));
+        }
         referred.0.insert(id.to_owned(), body);
     }
     Ok(referred)

@@ -314,6 +314,8 @@ impl Draft {
             config.thinking = Some(thinking);
         }
         (config.prompt_end, config.purpose, config.extras.prompt) = (PromptEnd::Answer, Purpose::Answer, None);
+        // Nobody asked for this one to be kept among the chats.
+        config.extras.chat_of = None;
         config
     }
 

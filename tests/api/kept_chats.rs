@@ -142,6 +142,22 @@ async fn a_streamed_completion_is_kept_as_well_and_what_went_on_keeps_its_transc
 }
 
 #[tokio::test]
+async fn what_goes_on_behind_a_result_is_no_kept_chat() {
+    let server = Server::start().await;
+    let tools = json!([{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]);
+    let messages = json!([{"role": "user", "content": "weather"}]);
+    let chat = server.post("/v1/chat/completions", json!({"messages": messages, "tools": tools, "store": true})).await;
+    let call = &chat.body["choices"][0]["message"]["tool_calls"][0]["id"];
+    let response = chat.id().replace("chatcmpl-", "resp_");
+    let kept = server.get(&format!("/v1/responses/{response}")).await.body;
+    let path = format!("/v1/conversations/{}/tool_results", kept["conversation"]["id"].as_str().unwrap());
+    let accepted = server.post(&path, json!({"call_id": call, "output": "rain"})).await;
+    assert!(accepted.body["successor_id"].is_string(), "{}", accepted.body);
+    server.running.idle().await;
+    assert_eq!(ids(&server.get("/v1/chat/completions").await.body), [chat.id()]);
+}
+
+#[tokio::test]
 async fn everybody_lists_what_is_their_own() {
     let guarded = Guarded::start().await;
     let (ann, bob) = (guarded.named("ann"), guarded.named("bob"));

@@ -13,7 +13,8 @@ async fn a_request_without_room_is_turned_away_before_its_body_is_read() {
     let items = format!("{one}/items");
     let mut stream = server.post_stream("/v1/responses", json!({"input": "endless", "stream": true})).await;
     stream.until("response.output_text.delta").await;
-    for path in ["/v1/responses", "/v1/chat/completions", "/v1/conversations", &one, &items] {
+    let kept = "/v1/chat/completions/chatcmpl-1";
+    for path in ["/v1/responses", "/v1/chat/completions", kept, "/v1/conversations", &one, &items] {
         let mut socket = TcpStream::connect(&server.address).await.unwrap();
         // The body is announced, and never comes.
         let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n");

@@ -75,6 +75,16 @@ async fn a_reference_to_what_the_request_follows_does_not_say_it_twice() {
 }
 
 #[tokio::test]
+async fn what_is_referred_to_is_bounded_as_a_body_is() {
+    let server = Server::start().await;
+    let said = server.post("/v1/responses", json!({"input": "hi"})).await.body["output"][0].clone();
+    let twice = server.post("/v1/responses", json!({"input": [reference(&said), reference(&said)]})).await;
+    let error = twice.assert_error(400, "invalid_input");
+    assert_eq!(error["param"], "input[1]");
+    assert!(error["message"].as_str().unwrap().contains("a second time"), "{error}");
+}
+
+#[tokio::test]
 async fn a_socket_takes_references_too() {
     let server = Server::start().await;
     let first = server.post("/v1/responses", json!({"input": "hi"})).await;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::support::{Server, Site};
+use crate::support::{PATIENCE, Server, Site};
 
 /// A server whose start waits until somebody writes the data folder's key, which is a pipe.
 async fn held() -> (Site, Server) {
@@ -15,7 +15,8 @@ async fn held() -> (Site, Server) {
     assert!(Command::new("mkfifo").arg(data.join("seal.key")).status().unwrap().success());
     let server = site.open_port().await;
     // The key is read behind the journal's opening.
-    while server.get("/readyz").await["starting"]["journal"] != "open" {}
+    let open = async { while server.get("/readyz").await["starting"]["journal"] != "open" {} };
+    tokio::time::timeout(PATIENCE, open).await.expect("the journal opens");
     (site, server)
 }
 

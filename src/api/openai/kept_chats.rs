@@ -11,7 +11,7 @@ use super::chat::{Shown, call, completion, completion_id};
 use crate::actors::{ChatsFrom, ConversationHandle};
 use crate::api::App;
 use crate::api::auth::Principal;
-use crate::api::body::{Admitted, JsonBody, PathId, decode};
+use crate::api::body::{Admitted, AdmittedToWrite, JsonBody, PathId, decode};
 use crate::api::errors::OpenAiError;
 use crate::api::object::role_text;
 use crate::api::page::{is_newest_first, limit};
@@ -66,6 +66,7 @@ pub(crate) async fn get(
 pub(crate) async fn update(
     State(app): State<App>,
     Principal(principal): Principal,
+    AdmittedToWrite(_permit): AdmittedToWrite,
     PathId(id): PathId,
     JsonBody(body): JsonBody,
 ) -> Result<Json<Completion>, OpenAiError> {

@@ -72,6 +72,10 @@ fn tools(chat: &Chat, body: &mut Map<String, Value>) {
         }
         return;
     };
+    if calls.tools.is_empty() {
+        // None may be called, and an empty list of tools is refused.
+        return;
+    }
     let must = chat.constraint.as_ref().is_some_and(|constraint| constraint.text == TextRule::Nothing);
     let rule = |tool: &ToolDefinition| calls.tools.iter().find(|callable| callable.name == tool.name);
     let callable = chat.tools.iter().filter_map(|it| Some(tool(it, rule(it)?.by_schema && !must)));
